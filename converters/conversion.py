@@ -284,9 +284,9 @@ def run_conversion(
             ahead_bytes=request.ahead_bytes,
             hosts=hosts,
         )
-    said = tuple(filter(None, (understood.description, region_warning(target))))
+    source_notes = tuple(filter(None, (understood.description, region_warning(target))))
     shared = (f"written together; this was {hosts.process}",) if hosts.count > 1 else ()
-    notes = (*said, *conversion.notes, *shared)
+    notes = (*source_notes, *conversion.notes, *shared)
     options_of_run = conversion.checkpoint.options
     return Conversion(
         conversion.plan,
@@ -477,8 +477,8 @@ def default_output(checkpoint: Source, format: Format) -> Path:  # noqa: A002 (a
     resolved = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
     # model.safetensors.index.json becomes model, net.v2.pt becomes net.v2.
     stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem
-    whole = resolved.name if isinstance(resolved, Path) else resolved.name.partition("@")[0]
-    name = whole if resolved.is_dir() else stem
+    full_name = resolved.name if isinstance(resolved, Path) else resolved.name.partition("@")[0]
+    name = full_name if resolved.is_dir() else stem
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 

@@ -96,10 +96,10 @@ def host_draws(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> H
         if other.tensors.keys() != first.tensors.keys():
             raise DrawError(_NOT_TENSORS)
         for place, tensor in first.tensors.items():
-            its = other.tensors[place]
-            if tensor.shape != its.shape or tensor.dtype != its.dtype:
+            repeated = other.tensors[place]
+            if tensor.shape != repeated.shape or tensor.dtype != repeated.dtype:
                 raise DrawError(f"{_NOT_TENSORS} ({Path(place[0]).name}:{place[1]})")
-            if not torch.equal(tensor, its):
+            if not torch.equal(tensor, repeated):
                 drawn[place] = None
     values = {place: tensor for place, tensor in first.tensors.items() if place in drawn}
     with replayed(module, values):

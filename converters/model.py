@@ -177,11 +177,11 @@ def _own_model(where: str, folder: Source, values: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    own = {kind: name for kind, name in values[_OWN_CODE].items() if isinstance(name, str)}
+    class_names = {kind: name for kind, name in values[_OWN_CODE].items() if isinstance(name, str)}
     wanted = next(iter(values.get("architectures") or ()), None)
-    models = [name for kind, name in own.items() if kind.startswith("AutoModel")]
+    models = [name for kind, name in class_names.items() if kind.startswith("AutoModel")]
     named = next((name for name in models if name.rpartition(".")[2] == wanted), None)
-    named = named or own.get("AutoModel") or next(iter(models), None)
+    named = named or class_names.get("AutoModel") or next(iter(models), None)
     if named is None:
         raise ModelLoadError(f"{where} names no class of a model in its auto_map", _NAME_IT)
     with _code_of(folder) as near:
@@ -247,18 +247,18 @@ def _config(folder: Source, values: Mapping[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = values.get("model_type")
-    own = _OWN_CODE in values
-    if kind is None and not own:
+    has_own_classes = _OWN_CODE in values
+    if kind is None and not has_own_classes:
         # For an old local folder that names no type, transformers detects the type by other means.
         try:
             return _of_folder(AutoConfig, folder) if isinstance(folder, Path) else None
         except ValueError:
             return None
     if kind not in CONFIG_MAPPING:
-        code = " (its repository has code of its own, which is not run)" if own else ""
+        code = " (its repository has code of its own, which is not run)" if has_own_classes else ""
         raise ModelLoadError(
             f"{folder}/config.json: transformers has no model type {kind!r}{code}",
-            _OR_TRUST if own else _NAME_IT,
+            _OR_TRUST if has_own_classes else _NAME_IT,
         )
     if isinstance(folder, Path):
         return _of_folder(AutoConfig, folder)

@@ -122,14 +122,18 @@ def _factory(module: ModuleType, cls: Any) -> Callable[[], Any] | None:
 
 def _configuration_class(module: ModuleType, name: str) -> Any:
     """Return the only dataclass of the file, for an argument with the name of a configuration."""
-    own = [
+    dataclasses_of_file = [
         value
         for value in vars(module).values()
         if isinstance(value, type)
         and dataclasses.is_dataclass(value)
         and value.__module__ == module.__name__
     ]
-    return own[0] if name in _CONFIGURATIONS and len(own) == 1 else None
+    return (
+        dataclasses_of_file[0]
+        if name in _CONFIGURATIONS and len(dataclasses_of_file) == 1
+        else None
+    )
 
 
 def _needs_no_arguments(kind: type) -> bool:
@@ -144,7 +148,7 @@ def _needs_no_arguments(kind: type) -> bool:
 def _difference(model: Any, infos: Mapping[str, TensorInfo]) -> str:
     """Return the difference of the model's state dict from the checkpoint, or ""."""
     slots = read_slots(model)
-    foreign = [key for key in infos if key not in slots]
+    unknown = [key for key in infos if key not in slots]
     groups: dict[str, list[str]] = {}
     for key, slot in slots.items():
         if slot.outcome is not Outcome.DROPPED:
@@ -156,8 +160,8 @@ def _difference(model: Any, infos: Mapping[str, TensorInfo]) -> str:
         if key in slots and slots[key].shape != info.shape
     ]
     parts = []
-    if foreign:
-        parts.append(f"lacks {len(foreign)} keys of the checkpoint, as {foreign[0]}")
+    if unknown:
+        parts.append(f"lacks {len(unknown)} keys of the checkpoint, as {unknown[0]}")
     if lacking:
         parts.append(f"has {len(lacking)} keys more, as {lacking[0]}")
     if shapes:

@@ -83,15 +83,15 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> PlannedConversi
     dtype = options.dtype
     if dtype is not None:
         require_floating(dtype)
-    said = ""
+    note = ""
     if isinstance(checkpoint, str | ResolvedName):
         understood = resolve_name(checkpoint)
-        checkpoint, said = understood.source, understood.description
+        checkpoint, note = understood.source, understood.description
     stored = _opened(checkpoint, options.key, as_stored=options.as_stored)
     named = _named(checkpoint, stored, options)
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
-    notes = [*([said] if said else []), *_notes_on_checkpoint(stored, named.names), *named.notes]
+    notes = [*([note] if note else []), *_notes_on_checkpoint(stored, named.names), *named.notes]
     if options.target is not None:
         plan = without(plan, options.drop)
     if not plan.refused:
@@ -222,8 +222,8 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
     from converters.inference import infer, parse_assumptions
 
     shared = [frozenset(keys) for keys in checkpoint.shared]
-    said = parse_assumptions(assume)
-    inference = infer(checkpoint.infos, said, api, shared, checkpoint.modules)
+    assumptions = parse_assumptions(assume)
+    inference = infer(checkpoint.infos, assumptions, api, shared, checkpoint.modules)
     if inference.unused:
         raise AssumptionError(
             f"no layer of {checkpoint.source} is meant by {', '.join(inference.unused)}",

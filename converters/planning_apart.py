@@ -31,10 +31,10 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> PlannedCo
     Raises:
         ConversionError: as in `planned`; `PlanningError` if the process died.
     """
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if isinstance(checkpoint, str | ResolvedName):
         understood = resolve_name(checkpoint)
-        checkpoint, said = (
+        checkpoint, notes = (
             understood.source,
             (understood.description,) if understood.description else (),
         )
@@ -50,7 +50,7 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> PlannedCo
         except BrokenProcessPool:
             what = f"{checkpoint}: the process that planned its conversion died"
             raise PlanningError(what, "was the memory too small for the model?") from None
-    return replace(conversion, checkpoint=Renamed(stored, names), notes=(*said, *conversion.notes))
+    return replace(conversion, checkpoint=Renamed(stored, names), notes=(*notes, *conversion.notes))
 
 
 def _planned(

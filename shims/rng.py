@@ -78,8 +78,8 @@ def set_rng_state(state: RngState | torch.Tensor | Sequence[torch.Tensor]) -> No
 
 def _set_gpu_state(state: torch.Tensor | Sequence[torch.Tensor], backend: Backend) -> None:
     if backend.name == "cuda":
-        own = state if isinstance(state, torch.Tensor) else state[backend.local_rank()]
-        backend.set_device_rng_state(own.cpu())
+        device_state = state if isinstance(state, torch.Tensor) else state[backend.local_rank()]
+        backend.set_device_rng_state(device_state.cpu())
     elif backend.name != "cpu":
         warnings.warn(
             f"the random state is of a GPU: {backend.name}'s generator keeps its own", stacklevel=3

@@ -89,17 +89,17 @@ def _require_index(folder: Source, name: str) -> None:
 
 def partial_checkpoint_notes(source: str, keys: Iterable[str]) -> list[str]:
     """Return notes for the user about a checkpoint that is only a part of a model."""
-    said = []
+    notes = []
     shard = _SHARD.search(source)
     if shard and int(shard[2]) > 1:
-        said.append(f"this is one of {int(shard[2])} shards: the other keys are not in it")
+        notes.append(f"this is one of {int(shard[2])} shards: the other keys are not in it")
     adapter = next((key for key in keys if _ADAPTER.search(key)), None)
     if adapter is not None:
-        said.append(
+        notes.append(
             f"{adapter} is an adapter's (LoRA's kind): what it adds to its model's weights is in none of "
             "them; merge it first (PEFT: merge_and_unload), else it is converted as it is, beside them"
         )
-    return said
+    return notes
 
 
 def require_alone(path: Source) -> None:
@@ -129,17 +129,17 @@ def _describe_contents(
             return f"{of_kind[0]}: {what}", hint
     if names:
         return f"it has {', '.join(names[:_SHOWN])}", "name the checkpoint file itself"
-    below = [] if isinstance(folder, RemoteSource) else _folders_with_checkpoint(folder)
-    if below:
-        return f"its folders {', '.join(below[:_SHOWN])} do", "name one of them"
+    subfolders = [] if isinstance(folder, RemoteSource) else _folders_with_checkpoint(folder)
+    if subfolders:
+        return f"its folders {', '.join(subfolders[:_SHOWN])} do", "name one of them"
     return f"looked for {', '.join(FOLDER_NAMES)}", "name the checkpoint file itself"
 
 
 def _folders_with_checkpoint(folder: Path) -> list[str]:
     """Return the subfolders that hold a checkpoint under a known name, such as those of a Trainer's run."""
-    below = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     return [
         name
-        for name in below
+        for name in subfolders
         if any((folder / name / file_name).is_file() for file_name in FOLDER_NAMES)
     ]

@@ -74,7 +74,7 @@ def _scaled(infos: Mapping[str, TensorInfo]) -> tuple[str, str] | None:
         for numbers, beside, scheme in _SCALES:
             if key.endswith(numbers) and key.removesuffix(numbers) + beside in infos:
                 return key, scheme
-        whole = info.dtype in ("int8", "uint8") and len(info.shape) >= _MATRIX
-        if whole and key.rpartition(".")[2] == "weight":
+        is_integer_matrix = info.dtype in ("int8", "uint8") and len(info.shape) >= _MATRIX
+        if is_integer_matrix and key.rpartition(".")[2] == "weight":
             return key, f"a weight of {info.dtype}"
     return None

@@ -191,9 +191,11 @@ class MemberSpan(Span):
 
     def prepare(self, start: int, end: int) -> None:
         """Begin to read the bytes, with the header if all of them are requested."""
-        whole = (start, end) == (0, self.nbytes)
+        is_complete = (start, end) == (0, self.nbytes)
         bounds = self._archive.bounds(self._member)
-        self._archive.file.prepare(*(bounds if whole else (self.start + start, self.start + end)))
+        self._archive.file.prepare(
+            *(bounds if is_complete else (self.start + start, self.start + end))
+        )
 
     def release(self, start: int, end: int) -> None:
         """Release the pages."""

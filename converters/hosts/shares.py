@@ -30,8 +30,8 @@ def shares(
     for number in sorted(range(len(groups)), key=lambda at: (-sizes[at], at)):
         group = groups[number]
         fits = min(held) + sizes[number] <= _EVEN * mean
-        whole = fits or (sizes[number] <= mean and not divisible(number))
-        for names in [list(group)] if whole else [[name] for name in group]:
+        stays_together = fits or (sizes[number] <= mean and not divisible(number))
+        for names in [list(group)] if stays_together else [[name] for name in group]:
             process = held.index(min(held))
             held[process] += sum(group[name] for name in names)
             dealt |= dict.fromkeys(names, process)

@@ -74,31 +74,33 @@ class Context:
         number (`conv2`, `bn2`), or the only norm beside the only convolution. The order of keys
         says nothing, since safetensors sorts them.
         """
-        above, _, name = path.rpartition(".")
-        beside = self._children[above]
-        norms = [it for it in beside if self._channels(above, it) is not None]
+        parent, _, name = path.rpartition(".")
+        beside = self._children[parent]
+        norms = [it for it in beside if self._channels(parent, it) is not None]
         if name.isdecimal():
             norms = [it for it in norms if it == str(int(name) + 1)]
         elif number := _numbers(name):
             norms = [it for it in norms if _numbers(it) == number]
         else:
-            kernels = [it for it in beside if len(self._child(above, it).shape("weight") or ()) > 2]
+            kernels = [
+                it for it in beside if len(self._child(parent, it).shape("weight") or ()) > 2
+            ]
             norms = norms if kernels == [name] else []
-        return self._channels(above, norms[0]) if len(norms) == 1 else None
+        return self._channels(parent, norms[0]) if len(norms) == 1 else None
 
-    def _channels(self, above: str, name: str) -> int | None:
+    def _channels(self, parent: str, name: str) -> int | None:
         """Return the channels of a norm, which has running statistics or a scale of one axis."""
-        group = self._child(above, name)
+        group = self._child(parent, name)
         shape = group.shape("running_mean") or group.shape("weight")
         return shape[0] if shape and len(shape) == 1 else None
 
-    def _child(self, above: str, name: str) -> Group:
-        return self.groups[f"{above}.{name}" if above else name]
+    def _child(self, parent: str, name: str) -> Group:
+        return self.groups[f"{parent}.{name}" if parent else name]
 
     def __post_init__(self) -> None:
         for path in self.groups:
-            above, _, name = path.rpartition(".")
-            self._children[above].append(name)
+            parent, _, name = path.rpartition(".")
+            self._children[parent].append(name)
 
     _children: dict[str, list[str]] = field(
         init=False, default_factory=lambda: defaultdict(list), repr=False

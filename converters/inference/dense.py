@@ -52,17 +52,17 @@ def _of_adapter(group: Group, context: Context) -> Guess | None:
     A Linear's `lora_A` and `lora_B` are Linears; an Embedding's are bare parameters,
     `lora_embedding_A` and `_B`.
     """
-    above, _, name = group.path.rpartition(".")
-    layer, _, outer = above.rpartition(".")
+    parent, _, name = group.path.rpartition(".")
+    layer, _, outer = parent.rpartition(".")
     weight = group.shape("weight") or ()
-    for owner, part in ((above, name), (layer, outer)):  # lora_A.weight, lora_A.default.weight
+    for owner, part in ((parent, name), (layer, outer)):  # lora_A.weight, lora_A.default.weight
         if part in _LORA:
             return certain(
                 "Linear", f"{part} of {owner or 'the model'}: a Linear, as PEFT makes it"
             )
     if name != _BASE:
         return None
-    beside = f"{above}." if above else ""
+    beside = f"{parent}." if parent else ""
     shapes = {
         f"{path}.{tensor}".removeprefix(beside): info.shape
         for path, other in context.groups.items()

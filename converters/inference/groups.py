@@ -65,8 +65,8 @@ class Group:
         form = self.normed
         if not form:
             return dict(self.tensors)
-        own = (*_NORMED[form], *_SPARE.get(form, ()))
-        rest = {name: info for name, info in self.tensors.items() if name not in own}
+        names = (*_NORMED[form], *_SPARE.get(form, ()))
+        rest = {name: info for name, info in self.tensors.items() if name not in names}
         return {"weight": self.tensors[_NORMED[form][-1]], **rest}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -84,9 +84,9 @@ def make_groups(infos: Mapping[str, TensorInfo]) -> dict[str, Group]:
         before, marker, after = f".{path}.".partition(f".{PARAMETRIZATIONS}.")
         if marker:
             path, name = before[1:], f"{PARAMETRIZATIONS}.{after}{name}"
-        above, _, last = path.rpartition(".")
-        if last == "out_proj" and above in attention:
-            path, name = above, f"{last}.{name}"
+        parent, _, last = path.rpartition(".")
+        if last == "out_proj" and parent in attention:
+            path, name = parent, f"{last}.{name}"
         elif path == "out_proj" and "" in attention:
             path, name = "", f"out_proj.{name}"
         groups.setdefault(path, {})[name] = info

@@ -139,8 +139,8 @@ def _guesses(
         yield group, recorded.guess(group, context) or recognise(group, context)
         return
     used.add(assumption.text)
-    own, rest = splits(group, assumption)
-    part = Group(group.path, {name: group.tensors[name] for name in own})
+    assumed_names, rest = splits(group, assumption)
+    part = Group(group.path, {name: group.tensors[name] for name in assumed_names})
     yield part, assumed(part, assumption, context)
     if rest:
         yield from _guesses(
@@ -200,13 +200,13 @@ def _share(root: Node, shared: Iterable[frozenset[str]]) -> None:
             node = root.find(path)
             if node is None:
                 continue
-            own = node.layer._parameters if node.layer is not None else node.parameters
-            if own.get(name) is not None:
-                holders.append((own, name))
-        for own, name in holders[1:]:
+            parameters = node.layer._parameters if node.layer is not None else node.parameters
+            if parameters.get(name) is not None:
+                holders.append((parameters, name))
+        for parameters, name in holders[1:]:
             first, first_name = holders[0]
-            if own[name].shape == first[first_name].shape:
-                own[name] = first[first_name]
+            if parameters[name].shape == first[first_name].shape:
+                parameters[name] = first[first_name]
 
 
 def _slots(

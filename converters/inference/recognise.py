@@ -112,8 +112,8 @@ def splits(group: Group, assumption: Assumption) -> tuple[Iterable[str], Iterabl
     the path."""
     if assumption.matches(group.path):
         return tuple(group.tensors), ()
-    own = tuple(name for name in group.tensors if assumption.matches(group.key(name)))
-    return own, tuple(name for name in group.tensors if name not in own)
+    matching = tuple(name for name in group.tensors if assumption.matches(group.key(name)))
+    return matching, tuple(name for name in group.tensors if name not in matching)
 
 
 def is_container(assumption: Assumption) -> bool:

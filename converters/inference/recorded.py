@@ -169,8 +169,8 @@ class RecordedTree:
 def _may_be_layer(module: RecordedModule) -> bool:
     """Whether a module of an unknown class may be a layer: a torch layer, or a user's Linear."""
     if module.kind.startswith("torch."):
-        own = module.parameters or set(module.buffers) - module.transient
-        return bool(own) and module.kind.rpartition(".")[2] not in _CONTAINERS
+        persistent = module.parameters or set(module.buffers) - module.transient
+        return bool(persistent) and module.kind.rpartition(".")[2] not in _CONTAINERS
     return set(module.settings) >= _LINEAR and "weight" in module.parameters
 
 
@@ -245,9 +245,9 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 def _is_whole(cls: Any, layer: Any) -> bool:
     """Whether the file has the settings of a layer, each with the required type."""
-    own = layer.__dict__
+    attributes = layer.__dict__
     for parameter in inspect.signature(cls).parameters.values():
-        value = own.get(parameter.name)
+        value = attributes.get(parameter.name)
         sides = value if isinstance(value, tuple | list) else (value,)
         if (
             parameter.default is parameter.empty

@@ -86,9 +86,9 @@ def _make(node: Node, path: str, container: Callable[[str], Container | None]) -
 
 
 def _container(node: Node, assumed: Container | None, *, top: bool) -> Container:
-    own = [*node.parameters, *node.buffers]
-    if own:
-        numbers = not node.children and _numbers(own) is not None
+    direct = [*node.parameters, *node.buffers]
+    if direct:
+        numbers = not node.children and _numbers(direct) is not None
         return "ParameterList" if numbers and not node.buffers else ""
     positions = _numbers(node.children)
     if positions is None:

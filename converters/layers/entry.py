@@ -141,10 +141,10 @@ class LayerEntry:
         return calls[0].note if calls else ""
 
     def _check(self, weights: Weights, dropped: list[str]) -> None:
-        whole = [weight.torch for weight in weights if weight.part is None] + dropped
+        complete = [weight.torch for weight in weights if weight.part is None] + dropped
         alone = [weight for weight in weights if weight.join == ALONE]
         linen_names = [(weight.collection, weight.linen) for weight in alone]
         nnx_names = [weight.nnx for weight in alone]
-        for names in (whole, linen_names, nnx_names):
+        for names in (complete, linen_names, nnx_names):
             if len(set(names)) != len(names):
                 raise ValueError(f"the entry {self.kind} uses a name twice: {names}")

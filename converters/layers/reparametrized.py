@@ -353,8 +353,8 @@ def _hooked(hook: Any, module: Any) -> _WeightSource:
 
 def _parametrized(name: str, parametrizations: Any) -> _WeightSource:
     prefix = f"parametrizations.{name}."
-    own = dict(parametrizations.named_parameters()) | dict(parametrizations.named_buffers())
-    tensors = {prefix + key: tensor for key, tensor in own.items()}
+    stored = dict(parametrizations.named_parameters()) | dict(parametrizations.named_buffers())
+    tensors = {prefix + key: tensor for key, tensor in stored.items()}
     what = ", ".join(type(item).__name__.lstrip("_") for item in parametrizations)
     if len(parametrizations) == 1:
         (parametrization,) = parametrizations
@@ -371,7 +371,7 @@ def _parametrized(name: str, parametrizations: Any) -> _WeightSource:
         if (
             what == "SpectralNorm"
             and type(parametrization).__module__.startswith("torch.")
-            and len(own) == 3
+            and len(stored) == 3
         ):
             names = (f"{prefix}original", f"{prefix}0._u", f"{prefix}0._v")
             inputs = {key: tensors[key] for key in names}

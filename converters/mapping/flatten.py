@@ -198,8 +198,8 @@ def _without_values(model: Any) -> Any:
 
     for module in model.modules():
         plain = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
-        own = (*module._parameters.values(), *module._buffers.values(), *plain)
-        memo |= {id(tensor): empty(tensor) for tensor in own if tensor is not None}
+        direct = (*module._parameters.values(), *module._buffers.values(), *plain)
+        memo |= {id(tensor): empty(tensor) for tensor in direct if tensor is not None}
     try:
         return copied(model, memo).eval()
     except Exception as error:  # a user's module may hold objects that cannot be copied

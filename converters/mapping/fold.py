@@ -70,13 +70,13 @@ def _fold(group: list[FoldEntry], keys: Iterable[str]) -> list[Folded]:
         return [Folded(re.escape(entry.key), _escaped(entry.texts), entry) for entry in group]
     texts = _texts(group, columns, varying)
     if texts is not None:
-        own = {entry.key for entry in group}
+        group_keys = {entry.key for entry in group}
         for pattern in (
             _pattern(group[0].key, dict.fromkeys(varying, r"(\d+)")),
             _pattern(group[0].key, {at: _choice(columns[at]) for at in varying}),
         ):
             expression = re.compile(pattern)
-            if {key for key in keys if expression.fullmatch(key)} == own:
+            if {key for key in keys if expression.fullmatch(key)} == group_keys:
                 return [Folded(pattern, texts, group[0])]
     parts: dict[str, list[FoldEntry]] = defaultdict(list)
     for entry in group:

@@ -153,13 +153,15 @@ class _Visit:
         """
         tensors = list(_own_tensors(module))
         layer = self._layer(module, prefix.removesuffix("."), tensors, blocked)
-        below = dict.fromkeys(weight.torch for weight in layer.weights if "." in weight.torch)
-        nested = [(name, _get(module, name), True) for name in below]
+        nested_names = dict.fromkeys(
+            weight.torch for weight in layer.weights if "." in weight.torch
+        )
+        nested = [(name, _get(module, name), True) for name in nested_names]
         nested = [item for item in nested if item[1] is not None]
         taken = taken | {f"{prefix}{name}" for name, _, _ in nested}
-        own = {name for name, _, _ in nested}
+        nested_keys = {name for name, _, _ in nested}
         for name, tensor, persistent in tensors + nested:
-            if f"{prefix}{name}" not in taken or name in own:
+            if f"{prefix}{name}" not in taken or name in nested_keys:
                 yield tensor, _slot(module, layer, prefix, (name, tensor, persistent), place)
         # `named_children` would skip a second name of the same child, and with it a tied key.
         for index, (name, child) in enumerate(module._modules.items()):
@@ -181,8 +183,10 @@ class _Visit:
             return _ModuleLayer(None, "", (), "")  # like a user's own module
         computed = is_reparametrized(module)
         # Layers created by torch.ao (quantized, or to be) may look like plain layers inside.
-        below = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
-        if unknown and (computed or below or any(persistent for _, _, persistent in tensors)):
+        is_quantized = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
+        if unknown and (
+            computed or is_quantized or any(persistent for _, _, persistent in tensors)
+        ):
             return _ModuleLayer(entry, unknown, (), f"the layer kind {unknown} is not known")
         flat = self.flattened.get(name)
         try:
@@ -277,8 +281,8 @@ def _is_own(module: Any, weights: Weights, name: str) -> bool:
 
     This excludes torch's replacements of a weight (`weight_orig` and `weight_mask` of pruning).
     """
-    own = {weight.torch for weight in weights}
-    instead = any(name.startswith((f"{weight}_", "parametrizations.")) for weight in own)
+    weight_names = {weight.torch for weight in weights}
+    instead = any(name.startswith((f"{weight}_", "parametrizations.")) for weight in weight_names)
     return not type(module).__module__.startswith("torch.") and not instead
 
 

@@ -162,11 +162,13 @@ def _without_collisions(rows: list[Row]) -> list[Row]:
     clashes: dict[str, str] = {}
     for path, claims in owners.items():
         folders = path.split("/")
-        above = ["/".join(folders[:end]) for end in range(1, len(folders))]
-        others = [key for parent in above for key, _ in owners.get(parent, ())]
+        parents = ["/".join(folders[:end]) for end in range(1, len(folders))]
+        others = [key for parent in parents for key, _ in owners.get(parent, ())]
         for key, target in claims:
             rivals = others + [
-                rival for rival, its in claims if its is not target and _overlaps(its, target)
+                rival
+                for rival, claimed in claims
+                if claimed is not target and _overlaps(claimed, target)
             ]
             if rivals:
                 clashes[key] = f"its path {path} collides with that of {', '.join(rivals)}"

@@ -126,11 +126,11 @@ class _Reader:
         else:
             targets = []
             for node in fields["to"].value:
-                own = self.fields(node, TARGET, "a place", _line(node))
-                if own is not None and "path" not in own:
+                target_fields = self.fields(node, TARGET, "a place", _line(node))
+                if target_fields is not None and "path" not in target_fields:
                     self.wrong(_line(node), "a place without a path")
-                elif own is not None:
-                    targets.append(self.target(own, pattern))
+                elif target_fields is not None:
+                    targets.append(self.target(target_fields, pattern))
         return tuple(targets)
 
     def target(self, fields: dict[str, Any], pattern: re.Pattern[str]) -> TargetRule:

@@ -129,10 +129,10 @@ def scan_leaves(
             stacked.append(leaf)
         else:
             members.setdefault(_without_number(leaf.path, its_own), []).append(leaf)
-    for path, its in members.items():
+    for path, copies in members.items():
         family = next(candidate for candidate in chosen if path.startswith(f"{candidate.path}/"))
-        its.sort(key=lambda leaf: _index(leaf.path, family) or 0)
-        stacked.append(_stack(path, its, axis))
+        copies.sort(key=lambda leaf: _index(leaf.path, family) or 0)
+        stacked.append(_stack(path, copies, axis))
     return tuple(stacked), tuple(chosen), tuple(left)
 
 
@@ -144,9 +144,9 @@ def _families(leaves: Sequence[PlannedLeaf]) -> list[RepeatedBlocks]:
             path = leaf.path[: match.start("joint")]
             numbers.setdefault((path, match["joint"]), set()).add(int(match["number"]))
     families = [
-        RepeatedBlocks(path, joint, len(its))
-        for (path, joint), its in numbers.items()
-        if len(its) > 1 and its == set(range(len(its)))
+        RepeatedBlocks(path, joint, len(indices))
+        for (path, joint), indices in numbers.items()
+        if len(indices) > 1 and indices == set(range(len(indices)))
     ]
     return sorted(families, key=lambda family: family.path.count("/"))
 

@@ -178,9 +178,9 @@ def _swapped(keys: Keys, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Key
     for key in keys:
         children.setdefault(key.partition(".")[0], []).append(key)
     networks = {
-        name: own
-        for name, own in children.items()
-        if not name.isdigit() and any(key.count(".") > 1 for key in own)
+        name: names
+        for name, names in children.items()
+        if not name.isdigit() and any(key.count(".") > 1 for key in names)
     }
     for first, other in combinations(networks, 2):
         if [shapes.get(key) for key in children[first]] != [shapes.get(k) for k in children[other]]:

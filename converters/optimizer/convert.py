@@ -211,13 +211,13 @@ def _moments(
         }
     moments: dict[str, Array] = {}
     leaves = [item.leaf for item in labelled if f"{prefix}{item.leaf.path}" in file.arrays]
-    for key, its in keys_of(leaves).items():
+    for key, arrays in keys_of(leaves).items():
         array_of = _reader(file, prefix)
         info = file.infos[key]
-        if any(item.terms > 1 for item in labelled if item.leaf in its):
-            moments[key] = _from_sums(key, info, its, array_of)
+        if any(item.terms > 1 for item in labelled if item.leaf in arrays):
+            moments[key] = _from_sums(key, info, arrays, array_of)
             continue
-        moment = restore(key, info, its, file.infos, array_of)
+        moment = restore(key, info, arrays, file.infos, array_of)
         if moment is None:
             raise OptimizerError(
                 f"{file.source}: the arrays do not give {name} of {key}", "convert it again"

@@ -71,7 +71,7 @@ def write_optimizer(path: Path, file: OptimizerFile, *, overwrite: bool = False)
         "names": sorted(file.names),
         "positions": dict(file.positions),
         "infos": {key: [list(info.shape), info.dtype] for key, info in file.infos.items()},
-        "scalars": {str(position): _encode(its) for position, its in file.scalars.items()},
+        "scalars": {str(position): _encode(numbers) for position, numbers in file.scalars.items()},
         "labelled": [
             [leaf_record(item.leaf), item.label, item.group, item.step, item.terms]
             for item in file.labelled
@@ -118,7 +118,7 @@ def read_optimizer_file(path: Path) -> OptimizerFile:
                 key: TensorInfo(tuple(shape), dtype)
                 for key, (shape, dtype) in record["infos"].items()
             },
-            {int(position): _decode(its) for position, its in record["scalars"].items()},
+            {int(position): _decode(numbers) for position, numbers in record["scalars"].items()},
             tuple(
                 Labelled(read_leaf(leaf), label, group, step, terms)
                 for leaf, label, group, step, terms in record["labelled"]

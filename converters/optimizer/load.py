@@ -108,9 +108,9 @@ class _Names:
         location = field_of(where)
         if location is None:
             return []
-        above, field, path = location
+        parents, field, path = location
         if field == "count":
-            labels = [label for label in above if label in self._counts] or list(self._counts)
+            labels = [label for label in parents if label in self._counts] or list(self._counts)
             names = [self._counts[label] for label in labels]
         else:
             name = self._names.get(f"{field}/{normal(path)}")

@@ -105,14 +105,16 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> TorchOptimizer:
-    whole = bool(groups) and all(
+    is_consistent = bool(groups) and all(
         isinstance(group, Mapping) and isinstance(group.get("params"), Sequence) for group in groups
     )
-    if whole:
+    if is_consistent:
         state, groups = _numbered(state, groups)
-    positions = [position for group in groups for position in group["params"]] if whole else []
+    positions = (
+        [position for group in groups for position in group["params"]] if is_consistent else []
+    )
     if (
-        not whole
+        not is_consistent
         or not all(isinstance(position, int) for position in positions)
         or len(set(positions)) != len(positions)
         or not all(isinstance(entries, Mapping) for entries in state.values())

@@ -206,11 +206,11 @@ def _by_tensor(
         after: dict[str, dict[str, Any]] = {"row": {}, "col": {}, "v": {}, "mu": {}}
         updates = {}
         for key, grad in arrangement.to_torch(grads).items():
-            own = {
+            local = {
                 field: getattr(state, field)[key] for field in after if key in getattr(state, field)
             }
-            updates[key] = step(count, grad, tensors[key], own)
-            for field, value in own.items():
+            updates[key] = step(count, grad, tensors[key], local)
+            for field, value in local.items():
                 after[field][key] = value
         return arrangement.from_torch(updates, grads), AdafactorState(count, **after)
 

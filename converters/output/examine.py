@@ -54,11 +54,11 @@ def check_sum(data: Array, before: int = 0) -> int:
         data: bytes (uint8).
         before: the checksum of the preceding bytes.
     """
-    whole = data.size - data.size % _PAGE
-    if whole:
-        words = data[:whole]
+    complete = data.size - data.size % _PAGE
+    if complete:
+        words = data[:complete]
         if words.ctypes.data % 8:
             words = words.copy()
         sums = np.add.reduce(words.view(np.uint64).reshape(-1, _PAGE // 8), axis=1)
         before = zlib.crc32(sums.data, before)
-    return zlib.crc32(data[whole:].data, before)
+    return zlib.crc32(data[complete:].data, before)

@@ -155,9 +155,9 @@ class FarPartial:
         groups: dict[str, dict[str, int]] = defaultdict(dict)
         parts: dict[str, list[PlacedLeaf]] = defaultdict(list)
         for location in self._layout.placed:
-            whole = self._layout.wholes.get(location.leaf.path, location.leaf).path
+            leaf_path = self._layout.wholes.get(location.leaf.path, location.leaf).path
             for file in {stretch.file for stretch in location.stretches} - self._done.keys():
-                group = whole if len(self._leaves[file]) == 1 else file
+                group = leaf_path if len(self._leaves[file]) == 1 else file
                 groups[group][file] = self._layout.sizes[file]
                 parts[group].append(location)
         names = list(groups)
@@ -193,10 +193,10 @@ class FarPartial:
         counts: dict[str, int] = {}
         digests_of_all: dict[str, str] = {}
         leaves_of_process: list[Any] = [dict(not_finite), dict(digests), written]
-        for theirs in self._hosts.gather(leaves_of_process):
-            counts |= theirs[0]
-            digests_of_all |= theirs[1]
-            self._theirs |= {file: WrittenObject(*row) for file, row in theirs[2].items()}
+        for results in self._hosts.gather(leaves_of_process):
+            counts |= results[0]
+            digests_of_all |= results[1]
+            self._theirs |= {file: WrittenObject(*row) for file, row in results[2].items()}
         return counts, digests_of_all
 
     def require_all(self) -> None:
@@ -619,11 +619,11 @@ class _Object:
 
     def _require_right(self) -> None:
         written = self._objects.written(self._location)
-        ours = self._sum.text()
+        computed = self._sum.text()
         if (
             written is None
             or written.size != self._size
-            or (written.crc32c and ours and written.crc32c != ours)
+            or (written.crc32c and computed and written.crc32c != computed)
         ):
             raise RemoteError(f"{self._location} is not what was sent to it", _AGAIN)
         self.written = written
@@ -642,7 +642,7 @@ def require_far_output(output: StoreSource, *, folder: bool, overwrite: bool) ->
         RemoteError: no permission to write, no such bucket, no credentials.
     """
     objects = Objects(output)
-    below = objects.below(output)
+    existing = objects.below(output)
     exists = OutputError(
         f"{output} exists already", "name another output, or overwrite it (--force)"
     )
@@ -652,12 +652,12 @@ def require_far_output(output: StoreSource, *, folder: bool, overwrite: bool) ->
         if not overwrite:
             raise exists
     journal = Journal(objects, output)
-    if below and not folder:
+    if existing and not folder:
         raise OutputError(f"{output} is a folder", "name a file")
     # After an interrupted conversion to orbax, the index may exist without the mark.
     marks = (_ORBAX_MARK, INDEX_NAME, *(() if journal.there else (_ORBAX_INDEX,)))
-    marked = any(name in below for name in marks)
-    if below and not marked and not journal.there:
+    marked = any(name in existing for name in marks)
+    if existing and not marked and not journal.there:
         raise OutputError(f"{output} is a folder with something else", "choose another output")
     if marked and not overwrite:
         raise exists

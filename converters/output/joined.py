@@ -144,8 +144,8 @@ class Joined:
 
     def _size(self, index: int, cuts: Sequence[Box]) -> int:
         """Return the number of elements in these parts of a piece."""
-        whole = math.prod(self._shapes[index])
-        return sum(math.prod(cut.stop - cut.start for cut in box) if box else whole for box in cuts)
+        size = math.prod(self._shapes[index])
+        return sum(math.prod(cut.stop - cut.start for cut in box) if box else size for box in cuts)
 
     def _piece(self, index: int) -> Array:
         if index not in self._pieces:

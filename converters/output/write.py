@@ -282,21 +282,21 @@ def _fill(
     ahead_bytes: int,
 ) -> WrittenOutput:
     done = file.verified(layout.placed)
-    mine = file.leaves_of_process(layout.placed)
-    kept = {place.leaf.path: done[place.leaf.path] for place in mine if place.leaf.path in done}
-    slabs_of = stream(file, mine, kept, progress, ahead_bytes=ahead_bytes)
+    share = file.leaves_of_process(layout.placed)
+    kept = {place.leaf.path: done[place.leaf.path] for place in share if place.leaf.path in done}
+    slabs_of = stream(file, share, kept, progress, ahead_bytes=ahead_bytes)
     not_finite, digests_by_leaf = file.combined(
         {path: sum(slab.not_finite for slab in slabs) for path, slabs in slabs_of.items()},
-        digest_leaves(file, mine) if digests else {},
+        digest_leaves(file, share) if digests else {},
     )
     file.write_frames(layout.frames)
     file.sync()
     counted: Counter[str] = Counter()
     wholes: dict[str, PytreeLeaf] = {}
     for place in layout.placed:
-        whole = layout.wholes.get(place.leaf.path, place.leaf)
-        wholes[whole.path] = whole
-        counted[whole.path] += not_finite[place.leaf.path]
+        leaf = layout.wholes.get(place.leaf.path, place.leaf)
+        wholes[leaf.path] = leaf
+        counted[leaf.path] += not_finite[place.leaf.path]
     leaves = tuple(
         WrittenLeaf(
             path,

@@ -153,10 +153,10 @@ def hub_source(repository: str, revision: str | None, file: str = "") -> tuple[S
         info = with_retries(lambda: _info(repository, wanted), f"the hub ({repository})")
     except UnreachableError as error:
         try:
-            source, said = _cached(repository, wanted, file)
+            source, description = _cached(repository, wanted, file)
         except CheckpointNotFoundError:
             raise error from None
-        return source, f"{said}; the hub cannot be reached"
+        return source, f"{description}; the hub cannot be reached"
     sizes = {item.rfilename: item.size for item in info.siblings or []}
     store = HubStore(repository, str(info.sha), sizes)
     source = StoreSource(store, file)

@@ -123,14 +123,14 @@ def arranged(
 
 
 def _leaf(
-    path: str, its: Sequence[str], way: StackedLayout, leaves: Mapping[str, PlannedLeaf]
+    path: str, sources: Sequence[str], way: StackedLayout, leaves: Mapping[str, PlannedLeaf]
 ) -> PlannedLeaf:
     """Return an array of the target, made from arrays of the plan.
 
     Raises:
         MisfitError: the array is already joined from torch tensors and would have to be rearranged.
     """
-    before = [leaves[source] for source in its]
+    before = [leaves[source] for source in sources]
     if way.layout == UNCHANGED and way.axis is None:
         return replace(before[0], path=path)
     joined = [leaf.path for leaf in before if leaf.join != ALONE]
@@ -158,7 +158,7 @@ def _fitted(
     target: Mapping[str, TensorInfo],
     evidence: str,
 ) -> Fitted:
-    moved = {old: path for path, its in origins.items() for old in its}
+    moved = {old: path for path, old_paths in origins.items() for old in old_paths}
     places = _places(leaf_by_path.values())
     rows = tuple(_row(row, places, dropped, plan, evidence) for row in plan.rows)
     notes = [
@@ -180,7 +180,7 @@ def _places(leaves: Iterable[PlannedLeaf]) -> dict[str, tuple[Target, ...]]:
             targets.setdefault(piece.key, []).append(
                 Target(leaf.path, piece.layout, piece.part, leaf.join, index)
             )
-    return {key: tuple(its) for key, its in targets.items()}
+    return {key: tuple(target_list) for key, target_list in targets.items()}
 
 
 def _row(

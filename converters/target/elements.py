@@ -65,8 +65,8 @@ class Elements:
         owners = self._owners(numbers)
         first = int(owners.flat[0]) if owners.size else 0
         if (owners == first).all():
-            whole = self._piece(first, numbers)
-            return ((whole,), ALONE) if whole is not None else self._cut(numbers, owners)
+            piece = self._piece(first, numbers)
+            return ((piece,), ALONE) if piece is not None else self._cut(numbers, owners)
         for axis in range(numbers.ndim):
             line = np.moveaxis(owners, axis, 0).reshape(numbers.shape[axis], -1)
             if (line == line[:, :1]).all():
@@ -96,7 +96,7 @@ class Elements:
             }
             if len(shapes) == 1:
                 return tuple(piece for piece in stacked if piece is not None), Stack(axis)
-        runs = [(owner, len(list(its))) for owner, its in itertools.groupby(owners)]
+        runs = [(owner, len(list(run))) for owner, run in itertools.groupby(owners)]
         ends = list(itertools.accumulate(length for _, length in runs))
         parts = np.split(numbers, ends[:-1], axis)
         pieces = [

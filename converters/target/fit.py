@@ -131,15 +131,15 @@ def _ways(
     ways: dict[str, tuple[list[str], list[StackedLayout]]] = {}
     for numbers, members in _aligned(source, target) or ():
         for role, path in target.members[numbers].items():
-            its = [source.members[member][role] for member in members]
-            kind = kinds[its[0]].partition(" ")[0]
-            shapes = {infos[path_in_plan].shape for path_in_plan in its}
+            sources = [source.members[member][role] for member in members]
+            kind = kinds[sources[0]].partition(" ")[0]
+            shapes = {infos[path_in_plan].shape for path_in_plan in sources}
             if len(shapes) > 1:
                 return None
-            candidates = list(_made(kind, role, shapes.pop(), wanted[path].shape, len(its)))
+            candidates = list(_made(kind, role, shapes.pop(), wanted[path].shape, len(sources)))
             if not candidates:
                 return None
-            ways[path] = (its, candidates)
+            ways[path] = (sources, candidates)
     return ways or None
 
 
@@ -147,25 +147,29 @@ def _aligned(
     source: ModuleFamily, target: ModuleFamily
 ) -> list[tuple[Numbers, list[Numbers]]] | None:
     """Return numbers in the target → those in the plan, by their order; several if layers are stacked."""
-    mine, theirs = sorted(source.members), sorted(target.members)
-    if len(mine) == len(theirs):
-        if len(mine) == 1:
-            return [(theirs[0], mine)]
-        ranks, others = _ranked(mine), _ranked(theirs)
+    source_numbers, target_numbers = sorted(source.members), sorted(target.members)
+    if len(source_numbers) == len(target_numbers):
+        if len(source_numbers) == 1:
+            return [(target_numbers[0], source_numbers)]
+        ranks, others = _ranked(source_numbers), _ranked(target_numbers)
         if ranks == others:
-            return [(other, [numbers]) for numbers, other in zip(mine, theirs, strict=True)]
+            return [
+                (other, [numbers])
+                for numbers, other in zip(source_numbers, target_numbers, strict=True)
+            ]
         return None
-    depth = len(mine[0])
+    depth = len(source_numbers[0])
     for level in range(depth):  # the level that is stacked
         stacked: dict[Numbers, list[Numbers]] = {}
-        for numbers in mine:
+        for numbers in source_numbers:
             rest = (*numbers[:level], *numbers[level + 1 :])
             stacked.setdefault(rest, []).append(numbers)
-        lengths = {len(its) for its in stacked.values()}
-        rest_ranks, others = _ranked(sorted(stacked)), _ranked(theirs)
-        if len(lengths) == 1 and (rest_ranks == others or len(stacked) == len(theirs) == 1):
+        lengths = {len(group) for group in stacked.values()}
+        rest_ranks, others = _ranked(sorted(stacked)), _ranked(target_numbers)
+        if len(lengths) == 1 and (rest_ranks == others or len(stacked) == len(target_numbers) == 1):
             return [
-                (other, stacked[rest]) for rest, other in zip(sorted(stacked), theirs, strict=True)
+                (other, stacked[rest])
+                for rest, other in zip(sorted(stacked), target_numbers, strict=True)
             ]
     return None
 
@@ -177,7 +181,8 @@ def _ranked(numbers: Sequence[Numbers]) -> list[Numbers]:
         for column in zip(*numbers, strict=True)
     ]
     return [
-        tuple(order[value] for order, value in zip(orders, its, strict=True)) for its in numbers
+        tuple(order[value] for order, value in zip(orders, levels, strict=True))
+        for levels in numbers
     ]
 
 
@@ -203,23 +208,23 @@ def _chosen(
 ) -> tuple[dict[str, StackedLayout], list[str]]:
     """Return one way for each array: if shapes allow several, the one of unambiguous arrays of its kind."""
     axes = {
-        frozenset(way.axis for way in its if way.axis is not None)
-        for _, its in ways.values()
-        if its[0].axis is not None
+        frozenset(way.axis for way in candidates if way.axis is not None)
+        for _, candidates in ways.values()
+        if candidates[0].axis is not None
     }
     common = frozenset.intersection(*axes) if axes else frozenset()
     axis = scan_axis if scan_axis is not None else (min(common) if len(common) == 1 else None)
     turned: dict[str, set[bool]] = {}
-    for its, possible in ways.values():
-        if len(leaves[its[0]].info.shape) > 1 and len({_is_turned(way) for way in possible}) == 1:
-            turned.setdefault(kinds[its[0]], set()).add(_is_turned(possible[0]))
+    for paths, possible in ways.values():
+        if len(leaves[paths[0]].info.shape) > 1 and len({_is_turned(way) for way in possible}) == 1:
+            turned.setdefault(kinds[paths[0]], set()).add(_is_turned(possible[0]))
     chosen: dict[str, StackedLayout] = {}
     problems: list[str] = []
-    for path, (its, possible) in ways.items():
+    for path, (paths, possible) in ways.items():
         left = possible
         if len({way.axis for way in left}) > 1:
             left = [way for way in left if way.axis == axis]
-        known = turned.get(kinds[its[0]], set())
+        known = turned.get(kinds[paths[0]], set())
         if len(left) > 1 and len(known) == 1:
             left = [way for way in left if _is_turned(way) in known]
         if len(left) == 1:
@@ -227,7 +232,7 @@ def _chosen(
         elif len({way.axis for way in possible}) > 1:
             problems.append(f"{path}: its shape does not say along which axis layers are stacked")
         else:
-            problems.append(f"{path}: square, so whether it is {its[0]} transposed is unknown")
+            problems.append(f"{path}: square, so whether it is {paths[0]} transposed is unknown")
     return chosen, problems
 
 
@@ -248,12 +253,13 @@ def _left(
         namesake = by_words.get((target.words, target.roles))
         for numbers, roles in target.members.items():
             for role, path in roles.items():
-                mine = namesake.members.get(numbers, {}).get(role) if namesake else None
-                if mine is not None and infos[mine].shape != wanted[path].shape:
+                namesake_path = namesake.members.get(numbers, {}).get(role) if namesake else None
+                if namesake_path is not None and infos[namesake_path].shape != wanted[path].shape:
                     lines.append(
-                        f"wrong shape: {path} is {wanted[path].shape}, {mine} {infos[mine].shape}"
+                        f"wrong shape: {path} is {wanted[path].shape}, "
+                        f"{namesake_path} {infos[namesake_path].shape}"
                     )
-                elif mine is None:
+                elif namesake_path is None:
                     lines.append(f"missing: nothing for {path} {wanted[path].shape}")
     for source in extra:
         for roles in source.members.values():

@@ -56,10 +56,10 @@ def _last(path: str) -> str:
 def _thirds(leaf: PlannedLeaf) -> list[PlannedLeaf]:
     """Return the array's three parts along its last axis as query, key and value; or the array itself."""
     module, _, name = leaf.path.rpartition("/")
-    above = module.rpartition("/")[0]
+    parent = module.rpartition("/")[0]
     parts = parts_of(leaf, len(NAMES))
     named = [
-        replace(part, path=f"{above}/{word}/{name}")
+        replace(part, path=f"{parent}/{word}/{name}")
         for word, part in zip(NAMES, parts, strict=False)
     ]
     return named or [leaf]
@@ -99,11 +99,11 @@ def _triples(leaves: Mapping[str, PlannedLeaf]) -> Iterable[tuple[PlannedLeaf, l
     modules: dict[tuple[str, str], dict[str, str]] = {}
     for path in leaves:
         module, _, name = path.rpartition("/")
-        above, word = module.rpartition("/")[0], _last(path)
+        parent, word = module.rpartition("/")[0], _last(path)
         if word in NAMES:
-            modules.setdefault((above, name), {})[word] = path
-    for (above, name), its in modules.items():
-        parts = [leaves[its[word]] for word in NAMES if word in its]
+            modules.setdefault((parent, name), {})[word] = path
+    for (parent, name), paths in modules.items():
+        parts = [leaves[paths[word]] for word in NAMES if word in paths]
         if len(parts) < 3 or any(leaf.join != ALONE for leaf in parts):
             continue
         shapes = [leaf.info.shape for leaf in parts]
@@ -115,6 +115,6 @@ def _triples(leaves: Mapping[str, PlannedLeaf]) -> Iterable[tuple[PlannedLeaf, l
         info = TensorInfo(shape, parts[0].info.dtype)
         pieces = tuple(piece for leaf in parts for piece in leaf.pieces)
         yield (
-            PlannedLeaf(f"{above}/{_FUSED}/{name}", info, pieces, join),
-            [its[word] for word in NAMES],
+            PlannedLeaf(f"{parent}/{_FUSED}/{name}", info, pieces, join),
+            [paths[word] for word in NAMES],
         )

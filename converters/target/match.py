@@ -50,23 +50,23 @@ def _by_name(
     targets: Sequence[ModuleFamily],
     fits: Callable[[ModuleFamily, ModuleFamily], bool],
 ) -> Matched:
-    whole = match_whole(sources, targets, fits)
-    if not whole.extra or not whole.missing:
-        return whole
-    mine = [part for family in whole.extra for part in apart(family)]
-    theirs = [part for family in whole.missing for part in apart(family)]
+    matched_whole = match_whole(sources, targets, fits)
+    if not matched_whole.extra or not matched_whole.missing:
+        return matched_whole
+    source_parts = [part for family in matched_whole.extra for part in apart(family)]
+    target_parts = [part for family in matched_whole.missing for part in apart(family)]
     finer = [
-        match_whole(mine, whole.missing, fits),
-        match_whole(whole.extra, theirs, fits),
-        match_whole(mine, theirs, fits),
+        match_whole(source_parts, matched_whole.missing, fits),
+        match_whole(matched_whole.extra, target_parts, fits),
+        match_whole(source_parts, target_parts, fits),
     ]
     best = min(finer, key=lambda candidate: len(candidate.extra) + len(candidate.missing))
     if best.extra or best.missing:  # it explains no more than before
-        return whole
+        return matched_whole
     return replace(
         best,
-        pairs=whole.pairs + best.pairs,
-        by_elimination=whole.by_elimination + best.by_elimination,
+        pairs=matched_whole.pairs + best.pairs,
+        by_elimination=matched_whole.by_elimination + best.by_elimination,
     )
 
 
@@ -95,11 +95,12 @@ def match_whole(
     while True:
         best_of_source, best_of_target = _best(near, 0), _best(near, 1)
         found_now = {
-            index: its[0]
-            for index, its in best_of_source.items()
-            if len(its) == 1
-            and best_of_target.get(its[0]) == [index]
-            and near[index, its[0]].score >= max(_SAYS_NOTHING, rivals.best(index, its[0], pairs))
+            index: nearest[0]
+            for index, nearest in best_of_source.items()
+            if len(nearest) == 1
+            and best_of_target.get(nearest[0]) == [index]
+            and near[index, nearest[0]].score
+            >= max(_SAYS_NOTHING, rivals.best(index, nearest[0], pairs))
         }
         if not found_now:
             break
@@ -107,19 +108,19 @@ def match_whole(
         left += [pair for pair in found_now.items() if near[pair].differs]
         taken = set(found_now.values())
         near = {
-            (index, other): its
-            for (index, other), its in near.items()
+            (index, other): near_pair
+            for (index, other), near_pair in near.items()
             if index not in found_now and other not in taken
         }
     problems = [
-        f"{targets[other]} may be " + " or ".join(str(sources[source]) for source in its)
-        for other, its in best_of_target.items()
-        if len(its) > 1
+        f"{targets[other]} may be " + " or ".join(str(sources[source]) for source in nearest)
+        for other, nearest in best_of_target.items()
+        if len(nearest) > 1
     ]
     problems += [
-        f"{sources[index]} may be " + " or ".join(str(targets[other]) for other in its)
-        for index, its in best_of_source.items()
-        if len(its) > 1
+        f"{sources[index]} may be " + " or ".join(str(targets[other]) for other in nearest)
+        for index, nearest in best_of_source.items()
+        if len(nearest) > 1
     ]
     taken = set(pairs.values())
     return Matched(
@@ -137,19 +138,23 @@ _KINDS = frozenset({"dense", "conv", "norm", "embed", "block", "sequential", "#"
 
 def _by_shape(matched: Matched, fits: Callable[[ModuleFamily, ModuleFamily], bool]) -> Matched:
     """Pair all remaining families if each is the only one that fits the other; else return the input."""
-    mine = [part for family in matched.extra for part in _single(family)]
-    theirs = [part for family in matched.missing for part in _single(family)]
+    source_families = [part for family in matched.extra for part in _single(family)]
+    target_families = [part for family in matched.missing for part in _single(family)]
     unnamed = any(
         all(_KINDS.issuperset(family.words) for family in side)
         for side in (matched.extra, matched.missing)
     )
-    if not unnamed or len(mine) != len(theirs):
+    if not unnamed or len(source_families) != len(target_families):
         return matched
-    fitting = [[other for other in theirs if fits(source, other)] for source in mine]
-    chosen = [its[0] for its in fitting if len(its) == 1]
-    if len(chosen) < len(mine) or len({id(target) for target in chosen}) < len(mine):
+    fitting = [
+        [other for other in target_families if fits(source, other)] for source in source_families
+    ]
+    chosen = [candidates[0] for candidates in fitting if len(candidates) == 1]
+    if len(chosen) < len(source_families) or len({id(target) for target in chosen}) < len(
+        source_families
+    ):
         return matched
-    pairs = tuple(zip(mine, chosen, strict=True))
+    pairs = tuple(zip(source_families, chosen, strict=True))
     return replace(
         matched,
         pairs=matched.pairs + pairs,
@@ -194,10 +199,10 @@ class _Rivals:
         taken = set(pairs.values())
         return max(
             [
-                *(score for (mine, its), score in self._of_target.items()
-                  if its == other and mine != index and mine not in pairs),
-                *(score for (mine, its), score in self._of_source.items()
-                  if mine == index and its != other and its not in taken),
+                *(score for (near_index, far_index), score in self._of_target.items()
+                  if far_index == other and near_index != index and near_index not in pairs),
+                *(score for (near_index, far_index), score in self._of_source.items()
+                  if near_index == index and far_index != other and far_index not in taken),
             ],
             default=0.0,
         )  # fmt: skip
@@ -215,13 +220,17 @@ def _best(near: Mapping[tuple[int, int], Nearness], side: int) -> dict[int, list
     a partly different name, a family with just these words is also equally near.
     """
     top: dict[int, Nearness] = {}
-    for pair, its in near.items():
-        if pair[side] not in top or its.score > top[pair[side]].score:
-            top[pair[side]] = its
+    for pair, near_pair in near.items():
+        if pair[side] not in top or near_pair.score > top[pair[side]].score:
+            top[pair[side]] = near_pair
     best: dict[int, list[int]] = {}
-    for pair, its in near.items():
+    for pair, near_pair in near.items():
         first = top[pair[side]]
-        as_near = its.score > first.score - EQUAL
-        if as_near or its.common > first.common or (first.differs and its.common == first.common):
+        as_near = near_pair.score > first.score - EQUAL
+        if (
+            as_near
+            or near_pair.common > first.common
+            or (first.differs and near_pair.common == first.common)
+        ):
             best.setdefault(pair[side], []).append(pair[1 - side])
     return best

@@ -37,7 +37,7 @@ class Nearness:
 def weights_of(families: Sequence[ModuleFamily]) -> dict[str, float]:
     """Return the weight of each word: the rarer, the higher."""
     count = Counter(word for family in families for word in _names(family))
-    return {word: math.log((1 + len(families)) / its) for word, its in count.items()}
+    return {word: math.log((1 + len(families)) / number) for word, number in count.items()}
 
 
 def nearness(
@@ -45,9 +45,9 @@ def nearness(
 ) -> Nearness | None:
     """Return the nearness of two modules; None if both have names without a common word."""
     first, other = _names(source), _names(target)
-    mine, theirs = (_distinctive(names, weights) for names in (first, other))
+    first_words, second_words = (_distinctive(names, weights) for names in (first, other))
     common = first & other
-    if not common or (mine and theirs and not mine & theirs):
+    if not common or (first_words and second_words and not first_words & second_words):
         return None
     shared = sum(weights[word] for word in common)
     share = shared / (sum(weights[word] for word in first | other) or 1.0)
@@ -55,7 +55,7 @@ def nearness(
     # LayerNorm and norm are the same word; if both sides have both, the letters decide.
     same = _letters(source.name) == _letters(target.name)
     score = share + 0.1 * order + (2 * EQUAL if same else 0.0)
-    return Nearness(score, common, bool(mine - other and theirs - first))
+    return Nearness(score, common, bool(first_words - other and second_words - first))
 
 
 def _letters(path: str) -> str:

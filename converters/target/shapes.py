@@ -80,8 +80,8 @@ def _shapes(target: Any, inputs: Any) -> dict[str, TensorInfo]:
             return _of_nnx(target)
         target = _called(target)
     if isinstance(target, tuple) and len(target) == 2 and isinstance(target[0], linen.Module):
-        target, own = target
-        inputs = own if inputs is None else inputs
+        target, own_inputs = target
+        inputs = own_inputs if inputs is None else inputs
     if isinstance(target, linen.Module):
         return _of_linen(target, inputs)
     if isinstance(target, nnx.Module):

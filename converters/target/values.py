@@ -105,7 +105,7 @@ class _Search:
         for source in self._pool(array, parts=False).get(_mark(array), ()):
             layouts = _layouts_between(self._read(source, array), array)
             if layouts and not any(
-                {source.key, other} <= set(its) for its in self._shared for other in fitting
+                {source.key, other} <= set(keys) for keys in self._shared for other in fitting
             ):
                 fitting[source.key] = layouts
         if not fitting:
@@ -241,13 +241,17 @@ class _Search:
             targets = tuple(places[key])
             return replace(row, outcome=Outcome.MAPPED, targets=targets, evidence=EVIDENCE)
         if key in self._dropped or _COUNTS.search(key):
-            said = self._dropped.get(key)
-            note = f"dropped by the user ({said})" if said else "a count of batches: Flax has none"
+            pattern = self._dropped.get(key)
+            note = (
+                f"dropped by the user ({pattern})"
+                if pattern
+                else "a count of batches: Flax has none"
+            )
             return replace(row, outcome=Outcome.DROPPED, note=note)
         owner = shared.get((_mark(self._torch.read(key)), info.shape))
         if owner is None or not np.array_equal(self._torch.read(key), self._torch.read(owner)):
             return row
-        if not any({key, owner} <= its for its in self._shared):
+        if not any({key, owner} <= keys for keys in self._shared):
             self._alike.append(f"the same values: {key} is taken for tied to {owner}")
         targets = tuple(places[owner])
         return replace(

@@ -41,7 +41,7 @@ def let_go(seconds: float = _SECONDS) -> None:
 
 
 def _others_run() -> bool:
-    own = threading.get_native_id()
+    this_thread = threading.get_native_id()
     for task in Path("/proc/self/task").glob("*/stat"):
         # The file of a thread that has ended is gone.
         with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def _others_run() -> bool:
             # core.
             if (
                 task.read_text().rpartition(")")[2].split()[0] == "R"
-                and int(task.parent.name) != own
+                and int(task.parent.name) != this_thread
             ):
                 return True
     return False

@@ -34,7 +34,7 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
     Returns:
         The exit code of the first rank that failed; 128 + n for a rank ended by signal n.
     """
-    own = start.style in ("environment", "option")
+    is_one_each = start.style in ("environment", "option")
     port, store_port = str(free_port()), str(free_port())
     env = {**env, activate.PORT: str(free_port())}
     processes = []
@@ -45,9 +45,9 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for rank in range(ranks if own else 1):
-            variables = _torchrun(rank, ranks, port) if own else {}
-            if own and env.get(activate.BACKEND) == "xla":
+        for rank in range(ranks if is_one_each else 1):
+            variables = _torchrun(rank, ranks, port) if is_one_each else {}
+            if is_one_each and env.get(activate.BACKEND) == "xla":
                 variables[activate.STORE_PORT] = store_port
             option = [f"{start.option}={rank}"] if start.style == "option" else []
             processes.append(
@@ -66,7 +66,7 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
                 # cause.
                 _wait(processes, _GRACE_SECONDS)
                 code = codes[failed[0]] or 0
-                if own and ranks > 1:
+                if is_one_each and ranks > 1:
                     how = f"signal {-code}" if code < 0 else f"exit code {code}"
                     sys.stderr.write(
                         f"shims: rank {failed[0]} of {ranks} failed ({how}); all were ended\n"

@@ -69,7 +69,7 @@ def local_files(script: Path) -> list[Path]:
 def _is_local(folder: Path) -> bool:
     """Whether a folder holds the user's modules, not the standard library or installed packages."""
     python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
-    if any(folder.is_relative_to(own) for own in python) or not folder.is_dir():
+    if any(folder.is_relative_to(library) for library in python) or not folder.is_dir():
         return False
     return next(folder.glob("*.dist-info"), None) is None
 

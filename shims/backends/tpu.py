@@ -125,8 +125,8 @@ def _set_launch_environment(count: int) -> None:
     try:
         torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=count)
     except (RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise LaunchError(
-            f"torch_tpu cannot start {count} ranks here: {said}",
+            f"torch_tpu cannot start {count} ranks here: {reason}",
             "a host runs 1, 4 or 8 ranks (v5e, v6e), 1, 2, 4 or 8 (v4, v5p), 2, 4 or 8 (v7x)",
         ) from error

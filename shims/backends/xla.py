@@ -99,8 +99,8 @@ class XlaBackend(Backend):
         elif not self._is_seeded:
             # XLA starts all replicas at the same seed; unseeded GPUs each draw different numbers.
             seed = torch.initial_seed()
-            own = xr.global_ordinal() if seed == self._host_seed else 0
-            torch_xla.manual_seed((seed + own) % 2**64)
+            offset = xr.global_ordinal() if seed == self._host_seed else 0
+            torch_xla.manual_seed((seed + offset) % 2**64)
         self._is_seeded = True
         return device
 

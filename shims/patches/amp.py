@@ -76,15 +76,15 @@ def _seen(kind: type, answers: str, name: str) -> Patch:
     """Return a patch that keeps the class and logs its construction."""
     original = vars(kind)["__init__"]
     # A deprecation is reported at the program's line; torch's wrapper would name this line.
-    said, plain = (
+    deprecation, plain = (
         getattr(original, "__deprecated__", ""),
         getattr(original, "__wrapped__", original),
     )
 
     @functools.wraps(plain)
     def init(instance: Any, *args: Any, **kwargs: Any) -> None:
-        if said:
-            warnings.warn(said, FutureWarning, stacklevel=3 if calls.enabled() else 2)
+        if deprecation:
+            warnings.warn(deprecation, FutureWarning, stacklevel=3 if calls.enabled() else 2)
         plain(instance, *args, **kwargs)
 
     return patch(kind, "__init__", init, answers, name=name)

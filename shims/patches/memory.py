@@ -105,10 +105,10 @@ def stats(device: Any = None) -> dict[str, int]:
 
 def summary(device: Any = None, abbreviated: bool = False) -> str:
     """Return the figures above as text."""
-    free, whole = free_and_total()
+    free, size = free_and_total()
     return (
         f"resident memory of the process: {allocated()} bytes, peak {peak()} bytes; "
-        f"of the machine: {free} of {whole} bytes available"
+        f"of the machine: {free} of {size} bytes available"
     )
 
 

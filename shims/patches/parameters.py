@@ -49,7 +49,7 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str)
         return
     if moved.device.type == parameter.device.type:
         return
-    if any(parameter is mine for ddp in WRAPPED for mine in ddp.parameters()):
+    if any(parameter is wrapped for ddp in WRAPPED for wrapped in ddp.parameters()):
         raise refusal(
             f"a move of {name}, which DDP holds,",
             "move the model before DDP; torch.save copies to the host by itself",

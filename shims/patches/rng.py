@@ -219,8 +219,8 @@ def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
             yield patch(module, name, answer, "the generator of the device")
 
     if isinstance(generators, HostGenerators):
-        said = "the generators of the devices"
-        yield patch(torch.cuda, "default_generators", generators.all, said)
+        answers = "the generators of the devices"
+        yield patch(torch.cuda, "default_generators", generators.all, answers)
 
     def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
         return [devices.current], [generators.get_rng_state()]

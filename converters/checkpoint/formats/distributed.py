@@ -152,13 +152,13 @@ class _Parts(LazyTensor):
         """Return the values. The pages of the parts are released during the read."""
         if len(self._chunks) == 1 and self._chunks[0].shape == self.info.shape:
             return self._part(0).read()
-        whole = np.empty(self.info.shape, numpy_dtype(self.info.dtype, "a tensor"))
+        tensor = np.empty(self.info.shape, numpy_dtype(self.info.dtype, "a tensor"))
         for index, chunk in enumerate(self._chunks):
             bounds = zip(chunk.offsets, chunk.shape, strict=True)
             part = self._part(index)
-            whole[tuple(slice(first, first + side) for first, side in bounds)] = part.read()
+            tensor[tuple(slice(first, first + side) for first, side in bounds)] = part.read()
             part.release()
-        return whole
+        return tensor
 
     def release(self) -> None:
         """Release the pages of the parts."""
@@ -192,8 +192,8 @@ def _tree(folder: Source, items: list[Item], files: _Files) -> dict[Any, Any]:
     tree: dict[Any, Any] = {}
     for item in items:
         node = tree
-        *above, name = item.path
-        for step in above:
+        *parents, name = item.path
+        for step in parents:
             node = node.setdefault(step, {})
             if type(node) is not dict:
                 break

@@ -164,8 +164,8 @@ def _require_whole(name: str, info: TensorInfo, chunks: tuple[Chunk, ...]) -> No
     filled = 0
     for chunk in chunks:
         inside = len(chunk.offsets) == len(chunk.shape) == len(info.shape) and all(
-            first + side <= whole
-            for first, side, whole in zip(chunk.offsets, chunk.shape, info.shape, strict=True)
+            first + side <= full
+            for first, side, full in zip(chunk.offsets, chunk.shape, info.shape, strict=True)
         )
         size = math.prod(chunk.shape)
         if not inside or size * numpy_dtype(info.dtype, name).itemsize > chunk.location.length:
@@ -179,8 +179,8 @@ def _is_grid(chunks: tuple[Chunk, ...], shape: tuple[int, ...]) -> bool:
     """Whether the parts are the cells of a grid, each once."""
     cuts = [sorted({chunk.offsets[side] for chunk in chunks}) for side in range(len(shape))]
     ends = [
-        dict(zip(locations, [*locations[1:], whole], strict=True))
-        for locations, whole in zip(cuts, shape, strict=True)
+        dict(zip(locations, [*locations[1:], size], strict=True))
+        for locations, size in zip(cuts, shape, strict=True)
     ]
     cells = {
         chunk.offsets

@@ -239,10 +239,10 @@ def _named(source: str, loaded: Any, candidates: list[Path], key: str) -> Path:
         node: Any = loaded
         for name in path:
             node = (_entries(node) or {})[name]
-        below = _candidates(node)
+        inner = _candidates(node)
         # A weak candidate (only numbers, for example) is accepted if the user names it.
-        path = (*path, *below[0]) if len(below) == 1 else None
-        candidates = [(key, *way) for way in below] or candidates
+        path = (*path, *inner[0]) if len(inner) == 1 else None
+        candidates = [(key, *way) for way in inner] or candidates
     if path is None:
         remedy = "leave the key out" if candidates == [()] else f"choose {_choice(candidates)}"
         raise NotAStateDictError(

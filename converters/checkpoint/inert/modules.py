@@ -85,10 +85,10 @@ def read_module(value: Record) -> tuple[dict[str, Any], dict[str, RecordedModule
         record = _unwrapped(record)
         if len(way) > _DEEPEST or len(modules) == _MOST:
             raise PickleError("its modules are nested too deeply, or have no end")
-        module, own, children = _read(record)
+        module, direct, children = _read(record)
         modules[path] = module
         prefix = f"{path}." if path else ""
-        tensors.update((prefix + name, tensor) for name, tensor in own.items())
+        tensors.update((prefix + name, tensor) for name, tensor in direct.items())
         way.append(iter([(prefix + name, child) for name, child in children.items()]))
     return tensors, modules
 
@@ -121,7 +121,7 @@ def _read(record: Record) -> _Read:
     for name, child in children.items():
         if not is_module(child):
             raise PickleError(f"{name[:80]!a} of its modules is none")
-    own = parameters | {name: it for name, it in buffers.items() if name not in transient}
+    direct = parameters | {name: it for name, it in buffers.items() if name not in transient}
     module = RecordedModule(
         printable(record.name),
         {name: value for name, value in attributes.items() if _is_setting(value)},
@@ -131,11 +131,11 @@ def _read(record: Record) -> _Read:
         tuple(children),
         tuple(_hooks(attributes.get("_forward_pre_hooks"))),
     )
-    return module, {name: it for name, it in own.items() if it is not None}, children
+    return module, {name: it for name, it in direct.items() if it is not None}, children
 
 
 def _read_scripted(record: Record) -> _Read:
-    own = {name: it for name, it in record.attributes.items() if isinstance(it, LazyTensor)}
+    direct = {name: it for name, it in record.attributes.items() if isinstance(it, LazyTensor)}
     children = {name: it for name, it in record.attributes.items() if is_module(it)}
     kind = ".".join(
         step
@@ -143,9 +143,9 @@ def _read_scripted(record: Record) -> _Read:
         if not step.startswith("___torch_mangle")
     )
     module = RecordedModule(
-        printable(kind), {}, tuple(own), children=tuple(children), complete=False
+        printable(kind), {}, tuple(direct), children=tuple(children), complete=False
     )
-    return module, own, children
+    return module, direct, children
 
 
 def _named(registered: dict[Any, Any]) -> dict[str, Any]:

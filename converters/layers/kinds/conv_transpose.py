@@ -37,7 +37,7 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     common = changed(
         strides=(tuple(layer.stride), ones), kernel_dilation=(tuple(layer.dilation), ones)
     )
-    theirs = changed(
+    torch_settings = changed(
         padding=(tuple(layer.padding), zeros),
         output_padding=(tuple(layer.output_padding), zeros),
         groups=(layer.groups, 1),
@@ -46,7 +46,7 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     if layer.groups == 1:
         padded = {**common, "padding": _pads(layer)}
         calls.append(own(api, "ConvTranspose", sizes, settings=padded, channels_last=True))
-    settings = {**common, **theirs}
+    settings = {**common, **torch_settings}
     calls.append(ours(api, "ConvTranspose", sizes, settings=settings, channels_last=True))
     return tuple(calls)
 

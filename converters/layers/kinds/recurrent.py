@@ -31,9 +31,9 @@ def _stack_weights(layer: Any) -> Weights:
     directions = ("", "_reverse") if layer.bidirectional else ("",)
     suffixes = [f"_l{number}{end}" for number in range(layer.num_layers) for end in directions]
     return tuple(
-        Weight(theirs + suffix, name + suffix, name + suffix, layout)
+        Weight(torch_name + suffix, name + suffix, name + suffix, layout)
         for suffix in suffixes
-        for theirs, name, layout in _NAMES
+        for torch_name, name, layout in _NAMES
     )
 
 
@@ -150,7 +150,9 @@ def _stacked(kind: str, *cases: ForwardCase) -> LayerEntry:
 
 
 def _cell(kind: str, *cases: ForwardCase) -> LayerEntry:
-    weights = tuple(Weight(theirs, name, name, layout) for theirs, name, layout in _NAMES[:4])
+    weights = tuple(
+        Weight(torch_name, name, name, layout) for torch_name, name, layout in _NAMES[:4]
+    )
     common = (_cell_case(kind, "one step"), _cell_case(kind, "without bias", bias=False))
     return LayerEntry(kind, __doc__ or "", weights, common + cases, _cell_flax(kind))
 

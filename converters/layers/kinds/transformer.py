@@ -67,7 +67,8 @@ def _settings(layer: Any) -> dict[str, Value] | None:
         "linear2": (inner, width, bias),
     }
     if any(
-        said != arguments.get(kind, arguments.get(name)) for name, (kind, said) in parts.items()
+        settings != arguments.get(kind, arguments.get(name))
+        for name, (kind, settings) in parts.items()
     ):
         return None
     return {

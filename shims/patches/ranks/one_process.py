@@ -91,16 +91,16 @@ def _in_parts(
     if len(ids) == 1:
         return module(*args[0], **named[0])
     outputs = []
-    for number, (own, keywords) in enumerate(zip(args, named, strict=True)):
+    for number, (arguments, keywords) in enumerate(zip(args, named, strict=True)):
         with torch.cuda.device(ids[number]):
             # A replica's buffers are discarded with it; the first replica has the module's own.
             buffers = (
                 {name: buffer.clone() for name, buffer in module.named_buffers()} if number else {}
             )
             outputs.append(
-                functional_call(module, buffers, own, keywords)
+                functional_call(module, buffers, arguments, keywords)
                 if buffers
-                else module(*own, **keywords)
+                else module(*arguments, **keywords)
             )
     return _combine_outputs(outputs, dim)
 

@@ -54,12 +54,12 @@ def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
 
 def _port(named: str) -> str:
     """Return the run's port that replaces the script's port."""
-    own = os.environ.get(activate.PORT)
-    if own is None:
+    port = os.environ.get(activate.PORT)
+    if port is None:
         return named
     if not _named:
         _named.append(named)
-    return own if named == _named[0] else named
+    return port if named == _named[0] else named
 
 
 def require_same(asked: int | None, running: int) -> None:
