@@ -1,9 +1,9 @@
-"""Check code for the rules of CONTRIBUTING.md, "Words", that a program can check.
+"""Check that code keeps to the words of the guide: what a machine can tell of CONTRIBUTING.md, "Words".
 
     python tests/words.py [PATH…]
 
-Prints one line per offense, `path:line: what`. The exit code is 1 if there is one. Without a path it
-checks the packages in `HELD`. `make lint` runs it.
+Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: the
+packages in `HELD`, which keep to the guide. `make lint` runs it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("migrate", "converters", "shims")
-# Packages that follow the guide.
-HELD = (
+# Packages that keep to the guide; the others follow.
+HELD: tuple[str, ...] = (
     "shims",
     *(
         str(path.relative_to(ROOT))
@@ -29,33 +29,35 @@ HELD = (
 # Layers named after torch's, once for each API of Flax and once in a plain form.
 LIKE_TORCH = ROOT / "converters" / "modules"
 
-# A docstring begins with a noun phrase or a verb, not with one of these words.
-_FIRST_WORDS = """
-    as at by for from given how in it its none of on one that these this those to what when where which who
-    whose why with
-"""
-FIRST_WORDS = frozenset(_FIRST_WORDS.split())
-# Use a noun instead: `hazard`, `edit`, `layer`, `path`.
+# A docstring begins with a noun phrase or a verb: no preposition, pronoun or question word.
+FIRST_WORDS = frozenset(
+    (
+        *("as", "at", "by", "for", "from", "given", "in", "none", "of", "on", "to", "with"),
+        *("it", "its", "one", "that", "these", "this", "those"),
+        *("how", "what", "when", "where", "which", "who", "whose", "why"),
+    )
+)
+# Say the noun: `hazard`, `edit`, `layer`, `path`.
 NAMES = frozenset({"found", "given", "made", "one", "told"})
 MOST_WORDS = 40
 _SENTENCE = re.compile(r"(?<=[.:;!?])\s+|\n\s*\n")
-# Parts of a docstring that are not prose: code, an example, a table, a list of arguments.
+# A part of a docstring that is no prose: code, an example, a table, a list of arguments.
 _NO_PROSE = re.compile(r"^(\s{4,}.*|\s*[|>].*|\s*\S+:: ?.*)$", re.MULTILINE)
 
-Offense = tuple[Path, int, str]
+Offence = tuple[Path, int, str]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the offenses in the named paths, and return the exit code."""
+    """Print the offenders in the named paths, and return the exit code."""
     paths = [Path(name).resolve() for name in arguments] or [ROOT / name for name in HELD]
-    offenses = sorted(set(offenses_in(paths)))
-    for path, line, what in offenses:
-        print(f"{path.relative_to(ROOT)}:{line}: {what}")
-    return 1 if offenses else 0
+    offences = sorted(set(offences_in(paths)))
+    for path, line, what in offences:
+        sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {what}\n")
+    return 1 if offences else 0
 
 
-def offenses_in(paths: Sequence[Path]) -> Iterator[Offense]:
-    """Yield each offense in the Python files below `paths`."""
+def offences_in(paths: Sequence[Path]) -> Iterator[Offence]:
+    """Yield each offence in the Python files below `paths`."""
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
     trees = {file: ast.parse(file.read_text()) for file in sorted(files)}
     for file, tree in trees.items():
@@ -89,8 +91,8 @@ def _variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"variable `{name}`: name what it holds"
 
 
-def _classes(trees: dict[Path, ast.Module]) -> Iterator[Offense]:
-    """Yield each class that shares its name with another class of the package."""
+def _classes(trees: dict[Path, ast.Module]) -> Iterator[Offence]:
+    """Yield each class whose name another class of the same package has."""
     for package in PACKAGES:
         named: dict[str, list[tuple[Path, int]]] = defaultdict(list)
         for file in sorted((ROOT / package).rglob("*.py")):
