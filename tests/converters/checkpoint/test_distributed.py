@@ -213,7 +213,7 @@ def _clash(metadata):
         (GRID, _name("../outside"), "names files outside its folder: ../outside"),
         (GRID, _name("/etc/passwd"), "names files outside its folder: /etc/passwd"),
         (GRID, _offset(1 << 60), "is truncated"),
-        (GRID, _offset(-1), "impossible place"),
+        (GRID, _offset(-1), "impossible location"),
         (GRID, _offset(7), "__0_0.distcp is truncated or damaged"),
         (GRID, _transformed, "zstd"),
         (GRID, _forgotten, "damaged"),
