@@ -96,6 +96,7 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/python docs/rule_pages.py --check
 	$(BIN)/python docs/figures.py --check
+	$(BIN)/python tests/words.py
 
 # The pages of the rules, from the rules themselves; the figures, from what the benchmarks measured; the pictures,
 # from runs of the commands; the gallery of ports, made anew (some models need diffusers).

@@ -213,9 +213,9 @@ def convert_alone(source: str, output: str, form: str, ahead: str) -> None:
 
     from converters import convert
     from converters.planning_apart import planned_apart
-    from converters.remote.names import place_of
+    from converters.remote.names import source_of
 
-    place_of(source).read_bytes()  # type: ignore[union-attr]
+    source_of(source).read_bytes()  # type: ignore[union-attr]
     base = peak_kilobytes()
     before = written_to_disk()
     convert(
@@ -270,7 +270,7 @@ def measure_headers() -> None:
 
     from converters.checkpoint import open_checkpoint
     from converters.remote import store
-    from converters.remote.names import place_of
+    from converters.remote.names import source_of
     from converters.remote.ranges import session
 
     arrays = {
@@ -283,7 +283,7 @@ def measure_headers() -> None:
             server.put(f"/run/{name}", data)
         server.latency = 0.1
         begun = time.perf_counter()
-        opened = open_checkpoint(place_of(f"{server.url}/run/model.safetensors.index.json"))
+        opened = open_checkpoint(source_of(f"{server.url}/run/model.safetensors.index.json"))
         seconds = time.perf_counter() - begun
         each = {name: len(server.bytes_asked(f"/run/{name}")) for name in files}
         print(
@@ -302,7 +302,7 @@ def measure_headers() -> None:
         client = import_module(type(session("")).__module__.partition(".")[0])
         unlimited = client.Limits(max_connections=None, max_keepalive_connections=None)
         huggingface_hub.set_client_factory(lambda: client.Client(limits=unlimited))
-        again = open_checkpoint(place_of(f"{server.url}/run/model.safetensors.index.json"))
+        again = open_checkpoint(source_of(f"{server.url}/run/model.safetensors.index.json"))
         store.CONNECTIONS = few
         assert again.infos == opened.infos
         server.latency = 0.0
@@ -334,7 +334,7 @@ def measure_faults() -> None:
 
     from converters.checkpoint import open_checkpoint
     from converters.remote import retries
-    from converters.remote.names import place_of
+    from converters.remote.names import source_of
 
     retries.FIRST_PAUSE = 0.005
     arrays = state(6, 200, 300, 4)
@@ -343,7 +343,7 @@ def measure_faults() -> None:
     counts: dict[str, int] = {}
 
     def read_all(name: str, meanwhile: Callable[[], None] = lambda: None) -> bytes:
-        opened = open_checkpoint(place_of(name))
+        opened = open_checkpoint(source_of(name))
         meanwhile()
         for key in arrays:
             opened.prepare(key)
@@ -491,7 +491,7 @@ def scale_alone() -> None:
     """800 GB by a formula; one host's 1/64 is read and checked."""
     from converters.checkpoint import open_checkpoint
     from converters.planning import planned
-    from converters.remote.names import place_of
+    from converters.remote.names import source_of
     from converters.request import PlanOptions
 
     command = [sys.executable, __file__, "--serve"]
@@ -507,7 +507,7 @@ def scale_alone() -> None:
             f"{len(plan.rows)} keys, {(dry := time.perf_counter() - begun):.1f} s"
         )
         record("800 GB in 200 shards: a dry run", f"{dry:.1f} s")
-        opened = open_checkpoint(place_of(name))
+        opened = open_checkpoint(source_of(name))
         expected = {first: formula(first) for first in range(0, LAYERS // 64, PER_SHARD)}
         base = peak_kilobytes()
         begun = time.perf_counter()

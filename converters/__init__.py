@@ -1,10 +1,8 @@
-"""Torch checkpoints into Flax pytrees, exactly, with every key accounted for; and back.
+"""Exact conversion of torch checkpoints to Flax pytrees and back, accounting for every key.
 
     from converters import convert, load_pytree, to_torch
 
-    convert("model.pt", model="net.py:Net", output="net.flax.safetensors")
-    variables = load_pytree("net.flax.safetensors")  # {"params": {...}}
-    to_torch("net.flax.safetensors", output="net.pt")  # the same bits again
+Importing this package imports neither torch nor JAX nor NumPy; the functions import them on demand.
 
 A state dict in memory is converted in memory: `convert_to_pytree(model.state_dict(), model=model)`.
 
@@ -66,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for, when it is asked for."""
+    """Import a name on first access."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

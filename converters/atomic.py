@@ -1,4 +1,4 @@
-"""Writing a file so that it is there whole or not at all."""
+"""Atomic writing of files: a file is complete or missing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from converters.errors import OutputError
 
 @contextmanager
 def atomic_write(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A file to write, which takes the name `path` only when it is complete and on disk.
+    """Open a file for writing that takes the name `path` only when it is complete and on disk.
 
-    It is written beside the target under a hidden temporary name (`.NAME.….tmp`), which is deleted
-    if anything is raised; a kill leaves at most that temporary file.
+    The file is written beside the target under a hidden temporary name (`.NAME.….tmp`). An
+    exception deletes it; a kill leaves at most that temporary file.
 
     Raises:
         OutputError: the target exists and may not be overwritten, or the disk refuses.
@@ -30,7 +30,7 @@ def atomic_write(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            # Someone may have made the target meanwhile: ask again just before taking its name.
+            # The target may have been created meanwhile: check again just before renaming.
             require_writable(path, overwrite=overwrite)
             temporary.replace(path)
             sync_folder(path.parent)
@@ -39,17 +39,18 @@ def atomic_write(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
                 f"{path} cannot be written ({error.strerror or error})", "choose another output"
             ) from error
     finally:
-        with suppress(OSError):  # it has the target's name by now, or never came to be
+        with suppress(OSError):  # already renamed, or never created
             temporary.unlink()
 
 
 def require_writable(path: Path, *, overwrite: bool) -> None:
-    """Find out before any work whether `path` can be an output.
+    """Check before any work whether `path` can be an output.
 
     Raises:
         OutputError: its folder is missing, it is a folder, or it exists and may not be overwritten.
     """
-    # os.path answers no where pathlib raises (a name too long); opening then says why.
+    # os.path returns False where pathlib raises (for a name that is too long); opening then reports
+    # why.
     if not os.path.isdir(path.parent):
         raise OutputError(f"the folder {path.parent} does not exist", "create it first")
     if os.path.isdir(path):
@@ -61,7 +62,7 @@ def require_writable(path: Path, *, overwrite: bool) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the new name itself on disk: without it a power cut may undo the rename."""
+    """Sync the folder: without this, a power cut may undo the rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""A torch checkpoint into a Flax pytree: plan, then write; every key accounted for."""
+"""Conversion of a torch checkpoint to a Flax pytree: plan, then write, accounting for every key."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX
-from converters.checkpoint.place import FarPlace, Place
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import TensorInfo
+from converters.checkpoint.source import RemoteSource, Source
 from converters.errors import (
     CheckpointInMemoryError,
     HostsError,
@@ -26,13 +26,13 @@ from converters.errors import (
     ShardingError,
 )
 from converters.hosts import ALONE, Hosts
-from converters.kept import keeping, kept_path
+from converters.kept import kept_path, writing_kept
 from converters.mapping import Outcome, Plan
 from converters.mapping.paths import Api
 from converters.optimizer.convert import OptimizerConversion, convert_optimizer
 from converters.output import (
     Partition,
-    Written,
+    WrittenOutput,
     leaves_of,
     load_rules,
     parse_mesh,
@@ -43,9 +43,9 @@ from converters.output import (
     write_pytree,
 )
 from converters.output.stream import AHEAD_BYTES
-from converters.planning import CheckpointLike, Planned, planned
-from converters.remote.names import Meant, is_far, meant
-from converters.remote.region import elsewhere
+from converters.planning import CheckpointLike, PlannedConversion, planned
+from converters.remote.names import ResolvedName, is_remote, resolve_name
+from converters.remote.region import region_warning
 from converters.remote.writing import destination
 from converters.request import ConversionRequest, OptimizerRequest, PlanKeywords, PlanOptions
 
@@ -54,33 +54,33 @@ _FORMATS: dict[str, Format] = {
     ".msgpack": "msgpack",
     ".orbax": "orbax",
 }
-# Compared at once, where two tensors are to be equal.
+# Bytes compared at once, for two tensors that must be equal.
 _COMPARED = 64 << 20
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A conversion that was written.
+    """Finished conversion.
 
     Attributes:
-        plan: every key and what became of it.
+        plan: the outcome of every key.
         output: the file written.
-        kept: the file beside it, for the way back to torch (`converters.reverse`).
+        kept: the file beside the output, for the way back to torch (`converters.reverse`).
         api: whose names the paths are made of.
         format: "safetensors", "msgpack" or "orbax".
-        written: what is in it.
-        notes: what else the user should know, one line each.
-        options: what the training run was told, as far as the checkpoint has it: name of the entry → its
-            contents, plain values.
-        optimizer: the optimizer whose state was written too; None: none was asked for.
+        written: the content of the output.
+        notes: other notes for the user, one line each.
+        options: the options of the training run, as far as the checkpoint has them, as plain values
+            by entry name.
+        optimizer: the optimizer whose state was written too, or None.
     """
 
     plan: Plan
-    output: Place
-    kept: Place
+    output: Source
+    kept: Source
     api: Api
     format: Format
-    written: Written
+    written: WrittenOutput
     notes: tuple[str, ...]
     options: Mapping[str, Any]
     optimizer: OptimizerConversion | None = None
@@ -97,7 +97,7 @@ class Conversion:
 
 
 def plan(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords]) -> Plan:
-    """What a conversion would do; writes nothing and reads headers only.
+    """Plan a conversion; write nothing and read headers only.
 
     Refused keys are rows of the plan here, not an error.
 
@@ -112,9 +112,9 @@ def plan(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords]) -> Plan:
 
 
 def convert(
-    checkpoint: Place | Meant | str,
+    checkpoint: Source | ResolvedName | str,
     *,
-    output: Place | str | None = None,
+    output: Source | str | None = None,
     format: Format | None = None,  # noqa: A002 (the word users know)
     overwrite: bool = False,
     resume: bool = False,
@@ -130,7 +130,7 @@ def convert(
     progress: Callable[[int, int], None] | None = None,
     ahead_bytes: int = AHEAD_BYTES,
     hosts: Hosts = ALONE,
-    planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
+    planner: Callable[[CheckpointLike, PlanOptions], PlannedConversion] = planned,
     extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
     **options: Unpack[PlanKeywords],
 ) -> Conversion:
@@ -142,36 +142,37 @@ def convert(
         checkpoint: a `.safetensors` file, a file of `torch.save`, a `*.index.json`, an `.npz`, a
             Hugging Face folder or one of torch.distributed.checkpoint; or one of these on a hub, a server or
             in a bucket: "org/name@revision", "gs://…" (`converters.remote.names`).
-        output: the file to write, or a URL of a bucket; None: `NAME.flax.safetensors` (or `.msgpack`) in
-            the current directory, NAME being the checkpoint's file or folder.
-        format: "safetensors", "msgpack" or "orbax" (a folder); None: as the name of the output says, else
-            safetensors.
+        output: the file to write, or a URL of a bucket; None for `NAME.flax.safetensors` (or
+            `.msgpack`) in the current directory, where NAME is the checkpoint's file or folder.
+        format: "safetensors", "msgpack" or "orbax" (a folder); None for the format in the output's
+            name, else safetensors.
         overwrite: whether an existing output may be replaced.
-        resume: go on with what an interrupted run of the same conversion left.
-        shard_bytes: for safetensors: the output is a folder of files of at most so many bytes.
+        resume: continue an interrupted run of the same conversion.
+        shard_bytes: for safetensors: the output is a folder of files of at most this number of bytes.
         mesh: for orbax: the axes of the device mesh that will restore it, "data=4,model=2", and
-        spec: the rules by which arrays lie on it (`converters.output.sharding`): they are cut so.
+        spec: the rules that shard arrays on the mesh (`converters.output.sharding`); the output is
+            cut accordingly.
         fail_on_nonfinite: write nothing if a number is NaN or infinite.
         digests: compute the SHA-256 of every array (reads the output once more).
         optimizer: the file with the state of the torch optimizer, which may be the checkpoint itself: it
             is written as an optax state into `NAME.opt.safetensors` beside the output
             (`converters.optimizer`).
-        optimizer_key: its entry there; None: the only one.
-        optimizer_kind: "adam" or "adamw", where the state does not tell (torch before 2.7).
-        optimizer_order: the order of its parameters, where several fit (`convert_optimizer`).
+        optimizer_key: its entry there; None for the only one.
+        optimizer_kind: "adam" or "adamw", if the state does not show it (torch before 2.7).
+        optimizer_order: the order of its parameters, if several fit (`convert_optimizer`).
         progress: called with the bytes done and their total.
-        ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
+        ahead_bytes: bytes of a remote checkpoint to read ahead.
         hosts: the processes that share this conversion (`converters.hosts.met`), which all call this with
             the same arguments: each reads and writes a part of an output in a bucket that is many objects.
-        planner: what makes the plan; `converters.planning_apart.planned_apart` makes it in a process of
-            its own, but not for an optimizer, whose state needs the model.
-        extra: arrays that the pytree is to have beside what the checkpoint gives, by path: constants of the
-            Flax model that it computes from nothing.
+        planner: the function that makes the plan; `converters.planning_apart.planned_apart` makes
+            it in a separate process, but not for an optimizer, whose state needs the model.
+        extra: further arrays of the pytree, by path: constants of the Flax model that are not in
+            the checkpoint.
         **options: the fields of `converters.request.PlanOptions`.
 
     Raises:
         CheckpointInMemoryError: the checkpoint is a state dict or a module: use `convert_to_pytree`.
-        RefusedKeysError: some keys have no place; all of them are in `refused`. Nothing is written.
+        RefusedKeysError: some keys have no location; all of them are in `refused`. Nothing is written.
         ConversionError: the checkpoint or model cannot be read, or the output not be written; the
             subclass says which. Nothing that looks complete is left.
         HostsError: another process died or failed, or was given other arguments.
@@ -217,14 +218,14 @@ def run_conversion(
     *,
     progress: Callable[[int, int], None] | None = None,
     hosts: Hosts = ALONE,
-    planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
+    planner: Callable[[CheckpointLike, PlanOptions], PlannedConversion] = planned,
     extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> Conversion:
-    """Convert as `convert` does, which has the meaning of the arguments and the errors."""
-    understood = meant(request.checkpoint)
-    source = understood.place
-    asked = _Asked.of(source, request.output, request.format, request.shard_bytes)
-    target = asked.place
+    """Run a conversion; `convert` documents the arguments and the errors."""
+    understood = resolve_name(request.checkpoint)
+    source = understood.source
+    asked = _RequestedOutput.of(source, request.output, request.format, request.shard_bytes)
+    target = asked.location
     replaced = request.overwrite or request.resume
     if hosts.count > 1:
         _require_for_many(target, asked.folder)
@@ -241,33 +242,33 @@ def run_conversion(
             }
         )
     asked.require_free(source, overwrite=request.overwrite, look=hosts.first)
-    if request.optimizer is not None and any(map(is_far, (source, target))):
+    if request.optimizer is not None and any(map(is_remote, (source, target))):
         raise OptimizerError(
             "optimizer state can be converted between local files only",
             "download the checkpoint, or leave --optimizer out",
         )
-    made = _require_complete(planner(source, request.plan), compare=hosts.first)
-    cuts = None if request.mesh is None else _partition(made, request.mesh, request.spec).cuts
+    conversion = _require_complete(planner(source, request.plan), compare=hosts.first)
+    cuts = None if request.mesh is None else _partition(conversion, request.mesh, request.spec).cuts
     state = None
     if request.optimizer is not None:
         state = convert_optimizer(
             request.optimizer.file,
-            plan=made.plan,
+            plan=conversion.plan,
             output=optimizer_output(Path(str(target))),
-            model=made.model,
+            model=conversion.model,
             key=request.optimizer.key,
             order=request.optimizer.order,
-            keys_in_order=made.checkpoint.keys_in_order,
+            keys_in_order=conversion.checkpoint.keys_in_order,
             optimizer=request.optimizer.kind,
             overwrite=replaced,
         )
     beside = (
-        keeping(
+        writing_kept(
             target,
-            made.plan,
-            made.checkpoint,
-            api=made.api,
-            stored=made.stored,
+            conversion.plan,
+            conversion.checkpoint,
+            api=conversion.api,
+            stored=conversion.stored,
             overwrite=replaced,
         )
         if hosts.first
@@ -277,86 +278,102 @@ def run_conversion(
         written = write_pytree(
             target,
             [
-                *leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
+                *leaves_of(
+                    conversion.leaves,
+                    conversion.checkpoint,
+                    cast=conversion.dtype is not None,
+                ),
                 *_leaves(extra),
             ],
             asked.format,
             overwrite=request.overwrite,
             resume=request.resume,
-            recipe=recipe_of(made.leaves, source),
-            metadata={"api": made.api},
+            recipe=recipe_of(conversion.leaves, source),
+            metadata={"api": conversion.api},
             shard_bytes=request.shard_bytes,
             cuts=cuts,
             fail_on_not_finite=request.fail_on_nonfinite,
             digests=request.digests,
             progress=progress,
-            before_commit=source.require_unchanged if isinstance(source, FarPlace) else _nothing,
+            before_commit=source.require_unchanged
+            if isinstance(source, RemoteSource)
+            else _nothing,
             ahead_bytes=request.ahead_bytes,
             hosts=hosts,
         )
-    said = tuple(filter(None, (understood.said, elsewhere(target))))
+    source_notes = tuple(filter(None, (understood.description, region_warning(target))))
     shared = (f"written together; this was {hosts.process}",) if hosts.count > 1 else ()
-    notes = (*said, *made.notes, *shared)
-    options_of_run = made.checkpoint.options
+    notes = (*source_notes, *conversion.notes, *shared)
+    options_of_run = conversion.checkpoint.options
     return Conversion(
-        made.plan, target, kept, made.api, asked.format, written, notes, options_of_run, state
+        conversion.plan,
+        target,
+        kept,
+        conversion.api,
+        asked.format,
+        written,
+        notes,
+        options_of_run,
+        state,
     )
 
 
 def require_free(
-    checkpoint: Place | Meant | str,
-    output: Place | str | None,
+    checkpoint: Source | ResolvedName | str,
+    output: Source | str | None,
     format: Format | None = None,  # noqa: A002 (as in convert)
     *,
     overwrite: bool = False,
     shard_bytes: int | None = None,
 ) -> None:
-    """Find out whether `convert` may write its output, for who has much to do before it is called.
+    """Check whether `convert` may write its output, for callers with much work before the call.
 
     Raises:
-        OutputError: it may not.
+        OutputError: the output may not be written.
         RemoteError: the bucket refuses.
     """
-    source = meant(checkpoint).place
-    _Asked.of(source, output, format, shard_bytes).require_free(source, overwrite=overwrite)
+    source = resolve_name(checkpoint).source
+    _RequestedOutput.of(source, output, format, shard_bytes).require_free(
+        source, overwrite=overwrite
+    )
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The output that a caller asks for: its place, its format, and whether it is a folder."""
+class _RequestedOutput:
+    """Requested output: its location, its format, and whether it is a folder."""
 
-    place: Place
+    location: Source
     format: Format
     folder: bool
 
     @classmethod
     def of(
         cls,
-        source: Place,
-        output: Place | str | None,
+        source: Source,
+        output: Source | str | None,
         form: Format | None,
         shard_bytes: int | None,
-    ) -> _Asked:
+    ) -> _RequestedOutput:
         if form is None:
             suffix = "" if output is None else Path(str(output)).suffix
             form = _FORMATS.get(suffix, "safetensors")
-        place = default_output(source, form) if output is None else destination(output)
-        return cls(place, form, form == "orbax" or shard_bytes is not None)
+        location = default_output(source, form) if output is None else destination(output)
+        return cls(location, form, form == "orbax" or shard_bytes is not None)
 
-    def require_free(self, source: Place, *, overwrite: bool, look: bool = True) -> None:
-        """Raise what stands against writing it; `look`: also what is there already."""
+    def require_free(self, source: Source, *, overwrite: bool, look: bool = True) -> None:
+        """Raise if the output cannot be written; `look` also checks for an existing output."""
         if look:
-            require_output(self.place, folder=self.folder, overwrite=overwrite)
-        if _same(self.place, source):
-            raise OutputError(f"{self.place} is the checkpoint itself", "choose another output")
+            require_output(self.location, folder=self.folder, overwrite=overwrite)
+        if _same(self.location, source):
+            raise OutputError(f"{self.location} is the checkpoint itself", "choose another output")
 
 
 def _nothing() -> None:
     pass
 
 
-def _require_for_many(target: Place, as_folder: bool) -> None:
-    if not is_far(target):
+def _require_for_many(target: Source, as_folder: bool) -> None:
+    if not is_remote(target):
         raise HostsError(
             f"{target} is a path, and several processes write to a bucket together",
             "give -o gs://…, or --process 0/1 to convert on this host alone",
@@ -368,32 +385,36 @@ def _require_for_many(target: Place, as_folder: bool) -> None:
         )
 
 
-def _same(one: Place, other: Place) -> bool:
-    if isinstance(one, Path) and isinstance(other, Path):
-        return os.path.exists(one) and os.path.exists(other) and one.samefile(other)
-    return str(one) == str(other)
+def _same(first: Source, other: Source) -> bool:
+    if isinstance(first, Path) and isinstance(other, Path):
+        return os.path.exists(first) and os.path.exists(other) and first.samefile(other)
+    return str(first) == str(other)
 
 
-def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[Leaf]:
+def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[PytreeLeaf]:
     return [
-        Leaf(path, TensorInfo(array.shape, array.dtype.name), partial(np.asarray, array))
+        PytreeLeaf(path, TensorInfo(array.shape, array.dtype.name), partial(np.asarray, array))
         for path, array in (extra or {}).items()
     ]
 
 
 def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords]) -> Pytree:
-    """The pytree itself, `{"params": {…}, …}` with numpy leaves, and nothing written.
+    """Convert to a pytree in memory, `{"params": {…}, …}` with numpy leaves; write nothing.
 
-    The arrays may be views of the checkpoint (read-only ones of a mapped file). For nnx the
-    positions of lists are texts ("0"): `nnx.restore_int_paths` makes them numbers.
+    The arrays may be views of the checkpoint (read-only views of a mapped file). For nnx the
+    positions of lists are text ("0"): `nnx.restore_int_paths` makes them numbers.
 
     Raises:
-        RefusedKeysError: some keys have no place; all of them are in `refused`.
+        RefusedKeysError: some keys have no location; all of them are in `refused`.
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
     with _unchanged(checkpoint) as source:
-        made = _require_complete(planned(source, PlanOptions(**options)))
-        leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+        conversion = _require_complete(planned(source, PlanOptions(**options)))
+        leaves = leaves_of(
+            conversion.leaves,
+            conversion.checkpoint,
+            cast=conversion.dtype is not None,
+        )
         return nest((leaf.path, leaf.read()) for leaf in leaves)
 
 
@@ -405,88 +426,94 @@ def convert_to_mesh(
     progress: Callable[[int, int], None] | None = None,
     **options: Unpack[PlanKeywords],
 ) -> Pytree:
-    """The pytree as `jax.Array`s that lie sharded on a device mesh, and nothing written.
+    """Convert to `jax.Array`s sharded on a device mesh; write nothing.
 
-    Each device's part is read and rearranged by itself, so that no array need fit into this host's memory.
+    Each device's part is read and rearranged separately, so no array has to fit into this host's
+    memory.
 
     Args:
         checkpoint: as for `convert`.
-        mesh: its axes, "data=4,model=2", laid over the first devices.
+        mesh: the axes of the mesh over the first devices, "data=4,model=2".
         spec: a YAML file of rules (`converters.output.sharding`).
         progress: called with the bytes done and their total.
         **options: the fields of `converters.request.PlanOptions`.
 
     Raises:
-        ShardingError: the mesh, the rules or an array do not fit together; all that is wrong is named.
+        ShardingError: the mesh, the rules and the arrays do not fit together; the message lists all
+            problems.
         ConversionError: as for `convert`.
     """
     with _unchanged(checkpoint) as source:
-        made = _require_complete(planned(source, PlanOptions(**options)))
-        where = _partition(made, mesh, spec)
-        leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
+        conversion = _require_complete(planned(source, PlanOptions(**options)))
+        where = _partition(conversion, mesh, spec)
+        leaves = leaves_of(
+            conversion.leaves,
+            conversion.checkpoint,
+            cast=conversion.dtype is not None,
+        )
         return place_on_mesh(leaves, where, progress=progress)
 
 
 @contextmanager
 def _unchanged(checkpoint: CheckpointLike) -> Iterator[CheckpointLike]:
-    """The checkpoint, of which nothing may be replaced until the end, where it is far away.
+    """Yield the checkpoint; if it is remote, check at the end that no file was replaced.
 
     Raises:
-        RemoteError: something was.
+        RemoteError: a file was replaced.
     """
     if isinstance(checkpoint, Mapping):
         yield checkpoint
         return
-    understood = meant(checkpoint)
+    understood = resolve_name(checkpoint)
     yield understood
-    if isinstance(understood.place, FarPlace):
-        understood.place.require_unchanged()
+    if isinstance(understood.source, RemoteSource):
+        understood.source.require_unchanged()
 
 
-def _partition(made: Planned, mesh: str, spec: Path | str | None) -> Partition:
+def _partition(conversion: PlannedConversion, mesh: str, spec: Path | str | None) -> Partition:
     if spec is None:
         raise ShardingError([f"the mesh {mesh} needs rules"], "add --spec rules.yaml")
     axes = parse_mesh(mesh)
-    infos = {leaf.path: leaf.info for leaf in made.leaves}
+    infos = {leaf.path: leaf.info for leaf in conversion.leaves}
     return partition(infos, axes, load_rules(Path(spec), axes))
 
 
 def optimizer_output(output: Path) -> Path:
-    """`NAME.opt.safetensors` beside the output: the state of the optimizer."""
+    """Return `NAME.opt.safetensors` beside the output: the state of the optimizer."""
     name = output.name
     for suffix in _FORMATS:
         name = name.removesuffix(suffix)
     return output.with_name(f"{name}.opt.safetensors")
 
 
-def default_output(checkpoint: Place, format: Format) -> Path:  # noqa: A002 (as in convert)
-    """`NAME.flax.safetensors` (or `.msgpack`, `.orbax`) in the current directory."""
-    # "." has no name of its own
+def default_output(checkpoint: Source, format: Format) -> Path:  # noqa: A002 (as in convert)
+    """Return `NAME.flax.safetensors` (or `.msgpack`, `.orbax`) in the current directory."""
+    # "." has no name
     resolved = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
-    # model.safetensors.index.json is called model, net.v2.pt is called net.v2.
+    # model.safetensors.index.json becomes model, net.v2.pt becomes net.v2.
     stem = Path(resolved.name.removesuffix(INDEX_SUFFIX)).stem
-    whole = resolved.name if isinstance(resolved, Path) else resolved.name.partition("@")[0]
-    name = whole if resolved.is_dir() else stem
+    full_name = resolved.name if isinstance(resolved, Path) else resolved.name.partition("@")[0]
+    name = full_name if resolved.is_dir() else stem
     return Path(f"{name or 'checkpoint'}.flax.{format}")
 
 
-def _require_complete(made: Planned, *, compare: bool = True) -> Planned:
-    """The plan, if nothing in it is refused and tied tensors are indeed equal.
+def _require_complete(conversion: PlannedConversion, *, compare: bool = True) -> PlannedConversion:
+    """Return the plan, if nothing in it is refused and tied tensors are equal.
 
     Args:
-        made: the plan.
-        compare: whether to read the tied tensors; else another process does.
+        conversion: the plan.
+        compare: whether to compare the tied tensors; otherwise another process does.
 
     Raises:
-        RefusedKeysError: something is.
+        RefusedKeysError: a key is refused.
     """
-    plan = made.plan
+    plan = conversion.plan
     source_of = {row.targets: row.key for row in plan.mapped}
     rows = tuple(
         row.refuse(f"tied to {source_of[row.targets]}, but its values differ")
         if compare
         and row.outcome is Outcome.TIED
-        and not _equal(made.checkpoint, row.key, source_of[row.targets])
+        and not _equal(conversion.checkpoint, row.key, source_of[row.targets])
         else row
         for row in plan.rows
     )
@@ -499,20 +526,20 @@ def _require_complete(made: Planned, *, compare: bool = True) -> Planned:
             "pass the model that the checkpoint was saved from, with the same configuration "
             "(--model), or set the kind of an ambiguous layer (--assume)",
         )
-    return replace(made, plan=plan)
+    return replace(conversion, plan=plan)
 
 
 def _equal(checkpoint: Checkpoint, key: str, other: str) -> bool:
-    """Bit for bit: NaN equals itself, and 0.0 is not -0.0."""
+    """Compare two tensors bitwise: NaN equals itself, and 0.0 is not -0.0."""
     if any(key in group and other in group for group in checkpoint.shared):
         return True
-    one, two = (np.ascontiguousarray(checkpoint.read(name)) for name in (key, other))
-    if one.dtype != two.dtype or one.shape != two.shape:
+    first, two = (np.ascontiguousarray(checkpoint.read(name)) for name in (key, other))
+    if first.dtype != two.dtype or first.shape != two.shape:
         return False
-    one, two = (array.reshape(-1).view(np.uint8) for array in (one, two))
+    first, two = (array.reshape(-1).view(np.uint8) for array in (first, two))
     equal = all(
-        np.array_equal(one[start : start + _COMPARED], two[start : start + _COMPARED])
-        for start in range(0, one.size, _COMPARED)
+        np.array_equal(first[start : start + _COMPARED], two[start : start + _COMPARED])
+        for start in range(0, first.size, _COMPARED)
     )
     checkpoint.release(key)
     checkpoint.release(other)

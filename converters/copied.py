@@ -1,4 +1,4 @@
-"""A copy of a torch module that shares nothing with it, functions that it keeps included."""
+"""Independent copies of torch modules, including functions that they keep as attributes."""
 
 from __future__ import annotations
 
@@ -8,54 +8,55 @@ from typing import Any
 
 
 def copied(module: Any, memo: dict[int, Any] | None = None) -> Any:
-    """`copy.deepcopy` of a module, and of the functions that it and the modules below keep as attributes.
+    """Apply `copy.deepcopy` to a module, and to functions kept as attributes by it and its submodules.
 
-    deepcopy takes a function as it is: the `lambda x: m.drop(m.fc(x))` of a constructor would go on with the
-    original's layers, and so with weights of another dtype, device or value than the copy's.
+    deepcopy does not copy functions. The `lambda x: m.drop(m.fc(x))` of a constructor would keep
+    using the original's layers, and so weights of another dtype, device or value than the copy's.
 
     Args:
         module: a torch module.
-        memo: what stands for what, as of deepcopy; filled.
+        memo: the memo of deepcopy, which is filled.
 
     Raises:
-        Exception: whatever deepcopy raises for what the module holds.
+        Exception: deepcopy fails for a value of the module.
     """
     import torch
 
     memo = {} if memo is None else memo
     known = dict(memo)
     try:
-        made = copy.deepcopy(module, memo)
+        copy_of_module = copy.deepcopy(module, memo)
     except RuntimeError:
-        # What a module keeps of its last pass (the old weight_norm's product) is no leaf; it is made anew.
+        # A tensor kept from the last pass (the old weight_norm's product) is not a leaf; the copy
+        # recomputes it.
         for holder in module.modules():
             for name, value in vars(holder).items():
                 if isinstance(value, torch.Tensor) and not value.is_leaf:
                     setattr(holder, name, value.detach())
         memo.clear()
         memo.update(known)
-        made = copy.deepcopy(module, memo)
-    for one in made.modules():
-        for name, value in vars(one).items():
+        copy_of_module = copy.deepcopy(module, memo)
+    for submodule in copy_of_module.modules():
+        for name, value in vars(submodule).items():
             if isinstance(value, types.FunctionType):
-                vars(one)[name] = _rebound(value, memo)
-    return made
+                vars(submodule)[name] = _rebound(value, memo)
+    return copy_of_module
 
 
 def _rebound(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
-    """The function over the copies of what it closes over; what was not copied stays."""
+    """Return the function over copies of its closure; uncopied values stay."""
     if id(function) in memo:
         return memo[id(function)]
     cells = function.__closure__
     if not cells:
         return function
     closure = tuple(types.CellType() for _ in cells)
-    made = types.FunctionType(
+    rebound = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, closure
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__dict__.update(function.__dict__)
-    memo[id(function)] = made  # before what it holds: it may hold itself
+    rebound.__kwdefaults__ = function.__kwdefaults__
+    rebound.__dict__.update(function.__dict__)
+    memo[id(function)] = rebound  # before its closure, which may contain the function itself
     for old, new in zip(cells, closure, strict=True):
         try:
             value = old.cell_contents
@@ -63,4 +64,4 @@ def _rebound(function: types.FunctionType, memo: dict[int, Any]) -> types.Functi
             continue
         is_function = isinstance(value, types.FunctionType)
         new.cell_contents = _rebound(value, memo) if is_function else memo.get(id(value), value)
-    return made
+    return rebound

@@ -1,4 +1,4 @@
-"""What a conversion can fail with: each error is one line for the user, exit code 2.
+"""Errors of a conversion, each one line for the user, with exit code 2.
 
 The docstring of each class is its help page: cause, then remedy.
 """
@@ -14,38 +14,39 @@ class ConversionError(Exception):
     """The checkpoint could not be converted.
 
     Args:
-        what: what went wrong, and where (file, line), in one line.
-        remedy: what the user can do about it, in one line.
+        what: the problem and its location (file, line), in one line.
+        remedy: the remedy for the user, in one line.
     """
 
     def __init__(self, what: str, remedy: str) -> None:
-        # Messages of other libraries and file names may hold line breaks; ours is one line always.
+        # Messages of other libraries and file names may contain line breaks; this message is always
+        # one line.
         self.what = _one_line(what)
         self.remedy = _one_line(remedy)
         super().__init__(f"{self.what}; {self.remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Come out of another process as it went in: the arguments of subclasses are not these two."""
+        """Pickle the message: the arguments of subclasses differ from these two."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def _one_line(text: str) -> str:
-    """Without line breaks, and with escapes for what a terminal would obey or could not show."""
+    """Return the text without line breaks, and with escapes for control and unprintable characters."""
     line = " ".join(text.split())
     return line if line.isprintable() else ascii(line)[1:-1]
 
 
 class PlanningError(ConversionError):
-    """The process that plans a conversion died before it had a plan.
+    """The process that plans a conversion died before it finished the plan.
 
-    Cause: it was killed, for want of memory perhaps, or the code of the model ended it.
+    Cause: it was killed, possibly for lack of memory, or the model's code ended it.
 
-    Remedy: make room, or say what each key is by `--mapping`, which needs no model.
+    Remedy: free memory, or use `--mapping`, which needs no model.
     """
 
 
 class CheckpointNotFoundError(ConversionError):
-    """There is no checkpoint at the path: nothing at all, or a folder that holds none.
+    """There is no checkpoint at the path: the path is missing, or a folder without a checkpoint.
 
     Remedy: name the checkpoint file itself, or a folder with `model.safetensors` or
     `pytorch_model.bin` (or their `.index.json`) in it.
@@ -63,34 +64,34 @@ class CheckpointInMemoryError(ConversionError):
 
 
 class CheckpointDamagedError(ConversionError):
-    """The file is no complete checkpoint: empty, truncated, unreadable or of an unknown format.
+    """The file is not a complete checkpoint: empty, truncated, unreadable or of an unknown format.
 
     Remedy: copy or download the file again and compare its size with the original's.
     """
 
 
 class CheckpointHoldsCodeError(ConversionError):
-    """The file is a pickle that names what has an effect when it is called: loaded elsewhere, it would run.
+    """The file is a pickle that names code with an effect: loaded elsewhere, that code would run.
 
-    Nothing of it was executed. Objects of classes that are merely unknown are no reason for this: they are
-    passed over.
+    Nothing was executed. Objects of merely unknown classes do not cause this error: they are
+    skipped.
 
-    Remedy: do not load it with another program either. Of a file of one's own save the weights alone:
-    `safetensors.torch.save_model(model, "model.safetensors")` or
+    Remedy: do not load the file with another program either. For your own file, save the weights
+    alone: `safetensors.torch.save_model(model, "model.safetensors")` or
     `torch.save(model.state_dict(), "model.pt")`.
     """
 
 
 class NotAStateDictError(ConversionError):
-    """The file was read, but what is in it is not a mapping of names to plain dense tensors.
+    """The file was read, but it does not map names to plain dense tensors.
 
-    Remedy: for a training checkpoint, name the entry that holds the weights (`key="model"`); else
+    Remedy: for a training checkpoint, name the entry with the weights (`key="model"`); otherwise
     save `model.state_dict()`.
     """
 
 
 class UnsupportedDtypeError(ConversionError):
-    """A tensor has an element type that the chosen format, or numpy, cannot hold exactly.
+    """A tensor has an element type that the chosen format, or numpy, cannot represent exactly.
 
     Remedy: choose the other format, or cast this tensor before saving the checkpoint.
     """
@@ -105,33 +106,33 @@ class ModelLoadError(ConversionError):
 
 
 class MissingDependencyError(ConversionError):
-    """A framework that this step needs is not installed.
+    """A framework needed by this step is not installed.
 
     Remedy: install the extra that the message names, e.g. `pip install '.[torch]'` in a clone.
     """
 
 
 class RemoteError(ConversionError):
-    """A hub, bucket or server refuses, does not answer, or has another file by now than when it was opened.
+    """A hub, bucket or server refuses, does not answer, or has replaced a file since it was opened.
 
-    No message holds a token, a password or the query of a URL.
+    No message contains a token, a password or the query of a URL.
 
-    Remedy: as the message says: credentials, a permission, another revision, or try again.
+    Remedy: follow the message: credentials, a permission, another revision, or another try.
     """
 
 
 class UnreachableError(RemoteError):
-    """A hub, bucket or server gave no answer, or none that helps, however often it was asked.
+    """A hub, bucket or server gave no usable answer after several tries.
 
     Remedy: check the network, or try again later.
     """
 
 
 class HostsError(ConversionError):
-    """Processes of several hosts do not do one conversion together: one died or failed, did not come, or was
-    started with other words.
+    """A conversion by several hosts failed: a process died or failed, did not come, or was started
+    with other arguments.
 
-    Nothing that looks complete was left. Remedy: start the same command on every host; after a failure with
+    No output looks complete. Remedy: start the same command on every host; after a failure with
     `--resume`.
     """
 
@@ -139,22 +140,22 @@ class HostsError(ConversionError):
 class OutputError(ConversionError):
     """The output could not be written: it exists, or its folder is missing, full or read-only.
 
-    Nothing that looks like a complete output was left. Remedy: choose another output path, or
-    overwrite it (`--force`).
+    No output looks complete. Remedy: choose another output path, or overwrite it (`--force`).
     """
 
 
 class KeptFileError(ConversionError):
-    """The file beside a pytree (`NAME.torch.safetensors`) is not there, damaged, or another pytree's.
+    """The file beside a pytree (`NAME.torch.safetensors`) is missing, damaged, or belongs to another
+    pytree.
 
-    It holds what the pytree cannot give back: keys, prefixes, buffers that Flax has no use for.
+    It contains data that the pytree lacks: keys, prefixes, buffers that Flax does not use.
 
-    Remedy: pass `--model`, whose module says which keys there are, or convert the checkpoint again.
+    Remedy: pass `--model`, whose module determines the keys, or convert the checkpoint again.
     """
 
 
 class MisfitError(ConversionError):
-    """Arrays are not those that the other side wants: missing, extra, of another shape, or ambiguous.
+    """Arrays do not match the other side: missing, extra, of another shape, or ambiguous.
 
     All of them are in `misfits`, one line each; the message shows the first few.
 
@@ -171,7 +172,7 @@ class MisfitError(ConversionError):
 
 
 class AssumptionError(ConversionError):
-    """What was given as `--assume` cannot be understood.
+    """The value of `--assume` is invalid.
 
     Remedy: `REGEX=Kind` (the regular expression matches a module's whole path or a whole key),
     `REGEX=MultiheadAttention(heads=8)`, `REGEX: heads=8` or `heads=8`.
@@ -181,9 +182,9 @@ class AssumptionError(ConversionError):
 class MappingFileError(ConversionError):
     """A mapping file is not valid, or does not fit the checkpoint.
 
-    All that is wrong is in `problems`, each with its line; the message shows the first few.
+    All problems are in `problems`, each with its line; the message shows the first few.
 
-    Remedy: edit the file, or write it anew with `--save-mapping`.
+    Remedy: edit the file, or write it again with `--save-mapping`.
     """
 
     SHOWN = 5
@@ -196,16 +197,16 @@ class MappingFileError(ConversionError):
 
 
 class OptimizerError(ConversionError):
-    """The state of an optimizer cannot be carried over: an optimizer that is not known, parameters whose
-    order the state does not tell, or arrays that the optax state does not have.
+    """The state of an optimizer cannot be converted: the optimizer is unknown, the order of its
+    parameters is ambiguous, or the optax state lacks arrays.
 
-    Remedy: give the parameters' names in the order of the optimizer (`order=`), or which optimizer it is
-    (`optimizer="adamw"`); take the optax call that the report names.
+    Remedy: pass the parameters' names in the order of the optimizer (`order=`), or the optimizer
+    (`optimizer="adamw"`); use the optax call named in the report.
     """
 
 
 class NotFiniteError(ConversionError):
-    """Some numbers of the checkpoint are NaN or infinite, and that was to fail (`--fail-on-nonfinite`).
+    """Some values of the checkpoint are NaN or infinite, which `--fail-on-nonfinite` forbids.
 
     Nothing was written. All such arrays are in `paths`.
 
@@ -224,20 +225,22 @@ class NotFiniteError(ConversionError):
 
 
 class TargetError(ConversionError):
-    """The Flax model to fit to could not be built abstractly, or its inputs are not known.
+    """The Flax model to fit to could not be built abstractly, or its inputs are unknown.
 
-    Remedy: name a linen or nnx module or a function that gives one, and for linen the inputs of `init`.
+    Remedy: name a linen or nnx module or a function that returns one, and for linen the inputs of
+    `init`.
     """
 
 
 class ShardingError(ConversionError):
-    """The mesh or the sharding rules are not valid, or do not fit the arrays.
+    """The mesh or the sharding rules are invalid, or do not fit the arrays.
 
-    All that is wrong is in `problems`, those of the rules' file with their lines; the message shows the first
-    few.
+    All problems are in `problems`, those of the rules' file with their lines; the message shows the
+    first few.
 
-    Remedy: a mesh is `data=4,model=2`; a rule is a regular expression and, for each axis of the arrays whose
-    paths it matches, the mesh axis to cut it along, several of them, or null. The sides must be divisible.
+    Remedy: a mesh is `data=4,model=2`. A rule is a regular expression and, for each axis of the
+    matching arrays, the mesh axis to cut it along, several mesh axes, or null. The sizes must be
+    divisible.
     """
 
     SHOWN = 5
@@ -249,7 +252,7 @@ class ShardingError(ConversionError):
 
 
 class RefusedKeysError(ConversionError):
-    """Some keys have no place in the model, or the model needs keys that are not there.
+    """Some keys have no target in the model, or the model needs keys that the checkpoint lacks.
 
     All of them are in `refused`, rows of the plan (`converters.Row`); the message shows the first few.
     Nothing was written.
@@ -270,16 +273,16 @@ class RefusedKeysError(ConversionError):
 
 
 class DuplicateKeyError(ConversionError):
-    """Two keys of the checkpoint are one without the prefixes that wrappers put before them.
+    """Two keys of the checkpoint become equal without the prefixes of wrappers.
 
-    Remedy: save the state dict of one model: `model.module.state_dict()` of a wrapped one.
+    Remedy: save the state dict of one model: `model.module.state_dict()` for a wrapped model.
     """
 
 
 class CastError(ConversionError):
-    """The element type to cast to is not a floating-point one.
+    """The element type to cast to is not a floating-point type.
 
-    Weights as integers would be all zeros and ones.
+    Weights cast to integers would be all zeros and ones.
 
     Remedy: choose float32, bfloat16, float16, float64 or a float8 type.
     """

@@ -1,7 +1,7 @@
-"""What Python's `random` and numpy draw in training, where it becomes a tensor (SpecAugment's masks).
+"""Random draws of Python's `random` and numpy in training that become tensors (SpecAugment's masks).
 
-A recording has no such draw. The tensors that are made of them become inputs: `host_draws` finds them, and
-`replayed` feeds others in their place.
+A recording does not contain such draws. The tensors made of them become inputs: `host_draws` finds
+them, and `replayed` supplies other values.
 """
 
 from __future__ import annotations
@@ -29,78 +29,79 @@ from converters.original_lines import OURS, frame_of_original
 from converters.single_draws import DrawError, draws_compared, is_decision
 from converters.slow_paths import slow_paths
 
-# The operator of a recording that stands for such a tensor: (sizes, name, dtype).
+# Operator that represents such a tensor in a recording: (sizes, name, dtype).
 DRAWN = "tpu_migrate.drawn_by_host.default"
-_RUNS = 4  # in which what is drawn differs, but for one case in many
+_RUNS = 4  # number of passes, in which drawn values differ almost surely
 _NOT_TENSORS = "it draws random numbers by Python or numpy that are no tensors of one shape"
 _DRAWING = (np.random.mtrand._rand, random._inst)
-# What may stand between the original and a mode that sees what it calls.
+# Paths of files that may lie between the original and a mode that observes its calls.
 _WATCHING = f"{Path(__file__).parents[1] / 'migrate'}/"
 _STATES = ("seed", "setstate", "getstate", "set_state", "get_state", "get_bit_generator")
 
 
-# File and line of the original, and how many tensors this line has made before in the pass.
-Place = tuple[str, int, int]
+# File and line of the original, and the number of tensors that this line has made before in the
+# pass.
+DrawLocation = tuple[str, int, int]
 Make = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class HostDraw:
-    """A tensor that is made of what Python or numpy drew.
+    """Tensor made of numbers drawn by Python or numpy.
 
     Attributes:
-        name: of the variable that it is in the original.
-        place: where the original makes the tensor.
-        value: that of one pass.
+        name: the variable's name in the original.
+        place: the location where the original makes the tensor.
+        value: its value in one pass.
     """
 
     name: str
-    place: Place
+    place: DrawLocation
     value: torch.Tensor
 
 
 @dataclass(frozen=True)
 class HostDraws:
-    """All of them, in one pass.
+    """Draws of one pass.
 
     Attributes:
         draws: the tensors.
-        functions: what was called for them, each with its results in that pass.
+        functions: the functions called for them, each with its results in that pass.
     """
 
     draws: tuple[HostDraw, ...] = ()
-    functions: tuple[_Function, ...] = ()
+    functions: tuple[_DrawingFunction, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the variables."""
-        return tuple(one.name for one in self.draws)
+        """Names of the variables."""
+        return tuple(draw.name for draw in self.draws)
 
 
 def host_draws(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> HostDraws:
-    """Find what is drawn by Python or numpy in a pass of a model as it is now; the states of both change.
+    """Find the draws of Python or numpy in a pass of a model; the random states of both change.
 
     Raises:
-        DrawError: not all of it becomes tensors of one shape in each pass.
+        DrawError: some draws do not become tensors of one shape in each pass.
     """
-    drawing = _Drawing()
+    drawing = _DrawRecorder()
     if not _Pass(module, inputs, 0, drawing).drew:
         return HostDraws()
-    drawing.results.clear()  # those of functions that were not known to draw when they began
+    drawing.results.clear()  # results of functions that were not yet known to draw when they began
     first = _Pass(module, inputs, 0, drawing)
-    functions = drawing.found()
-    drawn: dict[Place, None] = {}
+    functions = drawing.functions()
+    drawn: dict[DrawLocation, None] = {}
     for seed in range(1, _RUNS):
         other = _Pass(module, inputs, seed, drawing)
-        if other.made.keys() != first.made.keys():
+        if other.tensors.keys() != first.tensors.keys():
             raise DrawError(_NOT_TENSORS)
-        for place, one in first.made.items():
-            its = other.made[place]
-            if one.shape != its.shape or one.dtype != its.dtype:
+        for place, tensor in first.tensors.items():
+            repeated = other.tensors[place]
+            if tensor.shape != repeated.shape or tensor.dtype != repeated.dtype:
                 raise DrawError(f"{_NOT_TENSORS} ({Path(place[0]).name}:{place[1]})")
-            if not torch.equal(one, its):
+            if not torch.equal(tensor, repeated):
                 drawn[place] = None
-    values = {place: one for place, one in first.made.items() if place in drawn}
+    values = {place: tensor for place, tensor in first.tensors.items() if place in drawn}
     with replayed(module, values):
         again = _Pass(module, inputs, _RUNS, drawing)
     if not drawn or not all_equal(first.outputs, again.outputs):
@@ -113,24 +114,26 @@ def host_draws(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> H
             number += 1
         names.append(name)
     draws = zip(names, values.items(), strict=True)
-    return HostDraws(tuple(HostDraw(name, *one) for name, one in draws), functions)
+    return HostDraws(tuple(HostDraw(name, *item) for name, item in draws), functions)
 
 
 def host_states() -> Any:
-    """The states of Python's and numpy's generators."""
+    """Return the states of Python's and numpy's generators."""
     return random.getstate(), str(np.random.get_state())
 
 
 @contextmanager
-def replayed(module: torch.nn.Module, values: Mapping[Place, torch.Tensor]) -> Iterator[None]:
-    """Give a model these tensors in place of those that it makes of numbers of Python and numpy.
+def replayed(
+    module: torch.nn.Module, values: Mapping[DrawLocation, torch.Tensor]
+) -> Iterator[None]:
+    """Replace the tensors that a model makes of drawn numbers by these values.
 
     Raises:
-        DrawError: the model was not seen to make one of them.
+        DrawError: the model did not make one of the tensors.
     """
-    used: set[Place] = set()
+    used: set[DrawLocation] = set()
 
-    def replace(place: Place, make: Make) -> torch.Tensor:
+    def replace(place: DrawLocation, make: Make) -> torch.Tensor:
         if place not in values:
             return make()
         used.add(place)
@@ -145,30 +148,30 @@ def replayed(module: torch.nn.Module, values: Mapping[Place, torch.Tensor]) -> I
 
 @contextmanager
 def recorded_draws(module: torch.nn.Module, drawn: HostDraws) -> Iterator[None]:
-    """Have a recording of a model show the operator `DRAWN` for each of the tensors.
+    """Make a recording of a model show the operator `DRAWN` for each of the tensors.
 
-    What draws gives what it gave before, and computes nothing: sizes that are free stay free.
+    Functions that draw return their previous results without computing: free sizes stay free.
     """
     if not drawn.draws:
         yield
         return
     sizes = _Sizes()
-    names = {one.place: one for one in drawn.draws}
+    names = {draw.place: draw for draw in drawn.draws}
 
-    def operator(place: Place, make: Make) -> torch.Tensor:
-        one = names.get(place)
-        if one is None:
+    def operator(place: DrawLocation, make: Make) -> torch.Tensor:
+        draw = names.get(place)
+        if draw is None:
             return make()
-        _VALUES[one.name] = one.value
-        found: torch.Tensor = torch.ops.tpu_migrate.drawn_by_host(
-            sizes.of(one.value.shape), one.name, one.value.dtype
+        _VALUES[draw.name] = draw.value
+        tensor: torch.Tensor = torch.ops.tpu_migrate.drawn_by_host(
+            sizes.of(draw.value.shape), draw.name, draw.value.dtype
         )
-        return found
+        return tensor
 
     mode = _Creations(operator)
     with ExitStack() as stack:
         for function in drawn.functions:
-            stack.enter_context(function.giving_the_same(module, sizes))
+            stack.enter_context(function.replaying_results(module, sizes))
         stack.enter_context(_each_pass(module, mode.restart))
         stack.enter_context(mode)
         yield
@@ -197,29 +200,29 @@ def _each_pass(module: torch.nn.Module, begin: Callable[[], None]) -> Iterator[N
         hook.remove()
 
 
-# Tensors that are made of what is no tensor.
+# Functions that make tensors of other values.
 
 
 class _Creations(TorchFunctionMode):
-    """Tensors that are made of numbers of Python and numpy: each may be replaced.
+    """Mode that observes tensors made of numbers of Python and numpy, each of which may be replaced.
 
     Args:
-        replace: given the place of a tensor and what makes it, gives a tensor.
+        replace: returns a tensor for the location of a tensor and the function that makes it.
     """
 
-    def __init__(self, replace: Callable[[Place, Make], torch.Tensor]) -> None:
+    def __init__(self, replace: Callable[[DrawLocation, Make], torch.Tensor]) -> None:
         super().__init__()
         self._replace = replace
         self._count: Counter[tuple[str, int]] = Counter()
         self._inner: Any = None
 
     def restart(self) -> None:
-        """Begin another pass."""
+        """Start another pass."""
         self._count.clear()
 
     def __enter__(self) -> Any:
         self._inner = torch.from_numpy
-        # No function mode sees it.
+        # No function mode observes it.
         torch.from_numpy = lambda array: self._placed(lambda: self._inner(array))
         return super().__enter__()
 
@@ -244,11 +247,11 @@ class _Creations(TorchFunctionMode):
 
 
 class _Pass:
-    """One pass, with all that draws begun anew by a seed.
+    """Pass of the model with all random states reset by a seed.
 
     Attributes:
-        made: the tensors that were made of numbers of Python and numpy.
-        outputs: the leaves of what it gives.
+        tensors: the tensors made of numbers of Python and numpy.
+        outputs: the leaves of the model's output.
         drew: whether Python or numpy drew anything.
     """
 
@@ -257,17 +260,17 @@ class _Pass:
         module: torch.nn.Module,
         inputs: Mapping[str, torch.Tensor],
         seed: int,
-        drawing: _Drawing,
+        drawing: _DrawRecorder,
     ) -> None:
-        self.made: dict[Place, torch.Tensor] = {}
+        self.tensors: dict[DrawLocation, torch.Tensor] = {}
         random.seed(seed)
         np.random.seed(seed)
         before = host_states()
 
-        def note(place: Place, make: Make) -> torch.Tensor:
-            made = make()
-            self.made[place] = made.detach().clone()
-            return made
+        def note(place: DrawLocation, make: Make) -> torch.Tensor:
+            tensor = make()
+            self.tensors[place] = tensor.detach().clone()
+            return tensor
 
         with (
             slow_paths(),
@@ -285,18 +288,18 @@ class _Pass:
 
 
 def all_equal(outputs: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether two passes gave the same tensors, bit for bit."""
+    """Whether two passes returned the same tensors, bit for bit."""
     return len(outputs) == len(expected) and all(map(_equal, outputs, expected))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor):
+def _equal(first: Any, other: Any) -> bool:
+    if not isinstance(first, torch.Tensor):
         return True
-    return one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True)
+    return first.shape == other.shape and torch.allclose(first, other, 0, 0, equal_nan=True)
 
 
-def _variable(place: Place) -> str:
-    """The variable of the original whose numbers a tensor has; "drawn" where there is none."""
+def _variable(place: DrawLocation) -> str:
+    """Return the variable of the original for a tensor; "drawn" without one."""
     file, line, _ = place
     spans = [(end - start, name) for start, end, name in _variables(file) if start <= line <= end]
     return min(spans)[1] if spans else "drawn"
@@ -304,7 +307,7 @@ def _variable(place: Place) -> str:
 
 @functools.cache
 def _variables(file: str) -> list[tuple[int, int, str]]:
-    """Where a file makes tensors: first and last line, and the variable that it makes one of or is given."""
+    """Return the statements of a file that make tensors: first and last line, and the variable."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -321,53 +324,58 @@ def _variables(file: str) -> list[tuple[int, int, str]]:
                 value = value.func.value if chained else None
             if value is not None:
                 assigned[value] = targets[0].id
-    found = []
+    statements = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _makes(node):
             first = (*node.args, None)[0]
             name = first.id if isinstance(first, ast.Name) else assigned.get(node, "drawn")
-            found.append((node.lineno, node.end_lineno or node.lineno, name))
-    return found
+            statements.append((node.lineno, node.end_lineno or node.lineno, name))
+    return statements
 
 
 def _makes(node: ast.AST) -> bool:
-    """Whether an expression calls what makes a tensor of numbers."""
+    """Whether an expression calls a function that makes a tensor of numbers."""
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     return (name or getattr(node.func, "id", "")) in ("tensor", "as_tensor", "from_numpy")
 
 
-# What draws, and the function of the original that calls it.
+# Functions that draw, and the function of the original that calls them.
 
 
 @dataclass(frozen=True)
-class _Function:
-    """A function that draws, where a name holds it.
+class _DrawingFunction:
+    """Function that draws, held by a name.
 
     Attributes:
-        holders: the modules or namespaces that have it, each with the name.
-        results: what it gave in a pass; `_DECISION` for single numbers that decide whether a layer runs.
+        holders: the namespaces that contain it, each with the name.
+        results: its results in a pass; `_DECISION` for single numbers that decide whether a layer runs.
     """
 
     holders: tuple[tuple[dict[str, Any], str], ...]
     results: tuple[Any, ...]
 
     @contextmanager
-    def giving_the_same(self, module: torch.nn.Module, sizes: _Sizes) -> Iterator[None]:
-        """Have it give the results again, from the first one in each pass of a model."""
+    def replaying_results(self, module: torch.nn.Module, sizes: _Sizes) -> Iterator[None]:
+        """Make the function return its recorded results again, from the first in each pass of a model."""
         calls = [0]
         inner = self.holders[0][0][self.holders[0][1]]
 
-        def given(*args: Any, **kwargs: Any) -> Any:
+        def recorded_result(*args: Any, **kwargs: Any) -> Any:
             number, calls[0] = calls[0], calls[0] + 1
             result = self.results[number % len(self.results)]
             if result is _DECISION:
                 return inner(*args, **kwargs)
             sizes.note((args, kwargs))
-            return pytree.tree_map(lambda one: one.copy() if _is_array(one) else one, result)
+            return pytree.tree_map(
+                lambda value: value.copy() if _is_array(value) else value, result
+            )
 
-        with _each_pass(module, lambda: calls.__setitem__(0, 0)), _holding(self.holders, given):
+        with (
+            _each_pass(module, lambda: calls.__setitem__(0, 0)),
+            _holding(self.holders, recorded_result),
+        ):
             yield
 
 
@@ -386,13 +394,14 @@ def _holding(holders: Sequence[tuple[dict[str, Any], str]], function: Any) -> It
     try:
         yield
     finally:
-        for (space, name), one in zip(holders, before, strict=True):
-            space[name] = one
+        for (space, name), value in zip(holders, before, strict=True):
+            space[name] = value
 
 
 @dataclass
-class _Drawing:
-    """What draws in a pass: the functions that a method of a module calls, directly or through others.
+class _DrawRecorder:
+    """Recorder of the functions that draw in a pass: called by a method of a module, directly or
+    indirectly.
 
     A first pass of the model finds these functions, and the next one their results.
     """
@@ -400,14 +409,15 @@ class _Drawing:
     holders: dict[Any, tuple[tuple[dict[str, Any], str], ...]] = field(default_factory=dict)
     results: dict[Any, list[Any]] = field(default_factory=dict)
 
-    def found(self) -> tuple[_Function, ...]:
+    def functions(self) -> tuple[_DrawingFunction, ...]:
         return tuple(
-            _Function(self.holders[key], tuple(results)) for key, results in self.results.items()
+            _DrawingFunction(self.holders[key], tuple(results))
+            for key, results in self.results.items()
         )
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what draws, by the functions of numpy and Python that do."""
+        """Record draws of the functions of numpy and Python."""
         with ExitStack() as stack:
             for space in (vars(np.random), vars(random)):
                 for name, function in list(space.items()):
@@ -419,7 +429,7 @@ class _Drawing:
 
     @contextmanager
     def _returns(self) -> Iterator[None]:
-        """Note what functions that draw return."""
+        """Record the results of functions that draw."""
 
         def seen(frame: types.FrameType, event: str, value: Any) -> None:
             if event == "return" and frame.f_code in self.holders:
@@ -439,11 +449,11 @@ class _Drawing:
                 code, holders = outermost
                 self.holders.setdefault(code, holders)
                 return function(*args, **kwargs)
-            made = function(*args, **kwargs)
+            result = function(*args, **kwargs)
             self.holders.setdefault((id(space), name), ((space, name),))
-            kept = _DECISION if is_decision(made) else made
+            kept = _DECISION if is_decision(result) else result
             self.results.setdefault((id(space), name), []).append(kept)
-            return made
+            return result
 
         called.__self__ = function.__self__  # type: ignore[attr-defined]
         return called
@@ -453,15 +463,15 @@ def _draws(name: str, function: Any) -> bool:
     if name.startswith("_") or name in _STATES:
         return False
     owner = getattr(function, "__self__", None)
-    return any(owner is one for one in _DRAWING)
+    return any(owner is drawing for drawing in _DRAWING)
 
 
 def _outermost_function(
     frame: types.FrameType | None,
 ) -> tuple[Any, tuple[tuple[dict[str, Any], str], ...]] | None:
-    """The function that a method of a module calls and within which all of this runs, and who holds it.
+    """Return the outermost function below a module's method that contains the draw, and its holders.
 
-    None where the method draws by itself, or where no name holds the function.
+    The result is None if the method draws itself, or if no name holds the function.
     """
     inside: types.FrameType | None = None
     while frame is not None:
@@ -475,43 +485,43 @@ def _outermost_function(
     if inside is None or frame is None:
         return None
     code = inside.f_code
-    spaces = {id(one): one for one in (frame.f_globals, inside.f_globals)}
+    spaces = {id(namespace): namespace for namespace in (frame.f_globals, inside.f_globals)}
     holders = tuple(
         (space, name)
         for space in spaces.values()
-        for name, one in list(space.items())
-        if getattr(one, "__code__", None) is code
+        for name, value in list(space.items())
+        if getattr(value, "__code__", None) is code
     )
     return (code, holders) if holders else None
 
 
 class _Sizes:
-    """The sizes that functions which draw were given: a recording may have left them free."""
+    """Sizes passed to functions that draw, which a recording may have left free."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, ...] = ()
 
-    def note(self, given: Any) -> None:
-        """Keep what a function is given; tensors by their shapes."""
+    def note(self, arguments: Any) -> None:
+        """Record the arguments of a function; tensors by their shapes."""
         leaves = pytree.tree_leaves(
-            given, is_leaf=lambda one: isinstance(one, tuple) and all(map(_is_size, one))
+            arguments, is_leaf=lambda value: isinstance(value, tuple) and all(map(_is_size, value))
         )
         self._last = tuple(
-            tuple(one.shape) if isinstance(one, torch.Tensor) else one for one in leaves
+            tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
         )
 
     def of(self, shape: Sequence[int]) -> list[Any]:
-        """The shape of what was drawn, with free sizes where the function was given such."""
-        for one in self._last:
-            if isinstance(one, tuple) and [_hint(side) for side in one] == list(shape):
-                return list(one)
+        """Return the shape of a drawn tensor, with the free sizes among the function's arguments."""
+        for value in self._last:
+            if isinstance(value, tuple) and [_hint(side) for side in value] == list(shape):
+                return list(value)
         flat = [
             side
-            for one in self._last
-            for side in (one if isinstance(one, tuple) else (one,))
+            for value in self._last
+            for side in (value if isinstance(value, tuple) else (value,))
             if isinstance(side, torch.SymInt)
         ]
-        return [next((one for one in flat if _hint(one) == side), side) for side in shape]
+        return [next((size for size in flat if _hint(size) == side), side) for side in shape]
 
 
 def _is_size(value: Any) -> bool:
@@ -519,5 +529,5 @@ def _is_size(value: Any) -> bool:
 
 
 def _hint(value: Any) -> int:
-    """What a size was when it was recorded."""
+    """Return the value of a size at the time of recording."""
     return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)

@@ -1,4 +1,4 @@
-"""Missing packages: which of them a step needs, and the command that installs them.
+"""Missing packages: detection, and the command that installs them.
 
 No package index has tpu-migrate, so every command installs an extra from a clone.
 """
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from converters.errors import MissingDependencyError
 
-# Module → the extra of pyproject.toml that brings it.
+# Module → extra of pyproject.toml that installs it.
 EXTRAS = {
     "torch": "torch",
     "transformers": "torch",
@@ -30,7 +30,7 @@ EXTRAS = {
     "matplotlib": "report",
     "ruff": "port",
 }
-# An extra → those that it brings along.
+# Extra → extras that it includes.
 _BRINGS = {"xla": ("torch",), "tpu": ("jax",), "port": ("torch", "jax")}
 
 
@@ -50,30 +50,30 @@ def install_command(*extras: str) -> str:
 
 
 def how_to_install(*extras: str) -> str:
-    """Return what to do to have the extras, in one line."""
+    """Return the instruction to install the extras, in one line."""
     return f"{install_command(*extras)} in a clone of tpu-migrate"
 
 
 def missing_modules(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return those of `modules` that are not installed."""
+    """Return the modules that are not installed."""
     return tuple(module for module in modules if not is_installed(module))
 
 
 def require_installed(*modules: str) -> None:
-    """Refuse to begin what needs modules that are not installed.
+    """Check that all modules needed by a step are installed.
 
     Raises:
-        MissingDependencyError: names all of them, and the command.
+        MissingDependencyError: the message names all missing modules and the command.
     """
     if missing := missing_modules(modules):
         raise missing_error(*missing)
 
 
 def missing_error(*modules: str, needed_by: str = "") -> MissingDependencyError:
-    """Return the error of modules that are not installed.
+    """Return the error for modules that are not installed.
 
     Args:
-        modules: their names, each one of `EXTRAS`.
+        modules: their names, each in `EXTRAS`.
         needed_by: the file or step that needs them.
     """
     first, *others = modules
@@ -85,7 +85,7 @@ def missing_error(*modules: str, needed_by: str = "") -> MissingDependencyError:
 
 
 def missing_behind(error: BaseException) -> MissingDependencyError | None:
-    """Return the error of a missing framework where `error` comes from importing it, else None."""
+    """Return the error for a missing framework if `error` comes from its import, else None."""
     for cause in _chain(error):
         if isinstance(cause, MissingDependencyError):
             return cause

@@ -1,12 +1,13 @@
-"""What a pytree cannot give back, in a small file beside it: `NAME.torch.safetensors`.
+"""Data that a pytree cannot contain, in a small file beside it: `NAME.torch.safetensors`.
 
     net.flax.safetensors        the pytree
     net.flax.torch.safetensors  what the way back to torch needs besides
 
-It holds, as metadata, every key of the checkpoint in its order, under the name that the file had, with its
-shape, dtype and ties, and the arrays of the pytree with the pieces that they are made from, in the text forms
-of `converters.layers.text`. As tensors it holds what is in no array (`num_batches_tracked`) and what an array
-does not determine (two biases that Flax keeps as their sum; what a weight was computed from, and it).
+Its metadata list every key of the checkpoint in order, under the name in the file, with shape,
+dtype and ties. They also list the arrays of the pytree with their pieces, in the text forms of
+`converters.layers.text`. Its tensors are those that are in no array (`num_batches_tracked`), or
+that an array does not determine: two biases that Flax keeps as their sum, the inputs of a computed
+weight, and the weight.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from converters.atomic import sync_folder
-from converters.back.safetensors_output import Entry, safetensors_bytes, write_safetensors
+from converters.back.safetensors_output import TensorEntry, safetensors_bytes, write_safetensors
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
-from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.reader import Checkpoint, TensorInfo
+from converters.checkpoint.source import RemoteSource, Source
 from converters.errors import ConversionError, KeptFileError, OutputError
-from converters.layers.reparametrized import Computed
+from converters.layers.reparametrized import ComputedWeight
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping.leaves import Piece, PlannedLeaf, keys_of
 from converters.mapping.module_tree import Outcome
 from converters.mapping.paths import Api
 from converters.mapping.plan import Plan
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 from converters.remote.writing import Objects
 
 VERSION = 1
@@ -42,19 +43,19 @@ _FORMAT = "converters.kept"
 _OUTPUT_SUFFIXES = (".safetensors", ".msgpack", ".orbax")
 _AGAIN = "convert the checkpoint again, or pass the model instead"
 Array = np.ndarray[Any, Any]
-_AnyPlace = TypeVar("_AnyPlace", bound=Place)
+_AnyPlace = TypeVar("_AnyPlace", bound=Source)
 
 
 @dataclass(frozen=True)
 class KeptKey:
-    """One key of the torch checkpoint.
+    """Key of the torch checkpoint.
 
     Attributes:
         key: its name in the plan.
         stored: its name in the file, prefixes included ("module.dense.weight").
         info: its shape and dtype in torch.
-        tied: the plan's name of the tensor that it shares; "" if it is its own.
-        note: what to know when it is restored; may be "".
+        tied: the plan's name of the tensor that it shares, or "".
+        note: a note for restoring it, or "".
     """
 
     key: str
@@ -66,15 +67,15 @@ class KeptKey:
 
 @dataclass(frozen=True)
 class Kept:
-    """What the way back needs besides the arrays.
+    """Data for the way back that the arrays do not contain.
 
     Attributes:
-        source: what the keys belong to, for messages: the checkpoint or the model.
+        source: the owner of the keys in messages: the checkpoint or the model.
         api: whose names the paths are made of.
-        keys: of the state dict, in its order.
+        keys: the keys of the state dict, in order.
         leaves: the arrays of the pytree.
-        tensors: the values that no array determines, by the plan's key.
-        notes: what else to know, one line each (keys of the model that cannot be given).
+        tensors: the values that no array determines, by plan key.
+        notes: other notes, one line each (keys of the model that cannot be restored).
     """
 
     source: str
@@ -86,7 +87,8 @@ class Kept:
 
 
 def kept_path(output: _AnyPlace) -> _AnyPlace:
-    """Where the file beside an output is: `net.flax.torch.safetensors` beside `net.flax.msgpack`."""
+    """Return the path of the file beside an output: `net.flax.torch.safetensors` beside
+    `net.flax.msgpack`."""
     name = output.name
     for suffix in _OUTPUT_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -94,10 +96,10 @@ def kept_path(output: _AnyPlace) -> _AnyPlace:
 
 
 def kept_keys(plan: Plan) -> tuple[str, ...]:
-    """The keys whose values must travel in the file beside the output, in the plan's order."""
+    """Return the keys whose values must be in the file beside the output, in the plan's order."""
     made_of = keys_of(plan.leaves)
     infos = _infos(plan)
-    determined = {leaf.path: undoable(leaf, infos) for leaf in plan.leaves}
+    determined = {leaf.path: is_undoable(leaf, infos) for leaf in plan.leaves}
     return tuple(
         row.key
         for row in plan.rows
@@ -106,40 +108,40 @@ def kept_keys(plan: Plan) -> tuple[str, ...]:
             row.outcome is Outcome.DROPPED
             or (
                 row.outcome is Outcome.MAPPED
-                and not _determined(row.key, infos, made_of.get(row.key, []), determined)
+                and not _is_determined(row.key, infos, made_of.get(row.key, []), determined)
             )
         )
     )
 
 
 @contextmanager
-def keeping(
-    output: Place,
+def writing_kept(
+    output: Source,
     plan: Plan,
     checkpoint: Checkpoint,
     *,
     api: Api = "linen",
     stored: Mapping[str, str] | None = None,
     overwrite: bool = False,
-) -> Iterator[Place]:
-    """Write the file beside an output; the output itself is written within.
+) -> Iterator[Source]:
+    """Write the file beside an output; the output itself is written within the context.
 
-    It has its name only when the output has its own: an output that is not completed leaves the file of the
-    one before. An older one is replaced without asking if no output is beside it (an interrupted
-    conversion). One of the same content may serve several outputs (`net.flax.safetensors`,
-    `net.flax.msgpack`).
+    The file takes its name only when the output does: an incomplete output leaves the previous
+    file. An older file is replaced without asking if no output is beside it (an interrupted
+    conversion). One file may serve several outputs (`net.flax.safetensors`, `net.flax.msgpack`)
+    with the same content.
 
     Args:
         output: the pytree's file or folder.
-        plan: of the conversion; nothing in it refused. Its dtypes are the checkpoint's, also where
-            the arrays are cast as they are written.
-        checkpoint: the values, by the plan's keys.
+        plan: the plan of the conversion, without refused rows. Its dtypes are the checkpoint's,
+            even if the arrays are cast as they are written.
+        checkpoint: the values, by plan key.
         api: whose names the paths are made of.
-        stored: the plan's key → the key in the file, where they differ (prefixes).
-        overwrite: whether one that is there already may be replaced.
+        stored: plan key → the key in the file, if they differ (prefixes).
+        overwrite: whether an existing file may be replaced.
 
     Yields:
-        The path that it is to have.
+        The final path of the file.
 
     Raises:
         OutputError: the disk refuses, or another file has this name.
@@ -164,21 +166,21 @@ def keeping(
         "leaves": [leaf_record(leaf) for leaf in plan.leaves],
     }
     entries = [
-        Entry(key, infos[key], lambda key=key: checkpoint.read(key))  # type: ignore[misc]
+        TensorEntry(key, infos[key], lambda key=key: checkpoint.read(key))  # type: ignore[misc]
         for key in kept_keys(plan)
     ]
-    # Whether an array that torch computed is still the same can only be told by the array itself.
+    # Only the array itself shows whether a computed array is unchanged.
     entries += [
-        Entry(computed_name(leaf.path), leaf.info, partial(leaf.read, checkpoint.read))
+        TensorEntry(computed_name(leaf.path), leaf.info, partial(leaf.read, checkpoint.read))
         for leaf in plan.leaves
-        if isinstance(leaf.join, Computed)
+        if isinstance(leaf.join, ComputedWeight)
     ]
     metadata = {"format": _FORMAT, "version": str(VERSION), "record": json.dumps(record)}
     path = kept_path(output)
     for key in kept_keys(plan):
         checkpoint.prepare(key)
-    if isinstance(path, FarPlace):
-        assert isinstance(path, StorePlace)
+    if isinstance(path, RemoteSource):
+        assert isinstance(path, StoreSource)
         with _keeping_far(path, safetensors_bytes(entries, metadata), overwrite=overwrite):
             yield path
         return
@@ -201,7 +203,7 @@ def keeping(
 
 
 @contextmanager
-def _keeping_far(path: StorePlace, data: bytes, *, overwrite: bool) -> Iterator[None]:
+def _keeping_far(path: StoreSource, data: bytes, *, overwrite: bool) -> Iterator[None]:
     objects = Objects(path)
     older = objects.get(path)
     if older is not None and older != data and not overwrite:
@@ -216,7 +218,7 @@ def _keeping_far(path: StorePlace, data: bytes, *, overwrite: bool) -> Iterator[
 
 
 def computed_name(path: str) -> str:
-    """The name of a computed array in the file; no torch key has a slash in it."""
+    """Return the name of a computed array in the file; no torch key contains a slash."""
     return f"computed/{path}"
 
 
@@ -224,8 +226,8 @@ def read_kept(path: Path) -> Kept:
     """Read such a file; its tensors are read on demand.
 
     Raises:
-        KeptFileError: it is another kind of file, damaged, or of a newer version.
-        CheckpointNotFoundError: nothing is there.
+        KeptFileError: the file is of another kind, damaged, or of a newer version.
+        CheckpointNotFoundError: the file does not exist.
     """
     metadata = _metadata(path)
     if metadata.get("format") != _FORMAT:
@@ -258,7 +260,7 @@ def read_kept(path: Path) -> Kept:
 
 
 def leaf_record(leaf: PlannedLeaf) -> dict[str, Any]:
-    """An array and its pieces as plain values, in the text forms of a mapping file."""
+    """Return an array and its pieces as plain values, in the text forms of a mapping file."""
     return {
         "path": leaf.path,
         "shape": list(leaf.info.shape),
@@ -275,7 +277,7 @@ def read_leaf(record: Mapping[str, Any]) -> PlannedLeaf:
     """The inverse of `leaf_record`.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: the record is invalid.
     """
     pieces = tuple(
         Piece(key, parse_layout(layout), parse_part(part) if part else None)
@@ -285,20 +287,20 @@ def read_leaf(record: Mapping[str, Any]) -> PlannedLeaf:
     return PlannedLeaf(record["path"], info, pieces, parse_join(record["join"]))
 
 
-def undoable(leaf: PlannedLeaf, infos: Mapping[str, TensorInfo]) -> bool:
-    """Whether the pieces of an array can be had from it alone."""
+def is_undoable(leaf: PlannedLeaf, infos: Mapping[str, TensorInfo]) -> bool:
+    """Whether the array alone determines its pieces."""
     shapes = [piece.shape(infos[piece.key].shape) for piece in leaf.pieces]
-    small = [(1,) * len(shape) for shape in shapes]  # the answer does not depend on the sides
+    small = [(1,) * len(shape) for shape in shapes]  # the answer does not depend on the sizes
     return leaf.join.split(np.zeros(leaf.join.shape(small), np.int8), small) is not None
 
 
-def _determined(
+def _is_determined(
     key: str,
     infos: Mapping[str, TensorInfo],
     leaves: Iterable[PlannedLeaf],
     undone: Mapping[str, bool],
 ) -> bool:
-    """Whether the arrays hold every element of a tensor."""
+    """Whether the arrays contain every element of a tensor."""
     filled = 0
     for leaf in leaves:
         if not undone[leaf.path]:
@@ -318,7 +320,7 @@ def _infos(plan: Plan) -> dict[str, TensorInfo]:
 
 
 def _check(kept: Kept) -> None:
-    """ValueError if the record contradicts itself or its tensors."""
+    """Raise ValueError if the record contradicts itself or its tensors."""
     infos = {key.key: key.info for key in kept.keys}
     if len(infos) != len(kept.keys) or len({key.stored for key in kept.keys}) != len(kept.keys):
         raise ValueError("a key is there twice")
@@ -335,23 +337,23 @@ def _check(kept: Kept) -> None:
         if key.key in kept.tensors and kept.tensors[key.key].shape != key.info.shape:
             raise ValueError(f"the tensor {key.key} has another shape")
         if key.key not in made_of and key.key not in kept.tensors and not key.tied:
-            raise ValueError(f"nothing says what {key.key} is made from")
+            raise ValueError(f"the inputs of {key.key} are unknown")
 
 
 def retarget(kept: Kept, leaves: Iterable[PlannedLeaf]) -> Kept:
-    """The same for arrays of other names or arrangement (a scanned layout)."""
+    """Return the data for arrays of other names or arrangement (a scanned layout)."""
     return replace(kept, leaves=tuple(leaves))
 
 
 def _outputs(path: Path) -> list[Path]:
-    """What lies beside such a file that it may belong to."""
+    """Return the possible outputs beside such a file."""
     stem = path.name.removesuffix(SUFFIX)
     names = [stem, *(f"{stem}{suffix}" for suffix in _OUTPUT_SUFFIXES)]
     return [path.with_name(name) for name in names if path.with_name(name).exists()]
 
 
-def _holds(path: Path, metadata: Mapping[str, str], entries: Sequence[Entry]) -> bool:
-    """Whether the file is what would be written."""
+def _holds(path: Path, metadata: Mapping[str, str], entries: Sequence[TensorEntry]) -> bool:
+    """Whether the file has the content that would be written."""
     try:
         if _metadata(path) != metadata:
             return False
@@ -373,13 +375,13 @@ def _is_kept(path: Path) -> bool:
 def _metadata(path: Path) -> dict[str, str]:
     from safetensors import safe_open
 
-    SafetensorsFile(path)  # refuses in our own words what is damaged or not there
+    SafetensorsFile(path)  # reports damaged and missing files in this package's words
     with safe_open(path, framework="np") as file:
         return file.metadata() or {}
 
 
 class _Lazy(Mapping[str, Array]):
-    """The tensors of a file, each read when it is asked for."""
+    """Tensors of a file, each read on demand."""
 
     def __init__(self, file: SafetensorsFile) -> None:
         self._file = file

@@ -1,6 +1,7 @@
-"""Building the torch model whose tree of modules says what each key of a checkpoint is.
+"""Construction of the torch model whose module tree determines the kind of each key.
 
-It is built on the meta device where possible: shapes, kinds and ties without memory for weights.
+The model is built on the meta device if possible: shapes, kinds and ties without memory for
+weights.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from converters.checkpoint.place import Place, file_names
+from converters.checkpoint.source import Source, file_names
 from converters.errors import ModelLoadError
 from converters.installing import is_installed, missing_behind, missing_error
 
 _FORMS = "write it as pkg.mod:factory or path/file.py:factory"
 _BUILDABLE = "check that it can be built without arguments in the current directory"
-# What timm's factory is told of a file, and which of its arguments would have it load weights.
+# Arguments of timm's factory that come from a file, and those that would make it load weights.
 _TIMM_TOLD = (
     "num_classes",
     "global_pool",
@@ -43,24 +44,24 @@ _TIMM_LOADS = (
     "checkpoint_path",
     "cache_dir",
 )
-# The entry of a config.json that names classes in the folder itself.
+# Entry of a config.json that names classes in the folder itself.
 _OWN_CODE = "auto_map"
 _NAME_IT = "pass --model with the class that the checkpoint was saved from"
 _OR_TRUST = f"{_NAME_IT}; or, of code that you have read, --trust-remote-code"
 
 
 def load_model(spec: str) -> Any:
-    """The `nn.Module` that a user names; its weights may be on the meta device.
+    """Load the `nn.Module` named by the user; its weights may be on the meta device.
 
-    The module or file is imported, which runs its top-level code, with the current directory (or
-    the file's folder) importable as for a script.
+    The module or file is imported, which runs its top-level code. The current directory (or the
+    file's folder) is importable, as for a script.
 
     Args:
         spec: `pkg.mod:factory` or `path/file.py:factory`; the factory is an `nn.Module` class or a
-            function, called without arguments, or with those that stand behind it (`split_call`).
+            function, called without arguments or with those after its name (`split_call`).
 
     Raises:
-        ModelLoadError: the module or attribute is not found, the factory raised, or what it gave is
+        ModelLoadError: the module or attribute is not found, the factory raised, or its result is
             not an `nn.Module`.
         MissingDependencyError: torch is not installed.
     """
@@ -79,12 +80,12 @@ def load_model(spec: str) -> Any:
 
 
 def split_call(spec: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """What is named, and the arguments that it is to be called with: `pkg.mod:Net(10, width=64)`.
+    """Split a spec into the name and the arguments of the call: `pkg.mod:Net(10, width=64)`.
 
-    Only literals are arguments; nothing is evaluated.
+    Arguments are literals; nothing is evaluated.
 
     Raises:
-        ModelLoadError: the arguments are no literals.
+        ModelLoadError: the arguments are not literals.
     """
     name, opened, inner = spec.partition("(")
     if not opened:
@@ -92,8 +93,12 @@ def split_call(spec: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     try:
         call = ast.parse(f"f({inner}", mode="eval").body
         assert isinstance(call, ast.Call)
-        args = tuple(ast.literal_eval(one) for one in call.args)
-        kwargs = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords if one.arg}
+        args = tuple(ast.literal_eval(argument) for argument in call.args)
+        kwargs = {
+            str(keyword.arg): ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+            if keyword.arg
+        }
     except (SyntaxError, ValueError, AssertionError):
         raise ModelLoadError(
             f"{spec!r}: its arguments are no literals", "write it as pkg.mod:Net(10, width=64)"
@@ -103,32 +108,33 @@ def split_call(spec: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
 
 @contextmanager
 def imported(where: str, location: str) -> Iterator[ModuleType]:
-    """The user's module or file, run; what is beside it can be imported as long as this lasts.
+    """Import and run the user's module or file; files beside it are importable within this context.
 
     Args:
-        where: what to call it in an error.
+        where: the name in errors.
         location: `pkg.mod` or `path/file.py`.
 
     Raises:
-        ModelLoadError: it is not there, or raised.
+        ModelLoadError: the module is missing, or raised.
     """
     is_file = location.endswith(".py")
     with _importable(Path(location).resolve().parent if is_file else Path.cwd()):
         yield _run(where, "importing", lambda: _import(location, is_file))
 
 
-def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
-    """The model that a Hugging Face folder's `config.json` describes, of transformers or of timm.
+def load_config_model(folder: Source, *, trust_remote_code: bool = False) -> Any:
+    """Build the model described by a Hugging Face folder's `config.json`, of transformers or timm.
 
-    Of transformers its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded.
+    For transformers, its class is the first of `architectures`, otherwise AutoModel's choice.
+    Nothing is downloaded.
 
     Args:
-        folder: of this machine, a hub, a bucket or a server.
-        trust_remote_code: run the code in the folder that its `auto_map` names, where it names any; else
-            none of it is run.
+        folder: a folder of this machine, a hub, a bucket or a server.
+        trust_remote_code: run the code in the folder that its `auto_map` names, if any; otherwise
+            no code of it runs.
 
     Returns:
-        The model; None: it describes none that is known (`what_it_describes` says what).
+        The model; None if its type is unknown (`describe_config` describes it).
 
     Raises:
         ModelLoadError: the configuration is damaged, or transformers does not know the model.
@@ -161,21 +167,21 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
     return build(where, lambda: cls(config))
 
 
-def has_own_code(folder: Place) -> bool:
+def has_own_code(folder: Source) -> bool:
     """Whether a `config.json` names classes in the folder itself, which no library has."""
     return _OWN_CODE in _values(folder)
 
 
-def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
-    """The model as the folder's own code makes it, which is run."""
+def _own_model(where: str, folder: Source, values: Mapping[str, Any]) -> Any:
+    """Build the model with the folder's own code, which runs."""
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    own = {kind: name for kind, name in values[_OWN_CODE].items() if isinstance(name, str)}
+    class_names = {kind: name for kind, name in values[_OWN_CODE].items() if isinstance(name, str)}
     wanted = next(iter(values.get("architectures") or ()), None)
-    models = [name for kind, name in own.items() if kind.startswith("AutoModel")]
+    models = [name for kind, name in class_names.items() if kind.startswith("AutoModel")]
     named = next((name for name in models if name.rpartition(".")[2] == wanted), None)
-    named = named or own.get("AutoModel") or next(iter(models), None)
+    named = named or class_names.get("AutoModel") or next(iter(models), None)
     if named is None:
         raise ModelLoadError(f"{where} names no class of a model in its auto_map", _NAME_IT)
     with _code_of(folder) as near:
@@ -189,10 +195,10 @@ def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _code_of(folder: Place) -> Iterator[Path]:
-    """A copy of the folder's code and configuration; its name is that of a module that can be imported."""
-    with TemporaryDirectory() as made:
-        near = Path(made) / re.sub(r"\W", "_", folder.name)
+def _code_of(folder: Source) -> Iterator[Path]:
+    """Yield a copy of the folder's code and configuration, in a folder with an importable name."""
+    with TemporaryDirectory() as folder_of_copy:
+        near = Path(folder_of_copy) / re.sub(r"\W", "_", folder.name)
         near.mkdir()
         for name in file_names(folder):
             if name == "config.json" or name.endswith(".py"):
@@ -201,8 +207,8 @@ def _code_of(folder: Place) -> Iterator[Path]:
         yield near
 
 
-def what_it_describes(folder: Place) -> str:
-    """What a `config.json` describes of which `load_config_model` makes no model, for the user."""
+def describe_config(folder: Source) -> str:
+    """Describe a `config.json` for which `load_config_model` builds no model, for the user."""
     of_timm = _is_of_timm(_values(folder))
     what = (
         "describes a model of timm, which is not installed" if of_timm else "names no known model"
@@ -210,7 +216,7 @@ def what_it_describes(folder: Place) -> str:
     return f"{folder}/config.json {what}"
 
 
-def _values(folder: Place) -> dict[str, Any]:
+def _values(folder: Source) -> dict[str, Any]:
     values = json.loads((folder / "config.json").read_bytes())
     if not isinstance(values, dict):
         raise ModelLoadError(f"{folder}/config.json does not describe a model", _NAME_IT)
@@ -218,40 +224,41 @@ def _values(folder: Place) -> dict[str, Any]:
 
 
 def _is_of_timm(values: Mapping[str, Any]) -> bool:
-    """Whether timm wrote it: it calls the name of a function of its own the architecture."""
+    """Whether timm wrote the file: its architecture is the name of a timm function."""
     name = values.get("architecture")
     return "model_type" not in values and isinstance(name, str) and name.isidentifier()
 
 
 def _timm_model(where: str, values: Mapping[str, Any]) -> Any:
-    """The model as timm itself makes it of such a file; nothing is loaded."""
+    """Build the model as timm does from such a file; nothing is loaded."""
     timm = importlib.import_module("timm")
-    told = dict(values.get("pretrained_cfg", values))
-    told |= {"num_classes": values["num_classes"]} if "num_classes" in values else {}
-    told = {name: told[name] for name in _TIMM_TOLD if name in told}
-    given = values.get("model_args") or {}
-    options = {name: value for name, value in given.items() if name not in _TIMM_LOADS}
+    config = dict(values.get("pretrained_cfg", values))
+    config |= {"num_classes": values["num_classes"]} if "num_classes" in values else {}
+    config = {name: config[name] for name in _TIMM_TOLD if name in config}
+    arguments = values.get("model_args") or {}
+    options = {name: value for name, value in arguments.items() if name not in _TIMM_LOADS}
     name = values["architecture"]
-    return build(where, lambda: timm.create_model(name, pretrained_cfg=told, **options))
+    return build(where, lambda: timm.create_model(name, pretrained_cfg=config, **options))
 
 
-def _config(folder: Place, values: Mapping[str, Any]) -> Any:
-    """The configuration of these values, None if they name no model; nothing is run or downloaded."""
+def _config(folder: Source, values: Mapping[str, Any]) -> Any:
+    """Return the configuration of these values, or None if they name no model; nothing is run or
+    downloaded."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = values.get("model_type")
-    own = _OWN_CODE in values
-    if kind is None and not own:
-        # Of an old folder on the disk that names no type, transformers tells it by other signs.
+    has_own_classes = _OWN_CODE in values
+    if kind is None and not has_own_classes:
+        # For an old local folder that names no type, transformers detects the type by other means.
         try:
             return _of_folder(AutoConfig, folder) if isinstance(folder, Path) else None
         except ValueError:
             return None
     if kind not in CONFIG_MAPPING:
-        code = " (its repository has code of its own, which is not run)" if own else ""
+        code = " (its repository has code of its own, which is not run)" if has_own_classes else ""
         raise ModelLoadError(
             f"{folder}/config.json: transformers has no model type {kind!r}{code}",
-            _OR_TRUST if own else _NAME_IT,
+            _OR_TRUST if has_own_classes else _NAME_IT,
         )
     if isinstance(folder, Path):
         return _of_folder(AutoConfig, folder)
@@ -265,15 +272,17 @@ def _of_folder(auto: Any, folder: Path) -> Any:
 def build(where: str, factory: Callable[[], Any]) -> Any:
     """Call a factory on the meta device; on the CPU if that is not possible.
 
-    A constructor that reads values (`.item()`, `.tolist()`, loading weights) cannot run on meta.
+    A constructor that reads values (`.item()`, `.tolist()`, loading weights) cannot run on the meta
+    device.
 
     Raises:
-        ModelLoadError: it raised on the CPU too.
+        ModelLoadError: the factory raised on the CPU too.
         MissingDependencyError: torch is not installed.
     """
     torch = _torch()
     try:
-        # Loading weights onto meta tensors does nothing and warns; only the tree is wanted here.
+        # Loading weights onto meta tensors does nothing and warns; only the module tree is needed
+        # here.
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             return factory()
@@ -282,10 +291,10 @@ def build(where: str, factory: Callable[[], Any]) -> Any:
 
 
 def require_module(where: str, model: Any) -> Any:
-    """The model itself; `where` names it if it is none.
+    """Return the model itself; `where` names it in the error.
 
     Raises:
-        ModelLoadError: it is not an `nn.Module`.
+        ModelLoadError: the model is not an `nn.Module`.
         MissingDependencyError: torch is not installed.
     """
     if not _is_module(model):
@@ -310,19 +319,19 @@ def _import(location: str, is_file: bool) -> ModuleType:
     path = Path(location)
     if not path.is_file():
         raise FileNotFoundError(f"no file {location}")
-    # A name of its own: the file must not replace an installed module of the same name.
+    # A separate name: the file must not replace an installed module of the same name.
     name = f"_converters_model_{path.stem}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module  # dataclasses look their module up while it is being run
+    sys.modules[name] = module  # dataclasses look up their module while it runs
     module_spec.loader.exec_module(module)
     return module
 
 
 def _run(where: str, doing: str, action: Callable[[], Any], hint: str = _BUILDABLE) -> Any:
-    """Run what belongs to the user; whatever it raises (`sys.exit` too) is one line."""
+    """Run the user's code; whatever it raises (`sys.exit` too) becomes one line."""
     try:
         return action()
     except ModelLoadError:

@@ -1,4 +1,4 @@
-"""The class in a user's file whose model has the keys and shapes of a checkpoint: `--model net.py`."""
+"""Search of a user's file for the class whose model fits a checkpoint: `--model net.py`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CONFIGURATIONS = ("config", "cfg", "conf", "args", "hparams", "params")
 
 
 @dataclass(frozen=True)
-class FoundModel:
-    """The model of a checkpoint, and where it was found.
+class MatchedModel:
+    """Model of a checkpoint, and its origin.
 
     Attributes:
         model: the `nn.Module`, on the meta device where possible.
-        name: what would name it: "net.py:Net". Of one that was searched, to be told to the user.
-        searched: whether it was found by its keys and shapes, not named.
+        name: its name, such as "net.py:Net"; reported to the user if it was searched.
+        searched: whether it was found by its keys and shapes, not by name.
     """
 
     model: Any
@@ -33,21 +33,22 @@ class FoundModel:
     searched: bool
 
 
-def find_model(spec: str, infos: Mapping[str, TensorInfo]) -> FoundModel:
-    """The model that a user names, or the one in the file they name that fits the checkpoint.
+def find_model(spec: str, infos: Mapping[str, TensorInfo]) -> MatchedModel:
+    """Return the model named by the user, or the one in the named file that fits the checkpoint.
 
-    The file is run, and each of its `nn.Module` classes that can be is built without arguments, a required
-    argument being given its annotated class or the file's one dataclass, built without arguments too.
+    The file is run, and each of its `nn.Module` classes is built if possible. Required arguments
+    get an instance of their annotated class or of the file's only dataclass, built without
+    arguments.
 
     Args:
         spec: `pkg.mod:factory`, `path/file.py:factory`, or `path/file.py`, whose classes are searched.
-        infos: shapes of the checkpoint's tensors, prefixes taken off.
+        infos: the shapes of the checkpoint's tensors, without prefixes.
 
     Raises:
-        ModelLoadError: as `load_model`; no class of the file fits, or several do: all are listed.
+        ModelLoadError: as in `load_model`; or no class of the file fits, or several do: all are listed.
     """
     if not spec.endswith(".py"):
-        return FoundModel(load_model(spec), spec, searched=False)
+        return MatchedModel(load_model(spec), spec, searched=False)
     if not Path(spec).is_file():
         raise ModelLoadError(f"there is no file {spec}", "check the path")
     with imported(spec, spec) as module:
@@ -55,7 +56,7 @@ def find_model(spec: str, infos: Mapping[str, TensorInfo]) -> FoundModel:
     fitting = {name: model for name, (model, why) in verdicts.items() if not why}
     if len(fitting) == 1:
         ((name, model),) = fitting.items()
-        return FoundModel(model, f"{spec}:{name}", searched=True)
+        return MatchedModel(model, f"{spec}:{name}", searched=True)
     choose = f"name it: {spec}:NAME, or a function that builds it"
     if fitting:
         raise ModelLoadError(
@@ -70,7 +71,7 @@ def find_model(spec: str, infos: Mapping[str, TensorInfo]) -> FoundModel:
 
 
 def _classes(module: ModuleType) -> dict[str, Any]:
-    """The classes that the file itself defines, by name."""
+    """Return the classes that the file itself defines, by name."""
     from torch import nn
 
     return {
@@ -84,7 +85,7 @@ def _classes(module: ModuleType) -> dict[str, Any]:
 
 
 def _tried(module: ModuleType, cls: Any, infos: Mapping[str, TensorInfo]) -> tuple[Any, str]:
-    """The model and "", or None and why it is not the checkpoint's."""
+    """Return the model and "", or None and the mismatch with the checkpoint."""
     factory = _factory(module, cls)
     if factory is None:
         return None, "needs arguments"
@@ -96,39 +97,47 @@ def _tried(module: ModuleType, cls: Any, infos: Mapping[str, TensorInfo]) -> tup
 
 
 def _factory(module: ModuleType, cls: Any) -> Callable[[], Any] | None:
-    """A call of the class; None where an argument is required that nothing is known of."""
+    """Return a call of the class; None if a required argument has no known value."""
     try:
         parameters = inspect.signature(cls).parameters.values()
         hints = inspect.get_annotations(cls.__init__, eval_str=True)
-    except Exception:  # whatever the user's annotations raise
+    except Exception:  # the user's annotations may raise anything
         parameters, hints = inspect.signature(cls).parameters.values(), {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [p for p in parameters if p.default is p.empty and p.kind not in variadic]
-    made = {}
+    arguments = {}
     for parameter in required:
-        kind = hints.get(parameter.name) or _configuration(module, parameter.name)
-        if not isinstance(kind, type) or kind.__module__ == "builtins" or not _bare(kind):
+        kind = hints.get(parameter.name) or _configuration_class(module, parameter.name)
+        if (
+            not isinstance(kind, type)
+            or kind.__module__ == "builtins"
+            or not _needs_no_arguments(kind)
+        ):
             return None
-        made[parameter.name] = kind
+        arguments[parameter.name] = kind
     if any(p.kind is p.POSITIONAL_ONLY for p in required):
         return None
-    return lambda: cls(**{name: kind() for name, kind in made.items()})
+    return lambda: cls(**{name: kind() for name, kind in arguments.items()})
 
 
-def _configuration(module: ModuleType, name: str) -> Any:
-    """The one dataclass of the file, for an argument that is called as a configuration is."""
-    own = [
+def _configuration_class(module: ModuleType, name: str) -> Any:
+    """Return the only dataclass of the file, for an argument with the name of a configuration."""
+    dataclasses_of_file = [
         value
         for value in vars(module).values()
         if isinstance(value, type)
         and dataclasses.is_dataclass(value)
         and value.__module__ == module.__name__
     ]
-    return own[0] if name in _CONFIGURATIONS and len(own) == 1 else None
+    return (
+        dataclasses_of_file[0]
+        if name in _CONFIGURATIONS and len(dataclasses_of_file) == 1
+        else None
+    )
 
 
-def _bare(kind: type) -> bool:
-    """Whether a class can be called without arguments, as far as its signature tells."""
+def _needs_no_arguments(kind: type) -> bool:
+    """Whether a class can be called without arguments, according to its signature."""
     try:
         inspect.signature(kind).bind()
     except (TypeError, ValueError):
@@ -137,9 +146,9 @@ def _bare(kind: type) -> bool:
 
 
 def _difference(model: Any, infos: Mapping[str, TensorInfo]) -> str:
-    """In what the model's state dict is not the checkpoint's; "" if it is."""
+    """Return the difference of the model's state dict from the checkpoint, or ""."""
     slots = read_slots(model)
-    foreign = [key for key in infos if key not in slots]
+    unknown = [key for key in infos if key not in slots]
     groups: dict[str, list[str]] = {}
     for key, slot in slots.items():
         if slot.outcome is not Outcome.DROPPED:
@@ -151,8 +160,8 @@ def _difference(model: Any, infos: Mapping[str, TensorInfo]) -> str:
         if key in slots and slots[key].shape != info.shape
     ]
     parts = []
-    if foreign:
-        parts.append(f"lacks {len(foreign)} keys of the checkpoint, as {foreign[0]}")
+    if unknown:
+        parts.append(f"lacks {len(unknown)} keys of the checkpoint, as {unknown[0]}")
     if lacking:
         parts.append(f"has {len(lacking)} keys more, as {lacking[0]}")
     if shapes:

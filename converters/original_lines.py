@@ -1,4 +1,4 @@
-"""Which lines of a stack are the original's: neither torch's nor those of this package, which watches it."""
+"""Lines of a stack that belong to the original: neither to torch nor to this package, which observes it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from traceback import FrameSummary
 
 import torch
 
-# The beginning of the paths of this package's files.
+# Prefix of the paths of this package's files.
 OURS = f"{Path(__file__).parent}/"
 
 
 def frame_of_original(*beside: str) -> FrameSummary | None:
-    """Return the innermost line of the original that is running; None where there is none.
+    """Return the innermost running line of the original, or None.
 
     Args:
-        beside: the beginnings of the names of further files that are not the original's.
+        beside: name prefixes of further files that are not the original's.
     """
     others = (f"{torch.__path__[0]}/", OURS, *beside)
     for frame in reversed(traceback.extract_stack()):
@@ -26,6 +26,6 @@ def frame_of_original(*beside: str) -> FrameSummary | None:
 
 
 def line_of_original() -> str:
-    """Return the line of the original that is running: "net.py:12"; "" where there is none."""
+    """Return the running line of the original, "net.py:12", or ""."""
     frame = frame_of_original()
     return f"{Path(frame.filename).name}:{frame.lineno}" if frame is not None else ""

@@ -1,4 +1,4 @@
-"""A class of modules whose call runs another of its methods."""
+"""Subclasses of modules whose call runs another method."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def calling(cls: type, method: str, **more: Any) -> type:
-    """A class like `cls`, of the same name, whose forward is its method `method`.
+    """Return a class like `cls`, of the same name, whose forward is its method `method`.
 
     Args:
-        cls: of torch modules.
-        method: a name.
-        more: further attributes of the class.
+        cls: a class of torch modules.
+        method: the name of the method.
+        more: other attributes of the class.
     """
     space = {"forward": getattr(cls, method), "__module__": cls.__module__, **more}
     return type(cls.__name__, (cls,), space)

@@ -1,4 +1,4 @@
-"""The plan of a conversion: what each key of a checkpoint becomes, before a value is read."""
+"""Plan of a conversion: the outcome of each key of a checkpoint, before a value is read."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
 from converters.checkpoint.cast import FLOATING, require_floating
-from converters.checkpoint.folder import only_a_part
-from converters.checkpoint.place import Place, is_folder
+from converters.checkpoint.folder import partial_checkpoint_notes
 from converters.checkpoint.prefixes import clean, removed_from
 from converters.checkpoint.quantized import quantized_by
 from converters.checkpoint.reader import TensorInfo
 from converters.checkpoint.renamed import Renamed
+from converters.checkpoint.source import Source, is_folder
 from converters.errors import AssumptionError, MappingFileError, NotAStateDictError
 from converters.mapping import Plan, Slot, make_plan, read_slots
 from converters.mapping.file import MappingFile, load_mapping
 from converters.mapping.leaves import PlannedLeaf
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
-from converters.model import has_own_code, load_config_model, require_module, what_it_describes
+from converters.model import describe_config, has_own_code, load_config_model, require_module
 from converters.model_search import find_model
-from converters.remote.names import Meant, meant
+from converters.remote.names import ResolvedName, resolve_name
 from converters.request import ModelLike, PlanOptions
 from converters.target.fit import fit_plan, without
 from converters.target.shapes import target_shapes
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 
-CheckpointLike: TypeAlias = "Place | Meant | str | Mapping[str, Tensor]"
+CheckpointLike: TypeAlias = "Source | ResolvedName | str | Mapping[str, Tensor]"
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan with what it was made for.
+class PlannedConversion:
+    """Plan with its inputs.
 
     Attributes:
-        plan: every key and what becomes of it, by keys without the prefixes of wrappers.
+        plan: the outcome of every key, by keys without the prefixes of wrappers.
         checkpoint: the values, by the same keys.
-        stored: the plan's key → the key in the file, where they differ.
+        stored: plan key → the key in the file, if they differ.
         api: whose names the paths are made of.
-        dtype: what floating-point arrays are cast to; None: nothing.
-        notes: what else the user should know, one line each.
-        model: the torch module that says it; None if a mapping file does or the layers are inferred.
+        dtype: the dtype that floating-point arrays are cast to, or None.
+        notes: other notes for the user, one line each.
+        model: the torch module of the plan; None with a mapping file or inferred layers.
     """
 
     plan: Plan
@@ -59,7 +59,7 @@ class Planned:
 
     @property
     def leaves(self) -> tuple[PlannedLeaf, ...]:
-        """The arrays of the pytree in the dtypes that they are to have."""
+        """Arrays of the pytree in their final dtypes."""
         if self.dtype is None:
             return self.plan.leaves
         return tuple(
@@ -70,39 +70,39 @@ class Planned:
         )
 
 
-def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
-    """The plan of a conversion; refused keys are rows of it.
+def planned(checkpoint: CheckpointLike, options: PlanOptions) -> PlannedConversion:
+    """Plan a conversion. Refused keys are rows of the plan.
 
     Args:
         checkpoint: a file, a folder, or a state dict in memory.
-        options: what decides.
+        options: the options of the plan.
 
     Raises:
-        ConversionError: the checkpoint or the model cannot be had; the subclass says why.
+        ConversionError: the checkpoint or the model is unavailable; the subclass gives the reason.
     """
     dtype = options.dtype
     if dtype is not None:
         require_floating(dtype)
-    said = ""
-    if isinstance(checkpoint, str | Meant):
-        understood = meant(checkpoint)
-        checkpoint, said = understood.place, understood.said
+    note = ""
+    if isinstance(checkpoint, str | ResolvedName):
+        understood = resolve_name(checkpoint)
+        checkpoint, note = understood.source, understood.description
     stored = _opened(checkpoint, options.key, as_stored=options.as_stored)
     named = _named(checkpoint, stored, options)
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
-    notes = [*([said] if said else []), *_what_was_read(stored, named.names), *named.notes]
+    notes = [*([note] if note else []), *_notes_on_checkpoint(stored, named.names), *named.notes]
     if options.target is not None:
         plan = without(plan, options.drop)
     if not plan.refused:
         plan, more = _rearranged(plan, options)
         notes += more
     changed = {name: key for key, name in named.names.items() if name != key}
-    return Planned(plan, source, changed, named.api, dtype, tuple(notes), named.model)
+    return PlannedConversion(plan, source, changed, named.api, dtype, tuple(notes), named.model)
 
 
 def _rearranged(plan: Plan, options: PlanOptions) -> tuple[Plan, Sequence[str]]:
-    """The plan with its blocks stacked, or fitted to a Flax model; and what to know of that."""
+    """Return the plan with stacked blocks, or fitted to a Flax model; and notes on the change."""
     target, axis = options.target, options.scan
     if target is not None:
         shapes = target_shapes(target, options.target_inputs)
@@ -116,15 +116,15 @@ def _rearranged(plan: Plan, options: PlanOptions) -> tuple[Plan, Sequence[str]]:
 
 
 @dataclass(frozen=True)
-class _Named:
-    """Keys without prefixes, and what each is.
+class _NamedKeys:
+    """Keys without prefixes, with their slots.
 
     Attributes:
         names: key in the file → key of the plan.
-        slots: key of the plan → what it is.
+        slots: key of the plan → slot.
         api: whose names the paths are made of.
-        notes: what else to know.
-        model: the module that says it.
+        notes: other notes.
+        model: the module of the slots.
     """
 
     names: Mapping[str, str]
@@ -135,12 +135,12 @@ class _Named:
 
 
 def _named(
-    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, options: PlanOptions
-) -> _Named:
+    checkpoint: Source | Mapping[str, Tensor], stored: Checkpoint, options: PlanOptions
+) -> _NamedKeys:
     file = options.mapping
     if file is not None:
-        for other, given in (("model", options.model), ("assume", options.assume)):
-            if given:
+        for other, value in (("model", options.model), ("assume", options.assume)):
+            if value:
                 raise MappingFileError(
                     str(file),
                     [f"the mapping and --{other} both set the kind of each key"],
@@ -152,17 +152,17 @@ def _named(
     model, notes = _model(checkpoint, stored, options.model, trust)
     assume = options.assume
     if model is None:
-        # A module's own paths are those of its keys: nothing was put before them.
+        # A module's paths are those of its keys: nothing was added before them.
         names = {key: key for key in stored.infos} if stored.modules else clean(stored.infos).names
-        return _Named(names, _inferred(Renamed(stored, names), assume, api), api, notes)
+        return _NamedKeys(names, _inferred(Renamed(stored, names), assume, api), api, notes)
     if assume:
         raise AssumptionError("the model already determines each layer", "leave --assume out")
     parts = options.keep_parts
     slots = read_slots(model, api, example=options.example, keep_parts=parts)
-    return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
+    return _NamedKeys(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
 
 
-def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _Named:
+def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _NamedKeys:
     if to not in (None, file.api):
         raise MappingFileError(
             str(file.path),
@@ -173,23 +173,23 @@ def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _Named
     wanted = {end for end in ends if file.matching(end)}
     names = clean(stored.infos, wanted).names
     infos = {names[key]: info for key, info in stored.infos.items()}
-    return _Named(names, file.slots(infos), file.api, file.unused(infos))
+    return _NamedKeys(names, file.slots(infos), file.api, file.unused(infos))
 
 
 def _ends(key: str) -> list[str]:
-    """The key, and what is left of it without its first steps."""
+    """Return the key and its suffixes without the first steps."""
     steps = key.split(".")
     return [".".join(steps[start:]) for start in range(len(steps))]
 
 
-def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
+def _notes_on_checkpoint(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
     notes = []
-    if stored.found:
-        notes.append(f"the weights are its entry {stored.found}")
+    if stored.entry:
+        notes.append(f"the weights are its entry {stored.entry}")
     scheme = quantized_by(stored)
     if scheme:
         notes.append(f"it looks quantized ({scheme}): nothing is unpacked or scaled")
-    notes += only_a_part(stored.source, stored.infos)
+    notes += partial_checkpoint_notes(stored.source, stored.infos)
     removed = removed_from(names)
     if removed:
         notes.append(f"left out of the keys: {', '.join(removed)}")
@@ -207,7 +207,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _opened(
-    checkpoint: Place | Mapping[str, Tensor], key: str | None, *, as_stored: bool
+    checkpoint: Source | Mapping[str, Tensor], key: str | None, *, as_stored: bool
 ) -> Checkpoint:
     if isinstance(checkpoint, Mapping):
         if key is not None:
@@ -220,8 +220,8 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
     from converters.inference import infer, parse_assumptions
 
     shared = [frozenset(keys) for keys in checkpoint.shared]
-    said = parse_assumptions(assume)
-    inference = infer(checkpoint.infos, said, api, shared, checkpoint.modules)
+    assumptions = parse_assumptions(assume)
+    inference = infer(checkpoint.infos, assumptions, api, shared, checkpoint.modules)
     if inference.unused:
         raise AssumptionError(
             f"no layer of {checkpoint.source} is meant by {', '.join(inference.unused)}",
@@ -231,24 +231,24 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
 
 
 def _model(
-    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike, trust: bool
+    checkpoint: Source | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike, trust: bool
 ) -> tuple[Any, tuple[str, ...]]:
-    """The model, None without one, and what to know of where it comes from."""
+    """Return the model or None, and notes on its origin."""
     if isinstance(model, str):
         names = clean(stored.infos).names
-        found = find_model(model, {names[key]: it for key, it in stored.infos.items()})
-        return found.model, (f"the model is {found.name}",) if found.searched else ()
+        matched = find_model(model, {names[key]: it for key, it in stored.infos.items()})
+        return matched.model, (f"the model is {matched.name}",) if matched.searched else ()
     if model is not None:
         return require_module("the model", model), ()
     if isinstance(checkpoint, Mapping) or stored.modules:
         return None, ()
     folder = checkpoint if is_folder(checkpoint) else checkpoint.parent
-    # A file of a Hugging Face folder belongs to the configuration beside it; if it does not
-    # after all, its keys and shapes are refused.
+    # A file in a Hugging Face folder belongs to the configuration beside it. If it does not, its
+    # keys and shapes are refused.
     if not (folder / "config.json").is_file():
         return None, ()
-    found = load_config_model(folder, trust_remote_code=trust)
-    if found is None:
-        return None, (f"{what_it_describes(folder)}: the layers are told by the keys",)
+    matched = load_config_model(folder, trust_remote_code=trust)
+    if matched is None:
+        return None, (f"{describe_config(folder)}: the layers are inferred from the keys",)
     ran = trust and has_own_code(folder)
-    return found, ((f"the model is of code in {folder}, which was run",) if ran else ())
+    return matched, ((f"the model is of code in {folder}, which was run",) if ran else ())

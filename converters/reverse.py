@@ -1,4 +1,4 @@
-"""A Flax pytree into a torch state dict: the way back, bit for bit where nothing was changed."""
+"""Conversion of a Flax pytree to a torch state dict: the way back, bit for bit if nothing changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from converters.back.torch_output import save, to_tensor
 from converters.checkpoint.reader import Checkpoint
 from converters.errors import KeptFileError, MisfitError, ModelLoadError, OutputError
 from converters.kept import Kept, kept_path, read_kept
-from converters.model import load_config_model, load_model, require_module, what_it_describes
+from converters.model import describe_config, load_config_model, load_model, require_module
 from converters.output.arrays import PytreeLike, open_arrays
 
 TorchFormat = Literal["safetensors", "pt"]
@@ -23,13 +23,13 @@ TorchFormat = Literal["safetensors", "pt"]
 
 @dataclass(frozen=True)
 class Reversal:
-    """A state dict that was, or would be, restored.
+    """Restored state dict, or the plan of one.
 
     Attributes:
         source: the pytree.
-        rows: one for each key, in the order of the state dict.
-        notes: what else to know, one line each.
-        output: the file written; None of a dry run.
+        rows: one row per key, in the order of the state dict.
+        notes: other notes, one line each.
+        output: the file written; None for a dry run.
         format: "safetensors" or "pt".
     """
 
@@ -46,12 +46,12 @@ class Reversal:
 
     @property
     def parameters(self) -> int:
-        """Number of elements, tied ones once."""
+        """Number of elements, counting tied tensors once."""
         return sum(row.info.size for row in self.rows if row.origin != "tied")
 
     @property
     def size(self) -> int:
-        """Number of bytes, tied tensors once."""
+        """Number of bytes, counting tied tensors once."""
         return sum(row.info.nbytes for row in self.rows if row.origin != "tied")
 
 
@@ -76,25 +76,25 @@ def to_torch(
         source: the pytree: safetensors, msgpack, or a folder of orbax.
         output: the file to write; None: `NAME.restored.safetensors` (or `.pt`) in the current
             directory. Safetensors is written in bounded memory, `.pt` needs it for all.
-        format: None: as the name of the output says (`.pt`, `.pth`, `.bin`), else safetensors.
+        format: None for the format in the output's name (`.pt`, `.pth`, `.bin`), else safetensors.
         model: the torch module, as `pkg.mod:factory`, `file.py:factory`, a Hugging Face folder or
-            an `nn.Module`: for pytrees with no file beside them. It outranks that file.
-        example: the shapes of the model's inputs, if the conversion was given them.
-        mapping: a mapping file that says which array each key of the model became; None: its layers do.
-        kept: the file that was written beside the pytree; None: `NAME.torch.safetensors` there.
-        original_dtype: where the conversion cast the arrays, cast the values to the dtype that
-            torch had; else the arrays' dtype is kept. The digits that the cast took are gone either way.
+            an `nn.Module`: for pytrees without a file beside them. It takes precedence over that file.
+        example: the shapes of the model's inputs, if they were passed to the conversion.
+        mapping: a mapping file with the array of each key of the model; None to use its layers.
+        kept: the file that was written beside the pytree; None for `NAME.torch.safetensors` there.
+        original_dtype: cast values back to torch's dtype if the conversion cast the arrays;
+            otherwise the arrays' dtype is kept. The digits lost by the cast stay lost.
         overwrite: whether an existing output may be replaced.
-        dry_run: only say what would be written.
+        dry_run: only report what would be written.
 
     Raises:
         KeptFileError: no file lies beside the pytree and no model is given, or it is damaged or
             another pytree's.
         MisfitError: the arrays are not those of the model.
-        ConversionError: something cannot be read or written; the subclass says which.
+        ConversionError: a file cannot be read or written; the subclass gives the reason.
     """
     path = Path(source)
-    target, format = _asked(path, output, format)  # noqa: A001
+    target, format = _requested_output(path, output, format)  # noqa: A001
     if not dry_run:
         require_free(path, output, format, overwrite=overwrite)
     record, restoring = _open(path, model, example, kept, original_dtype, mapping)
@@ -116,7 +116,7 @@ def to_state_dict(
     kept: Path | str | None = None,
     original_dtype: bool = False,
 ) -> dict[str, Any]:
-    """The torch state dict itself, tied tensors shared, and nothing written.
+    """Return the torch state dict itself, with shared tied tensors; write nothing.
 
     Args:
         source: a pytree on disk or in memory (`{"params": …}`, or nnx's pure dict).
@@ -135,19 +135,19 @@ def require_free(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Find out whether `to_torch` may write its output, for who has much to do before it is called.
+    """Check whether `to_torch` may write its output, for callers with much work before the call.
 
     Raises:
-        OutputError: it may not.
+        OutputError: the output may not be written.
     """
     path = Path(source)
-    target, _ = _asked(path, output, format)
+    target, _ = _requested_output(path, output, format)
     require_writable(target, overwrite=overwrite)
     if target.resolve() in (path.resolve(), kept_path(path).resolve()):
         raise OutputError(f"{target} is the pytree itself", "choose another output")
 
 
-def _asked(
+def _requested_output(
     source: Path, output: Path | str | None, form: TorchFormat | None
 ) -> tuple[Path, TorchFormat]:
     if form is None:
@@ -157,7 +157,7 @@ def _asked(
 
 
 def default_output(source: Path, format: TorchFormat) -> Path:  # noqa: A002 (as in to_torch)
-    """`NAME.restored.safetensors` or `NAME.restored.pt` in the current directory."""
+    """Return `NAME.restored.safetensors` or `NAME.restored.pt` in the current directory."""
     name = source.resolve().name
     for suffix in (".safetensors", ".msgpack", ".orbax", ".flax"):
         name = name.removesuffix(suffix)
@@ -165,7 +165,7 @@ def default_output(source: Path, format: TorchFormat) -> Path:  # noqa: A002 (as
 
 
 def default_optimizer_output(output: Path) -> Path:
-    """`NAME.opt.pt` beside a restored state dict: the state of its optimizer."""
+    """Return `NAME.opt.pt` beside a restored state dict: the state of its optimizer."""
     return output.with_name(f"{output.stem}.opt.pt")
 
 
@@ -238,7 +238,7 @@ def _model(model: Any) -> Any:
     folder = Path(model)
     if not folder.is_dir():
         return load_model(str(model))
-    found = load_config_model(folder)
-    if found is None:
-        raise ModelLoadError(what_it_describes(folder), "pass the torch model itself (--model)")
-    return found
+    found_model = load_config_model(folder)
+    if found_model is None:
+        raise ModelLoadError(describe_config(folder), "pass the torch model itself (--model)")
+    return found_model

@@ -1,4 +1,4 @@
-"""What a safetensors file begins with: https://github.com/huggingface/safetensors#format"""
+"""Header of a safetensors file: https://github.com/huggingface/safetensors#format"""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from converters.checkpoint.reader import TensorInfo
 def safetensors_header(
     infos: Mapping[str, TensorInfo], metadata: Mapping[str, str] | None = None
 ) -> tuple[bytes, list[str]]:
-    """The header's length and the header, and the order in which the tensors follow.
+    """Return the header's length and the header, and the order of the tensors.
 
-    The widest types come first, as the safetensors library does: every tensor is then aligned in the file.
+    As in the safetensors library, the widest types come first, so that every tensor is aligned in
+    the file.
 
     Args:
-        infos: of the tensors, of element types that safetensors has.
-        metadata: texts beside them.
+        infos: the shapes and dtypes of the tensors, which safetensors supports.
+        metadata: the metadata, as text.
     """
     ordered = sorted(infos, key=lambda key: -numpy_dtype(infos[key].dtype, key).itemsize)
     starts: dict[str, int] = {}

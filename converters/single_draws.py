@@ -17,16 +17,16 @@ _KEPT, _DROPPED = 1.0, 0.0
 
 
 class DrawError(RuntimeError):
-    """A branch of Python that rests on a random number."""
+    """A Python branch depends on a random number."""
 
 
 class Decisions:
-    """The decisions of one forward pass, in their order.
+    """Decisions of one forward pass, in order.
 
-    A number counts as 1 where layers are kept, and as 0 where they are dropped.
+    A number is 1 if layers are kept, and 0 if they are dropped.
 
     Args:
-        turn: which decisions drop: each second one, from 0 or from 1; None: none.
+        turn: the decisions that drop: every second one, from 0 or from 1; None for none.
 
     Attributes:
         rates: the number that each draw was compared with, which is between 0 and 1.
@@ -37,11 +37,11 @@ class Decisions:
         self.rates: list[float] = []
 
     def restart(self) -> None:
-        """Begin another forward pass."""
+        """Start another forward pass."""
         self.rates.clear()
 
     def decide(self, rate: float) -> tuple[int, float]:
-        """The number of a new decision, and what is drawn for it."""
+        """Return the number of a new decision, and its drawn value."""
         number = len(self.rates)
         self.rates.append(rate)
         drops = self.turn is not None and number % 2 == self.turn
@@ -49,17 +49,17 @@ class Decisions:
 
 
 class _Draw(float):
-    """A number between 0 and 1 that was drawn."""
+    """Random number between 0 and 1."""
 
     decisions: Decisions
     decision: tuple[int, float] | None = None
 
     def _value(self, other: Any) -> float:
-        """What was drawn, for a comparison with another number."""
+        """Return the drawn value, for a comparison with another number."""
         if isinstance(other, _Draw) or not isinstance(other, int | float):
             raise DrawError(f"a branch of Python rests on a random number{_line()}")
         if not 0 < other < 1:
-            return 0.5  # whatever was drawn
+            return 0.5  # for any draw
         if self.decision is None:
             self.decision = self.decisions.decide(float(other))
         number, value = self.decision
@@ -88,7 +88,7 @@ def _line() -> str:
 
 
 class _Scalars(TorchFunctionMode):
-    """`torch.rand([])` as a number of Python."""
+    """Mode that returns `torch.rand([])` as a Python number."""
 
     def __init__(self, decisions: Decisions) -> None:
         super().__init__()
@@ -101,9 +101,9 @@ class _Scalars(TorchFunctionMode):
 
 
 def _drawn(decisions: Decisions) -> _Draw:
-    made = _Draw(0.5)
-    made.decisions = decisions
-    return made
+    draw = _Draw(0.5)
+    draw.decisions = decisions
+    return draw
 
 
 def is_decision(value: Any) -> bool:
@@ -113,23 +113,26 @@ def is_decision(value: Any) -> bool:
 
 @contextmanager
 def draws_compared(decisions: Decisions | None = None) -> Iterator[Decisions]:
-    """Decide what single random numbers decide; with none that are given, all layers are kept.
+    """Decide the comparisons of single random numbers; without decisions, all layers are kept.
 
-    What is compared with a rate of 0 or 1, or beyond, is no decision.
+    A comparison with a rate of 0 or 1, or beyond, is not a decision.
     """
     decisions = decisions or Decisions()
     uniform, drawn = random.uniform, random.random
     numpy_uniform, numpy_rand = np.random.uniform, np.random.rand
 
-    def one(first: Any, *between: Any) -> Any:
+    def draw_method(first: Any, *between: Any) -> Any:
         def draw(*args: Any, **named: Any) -> Any:
             return _drawn(decisions) if args in between and not named else first(*args, **named)
 
         draw.__self__ = getattr(first, "__self__", None)  # type: ignore[attr-defined]  # who draws
         return draw
 
-    random.uniform, random.random = one(uniform, (0, 1)), one(drawn, ())
-    np.random.uniform, np.random.rand = one(numpy_uniform, (0, 1), ()), one(numpy_rand, ())
+    random.uniform, random.random = draw_method(uniform, (0, 1)), draw_method(drawn, ())
+    np.random.uniform, np.random.rand = (
+        draw_method(numpy_uniform, (0, 1), ()),
+        draw_method(numpy_rand, ()),
+    )
     try:
         with _Scalars(decisions):
             yield decisions

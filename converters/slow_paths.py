@@ -1,4 +1,4 @@
-"""torch's attention layer by layer, for whoever looks at the modules inside."""
+"""torch's attention layer by layer, for callers that observe the inner modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def slow_paths() -> Iterator[None]:
-    """torch's attention in one operator, which leaves the layers' modules out, is not taken in here."""
+    """Context without torch's fused attention operator, which skips the layers' modules."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -7,7 +7,7 @@ from migrate.catalogue.entry import Entry
 from migrate.check.rules import all_hazards
 from migrate.rewrite.rules import all_rules
 from shims.patches import assemble, cuda, rng
-from shims.patches.devices import Devices, HostPlace
+from shims.patches.devices import Devices, HostPlacement
 
 HEAD = """# What XLA makes of each name
 
@@ -51,7 +51,7 @@ def _checked_by(code: str) -> str:
 
 def _answers() -> dict[str, str]:
     """Return what shims answer where work runs on the CPU, by name, also that they refuse."""
-    devices = Devices(2, HostPlace())
-    answered = list(assemble.all_patches(devices, rng.Generators(devices), lambda: None))
+    devices = Devices(2, HostPlacement())
+    answered = list(assemble.all_patches(devices, rng.HostGenerators(devices), lambda: None))
     own = {one.attribute for one in answered if one.name.startswith("torch.cuda.")}
     return {one.name: one.answers for one in (*answered, *cuda.refusals(own))}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from converters.checkpoint.place import FarPlace
+from converters.checkpoint.source import RemoteSource
 from converters.errors import ConversionError
 from converters.installing import EXTRAS, install_command, missing_modules
-from converters.remote.names import place_of, without_secrets
+from converters.remote.names import source_of, without_secrets
 from converters.remote.ready import Ready, ready
 from converters.remote.region import location_of, region_of, zone_of_machine
 from converters.remote.retries import TemporaryError
@@ -279,8 +279,8 @@ def check_place(url: str) -> Check:
     """Whether a place can be reached from here, and whether it lies in the region of this machine."""
     zone = zone_of_machine()
     try:
-        place = place_of(url)
-        if isinstance(place, FarPlace) and not place.is_file():
+        place = source_of(url)
+        if isinstance(place, RemoteSource) and not place.is_file():
             place.names()
     except ConversionError as error:
         return Check(without_secrets(url), Status.FAIL, error.what, error.remedy)
@@ -295,7 +295,7 @@ def check_place(url: str) -> Check:
         return Check(name, Status.OK, "reachable; its region is unknown")
     if not zone:
         return Check(name, Status.OK, f"reachable, in {location}")
-    if location.holds(region_of(zone)):
+    if location.contains(region_of(zone)):
         return Check(name, Status.OK, f"in {location}, the region of this machine ({zone})")
     detail = f"in {location}, but this machine is in {zone}: transfers cost money and time"
     return Check(name, Status.WARNING, detail, f"use a bucket in {region_of(zone)}")

@@ -1,8 +1,8 @@
 """Run PyTorch CUDA code on CUDA, CPU and TPU from one source.
 
-Two ways: `import shims.auto` (or `python -m shims script.py`) for code that stays as it is, and the
-names of this module for code that is written for all three. They are imported when they are used:
-`import shims` alone does not import torch.
+There are two ways to use it. `import shims.auto` (or `python -m shims script.py`) runs code that is
+not edited. The names of this module are for code written for all three backends. They are imported
+on first use: `import shims` alone does not import torch.
 
     import shims
 
@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # Aliases of the same name: that is how a type checker knows them as public.
+    # Type checkers treat an alias of the same name as public.
     from shims.checkpoint import load as load
     from shims.checkpoint import save as save
     from shims.data import BucketSampler as BucketSampler
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from shims.training import synchronize as synchronize
     from shims.training import together as together
 
-# Public name -> the module that defines it.
+# Public name -> module that defines it.
 _HOMES = {
     name: module
     for module, names in {
@@ -173,7 +173,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "patches":
-        # A package that is called: `shims.patches()`.
+        # A callable package: `shims.patches()`.
         return importlib.import_module("shims.patches")
     if name not in _HOMES:
         raise AttributeError(f"module 'shims' has no attribute {name!r}")
@@ -189,7 +189,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps `shims.log` the function when the import system binds the submodule of the same name."""
+    """Module type that keeps `shims.log` the function when the submodule of the same name is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):

@@ -1,4 +1,4 @@
-"""`python -m shims [--ranks N] [--backend cpu|xla|cuda] SCRIPT ARGS`: run CUDA code as it is."""
+"""`python -m shims [--ranks N] [--backend cpu|xla|cuda] SCRIPT ARGS`: run unedited CUDA code."""
 
 from __future__ import annotations
 
@@ -17,37 +17,42 @@ _EPILOG = """\
 example:
   python -m shims --ranks 2 train.py --epochs 1
 
-The script is started as it expects: with torchrun's environment, with --local_rank, or alone where
-it calls mp.spawn. MIGRATE_BACKEND forces a backend, as --backend does. MIGRATE_SHIMS_LOG=1 (or a
-path) lists the CUDA calls that it made, with their lines.
+The script is started the way it expects: with torchrun's environment, with --local_rank, or alone if
+it calls mp.spawn. MIGRATE_BACKEND forces a backend, like --backend. MIGRATE_SHIMS_LOG=1 (or a
+path) lists the script's CUDA calls with their lines.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, as for all other bad input."""
+    """Argument parser that reports bad arguments in one line, like all other bad input."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"shims: {message}; `{self.prog} --help` says more\n")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return the exit code: the script's own, or 2 for bad input."""
+    """Run the command line. Return the script's exit code, or 2 for bad input."""
     parser = _Parser(
         prog="python -m shims",
-        description="Run an unedited CUDA script on the backend that is here.",
+        description="Run an unedited CUDA script on the backend of this machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--ranks", type=int, metavar="N", help="processes, a device each (default: the devices)"
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="Number of processes, each with one device (default: all devices).",
     )
     parser.add_argument(
-        "--backend", choices=tuple(choice.ACTIVATED), help="default: a TPU, then CUDA, then the CPU"
+        "--backend",
+        choices=tuple(choice.ACTIVATED),
+        help="Backend to use (default: TPU, then CUDA, then CPU).",
     )
     parser.add_argument(
         "--start",
         choices=get_args(script.Style),
-        help="how, for a script that can start its ranks in several ways (default: as torchrun does)",
+        help="Launch style, for a script that supports several (default: as torchrun does).",
     )
     parser.add_argument("script", type=Path)
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
@@ -62,15 +67,15 @@ def main(argv: list[str] | None = None) -> int:
     except ShimError as error:
         sys.stderr.write(f"shims: {error}\n")
         return 2
-    # The script will not have the working directory on its path, as this process has.
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    path = [*given, *(entry for entry in sys.path if entry != str(Path.cwd()))]
+    # Python's path here includes the working directory; the script's path will not.
+    python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [*python_path, *(entry for entry in sys.path if entry != str(Path.cwd()))]
     start = script.find_start(options.script, list(filter(None, path)))
     if options.start is not None:
         start = script.Start(options.start, start.option or "--local_rank")
-    # As torchrun does: N ranks with a thread for each core each would hinder one another.
+    # Like torchrun: N ranks with one thread per core each would slow each other down.
     env = {"OMP_NUM_THREADS": "1", **os.environ, **variables, activate.ONE_MACHINE: "1"}
-    # The launcher of this process, if it has one, is not the script's.
+    # A launcher of this process, if any, does not apply to the script.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         env.pop(name, None)
     return _ranks.run(options.script, options.args, start, ranks, env)

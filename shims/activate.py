@@ -1,8 +1,8 @@
-"""Switch a backend on in a program without editing it, and in every Python process that it starts.
+"""Activation of a backend in an unedited program and in every Python process that it starts.
 
 `environment` returns the variables to start the program with. They put a `sitecustomize` on
-PYTHONPATH, which calls `switch_on` at the start of each process. Nothing is imported then: the
-backend is installed when, and only if, the program imports torch (or torch_xla).
+PYTHONPATH, which calls `switch_on` at the start of each process. Nothing is imported then. The
+backend is installed only if the program imports torch (or torch_xla), right after that import.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from shims.errors import BackendError
 BACKEND = "SHIMS_BACKEND"
 REPLICAS = "SHIMS_REPLICAS"
 PLUGINS = "SHIMS_PLUGINS"
-# Where the simulated replicas that `python -m shims` starts as ranks meet.
+# Rendezvous address of the simulated replicas that `python -m shims` starts as ranks.
 STORE_PORT = "SHIMS_STORE_PORT"
-# Set where `python -m shims` starts the ranks, and in simulated replicas: all are on this machine.
+# Set by `python -m shims` for its ranks, and in simulated replicas: all ranks are on this machine.
 ONE_MACHINE = "SHIMS_ONE_MACHINE"
-# The port at which the ranks of `python -m shims` meet, whatever port the script names.
+# Port where the ranks of `python -m shims` meet, whatever port the script names.
 PORT = "SHIMS_PORT"
 
-# Backend -> (the imports that it waits for, the function that installs it). The first of them that is
-# complete does; torch_xla imports torch, which is complete while torch_xla is not.
+# Backend -> (imports that it waits for, function that installs it). The first import that completes
+# installs it. torch_xla imports torch, so torch may be complete while torch_xla is not.
 _BACKENDS = {
     "cpu": (("torch",), "shims.patches:install_cpu"),
     "simulate": (("torch_xla",), "shims.simulate:install"),
@@ -42,21 +42,21 @@ _BACKENDS = {
 # A plugin may run without a backend, for example on a real TPU.
 NO_BACKEND = "none"
 
-# Each is a process of this machine.
+# Each replica is a process of this machine.
 MOST_REPLICAS = 64
 
 _SITE = Path(__file__).parent / "_site"
 
 
 def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) -> dict[str, str]:
-    """The environment variables that switch a backend on in a subprocess and all its children.
+    """Return the environment variables that activate a backend in a subprocess and all its children.
 
     Args:
         backend: "cpu" (CUDA code on the CPU), "xla" (CUDA code on a TPU, or on simulated replicas
-            where `PJRT_DEVICE` names none), "simulate" (N torch_xla replicas on the CPU) or "none"
+            if `PJRT_DEVICE` names no TPU), "simulate" (N torch_xla replicas on the CPU) or "none"
             (plugins only).
-        replicas: number of devices that the program sees, 1 to `MOST_REPLICAS`.
-        plugins: functions of no arguments, as "package.module:function", called in each process
+        replicas: number of devices visible to the program, 1 to `MOST_REPLICAS`.
+        plugins: functions without arguments, as "package.module:function", called in each process
             right after it has imported torch.
 
     Returns:
@@ -68,7 +68,7 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
     if backend not in _BACKENDS and backend != NO_BACKEND:
         raise BackendError(f"unknown backend {backend!r}", f"one of {', '.join(_BACKENDS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise BackendError(f"{replicas} replicas asked for", f"1 to {MOST_REPLICAS}")
+        raise BackendError(f"{replicas} replicas requested", f"1 to {MOST_REPLICAS}")
     path = os.environ.get("PYTHONPATH")
     variables = {
         "PYTHONPATH": os.pathsep.join([str(_SITE), path] if path else [str(_SITE)]),
@@ -77,16 +77,16 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
         PLUGINS: ",".join(plugins),
     }
     if backend == "simulate" or (backend == "xla" and not tpu.chips()):
-        # One device in each process: several wait for each other and abort.
+        # One device per process: several would wait for each other and abort.
         variables |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
     if backend in ("cpu", "xla"):
-        # A real GPU would run what the backend has not mapped: without one, that is an error.
+        # A real GPU would run calls that the backend has not mapped. Without a GPU they are errors.
         variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables
 
 
 def replicas() -> int:
-    """The number of devices that this process was started with.
+    """Return the number of devices that this process was started with.
 
     Raises:
         BackendError: the variable is missing or is not a positive number.
@@ -100,12 +100,12 @@ def replicas() -> int:
 
 
 def plugins() -> tuple[str, ...]:
-    """The plugins that this process was started with, for those that it starts."""
+    """Return the plugins that this process was started with, for processes that it starts."""
     return tuple(filter(None, os.environ.get(PLUGINS, "").split(",")))
 
 
 def switch_on() -> None:
-    """Arrange that the backend and the plugins named by the environment follow the imports.
+    """Install the environment's backend and plugins once the program has imported torch.
 
     Raises:
         BackendError: the environment names an unknown backend or plugin form.
@@ -126,13 +126,14 @@ def switch_on() -> None:
             after_import(name, install)
     for plugin in plugins():
         after_import("torch", functools.partial(_call, plugin))
-    # Where a script imports torch_xla first, torch is complete, and the plugin called, in the middle of
-    # that import: it can wait for its end only if that is followed from the beginning.
+    # If a script imports torch_xla first, torch completes and the plugin is called in the middle of
+    # that import. The plugin can wait for the import's end only if the import is followed from the
+    # beginning.
     import_quickly("torch", "torch_xla")
 
 
 class _Once:
-    """Calls a function once; while torch_xla is half imported, at its end."""
+    """Callable that runs a function once, postponed while torch_xla is half imported."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -149,7 +150,7 @@ class _Once:
 
 
 def after_import(name: str, callback: Callable[[], object]) -> None:
-    """Call `callback` once the module `name` has been imported; at once if it has been already."""
+    """Call `callback` once the module `name` has been imported; at once if it already is."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         callback()
@@ -160,24 +161,24 @@ def after_import(name: str, callback: Callable[[], object]) -> None:
 
 
 def import_quickly(*names: str) -> None:
-    """Let the garbage collector rest while these modules are imported, whoever imports them."""
+    """Pause the garbage collector while these modules are imported."""
     for name in names:
         after_import(name, lambda: None)
 
 
 def _call(dotted: str) -> None:
-    module, _, function = dotted.partition(":")
+    module, _, name = dotted.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BackendError(
             f"cannot load {dotted!r} ({error})", "give it as package.module:function"
         ) from error
-    found()
+    function()
 
 
 class _PostImportFinder(importlib.abc.MetaPathFinder):
-    """Finds as the finders behind it do, and lets the waiting callbacks follow the import."""
+    """Import finder that delegates to the finders after it and runs waiting callbacks after the import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -195,7 +196,7 @@ class _PostImportFinder(importlib.abc.MetaPathFinder):
 
 
 def _follow(loader: importlib.abc.Loader, name: str) -> None:
-    # The loader itself is kept, as its other methods (sources, resources) are asked for later.
+    # The loader itself is kept, because its other methods (sources, resources) are used later.
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -212,6 +213,6 @@ def _follow(loader: importlib.abc.Loader, name: str) -> None:
 
 
 _WAITING: dict[str, list[Callable[[], object]]] = {}
-# Modules that something waits for, while they are being executed.
+# Modules with waiting callbacks that are being executed.
 _RUNNING: set[str] = set()
 _FINDER = _PostImportFinder()

@@ -1,8 +1,9 @@
-"""`import shims.auto` at the top of a script: its CUDA code runs on the backend that is here.
+"""Run CUDA code on the backend of this machine: put `import shims.auto` at the top of the script.
 
-TPU (torch_xla) first, then CUDA, where nothing is patched, then the CPU. `MIGRATE_BACKEND=cpu`,
-`cuda` or `xla` forces one. The processes that the script starts do the same. It has as many devices
-as its launcher started ranks (`LOCAL_WORLD_SIZE`), otherwise as many as there are, at least one.
+The order is TPU (torch_xla), then CUDA, where nothing is patched, then the CPU.
+`MIGRATE_BACKEND=cpu`, `cuda` or `xla` forces a backend. The processes that the script starts use
+the same backend. The number of devices is the number of ranks that the launcher started
+(`LOCAL_WORLD_SIZE`), otherwise the number of devices of the machine, at least one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from shims import activate, choice
 
 def _switch_on() -> None:
     if activate.BACKEND in os.environ:
-        # Started by `python -m shims`, or by a process that has imported this.
+        # Started by `python -m shims`, or by a process that has imported this module.
         return
     backend = choice.choose_for_cuda_code()
     if backend == "cuda":

@@ -1,7 +1,7 @@
-"""Which backend is taken: TPU, then CUDA, then the CPU; `MIGRATE_BACKEND` forces one.
+"""Choice of the backend: TPU, then CUDA, then the CPU. `MIGRATE_BACKEND` forces one.
 
-To choose asks the environment and the device files, never the XLA runtime: it must not run before the
-ranks are launched. torch is imported only where there may be a GPU.
+The choice reads the environment and the device files, never the XLA runtime, which must not run
+before the ranks are launched. torch is imported only if there may be a GPU.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from shims.api_errors import BackendMissingError, LaunchError
 FORCE = "MIGRATE_BACKEND"
 # In the order in which messages list them.
 BACKENDS = ("cpu", "cuda", "xla", "tpu")
-# Backend -> what `shims.activate` calls it. On CUDA nothing is patched; for torch_tpu there are no
-# patches: CUDA code as it is runs on a TPU through torch_xla.
+# Backend -> its name in `shims.activate`. On CUDA nothing is patched. There are no patches for
+# torch_tpu: unedited CUDA code runs on a TPU through torch_xla.
 ACTIVATED = {"cpu": "cpu", "xla": "xla", "cuda": activate.NO_BACKEND}
 _NEEDED = {"xla": "torch_xla", "tpu": "torch_tpu"}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend's name, and what made the shims take it."""
+    """Name of a backend, and the reason for choosing it."""
 
     name: str
     why: str
 
 
 class Machine:
-    """What there is to choose from here. Asked piece by piece: to ask for CUDA may import torch."""
+    """Accelerators and packages of this machine, looked up separately: the CUDA check may import torch."""
 
     def tpu_chips(self) -> int:
-        """The TPU chips, by their device files, without starting a runtime."""
+        """Return the number of TPU chips, from their device files, without starting a runtime."""
         return tpu.chips()
 
     def cuda_devices(self) -> int:
-        """The GPUs that torch sees; where there is no GPU's device file torch is not imported."""
+        """Return the number of GPUs visible to torch. Without a GPU device file, torch is not imported."""
         if not tpu.gpu_device_files():
             return 0
         import torch
@@ -52,14 +52,14 @@ class Machine:
 
 
 def choose(environment: Mapping[str, str] | None = None, machine: Machine | None = None) -> Choice:
-    """Which backend there is to take, and why.
+    """Choose the backend and return it with the reason.
 
     Args:
-        environment: None for that of this process.
-        machine: None for this one.
+        environment: None for the environment of this process.
+        machine: None for this machine.
 
     Raises:
-        BackendMissingError: `MIGRATE_BACKEND` names none, or one that cannot run here.
+        BackendMissingError: `MIGRATE_BACKEND` names an unknown backend, or one that cannot run here.
     """
     environment = os.environ if environment is None else environment
     machine = machine or Machine()
@@ -82,39 +82,39 @@ def choose(environment: Mapping[str, str] | None = None, machine: Machine | None
 
 
 def choose_for_cuda_code(forced: str | None = None, machine: Machine | None = None) -> str:
-    """Which backend runs CUDA code as it is: a key of `ACTIVATED`.
+    """Return the backend that runs unedited CUDA code: a key of `ACTIVATED`.
 
     Args:
-        forced: the one that was asked for by name; None for the one that is here.
-        machine: None for this one.
+        forced: the requested backend; None to choose.
+        machine: None for this machine.
 
     Raises:
-        BackendMissingError: as `choose`; or there is a TPU with torch_tpu alone.
+        BackendMissingError: as in `choose`, or the TPU has only torch_tpu.
     """
     environment = {**os.environ, FORCE: forced} if forced else None
     name = choose(environment, machine).name
     if name not in ACTIVATED:
         raise BackendMissingError(
-            "CUDA code as it is runs on a TPU through torch_xla, which is not here",
+            "unedited CUDA code runs on a TPU through torch_xla, which is not installed",
             "pip install torch_xla, or write it with the names of `shims`",
         )
     return name
 
 
 def devices(name: str, machine: Machine | None = None) -> int:
-    """How many ranks a script gets when nobody says: one for each device, at least 1."""
+    """Return the default number of ranks: one per device, at least 1."""
     machine = machine or Machine()
     counts = {"xla": machine.tpu_chips, "cuda": machine.cuda_devices}
     return max(1, counts[name]() if name in counts else 1)
 
 
 def require_devices(name: str, ranks: int, machine: Machine | None = None) -> None:
-    """Refuse more ranks of CUDA code as it is than there are GPUs: it takes the one of its local rank.
+    """Refuse unedited CUDA code with more ranks than GPUs: each rank uses the GPU of its local rank.
 
     Args:
-        name: of the backend.
-        ranks: on this machine.
-        machine: None for this one.
+        name: the name of the backend.
+        ranks: the number of ranks on this machine.
+        machine: None for this machine.
 
     Raises:
         LaunchError: there are too few GPUs.

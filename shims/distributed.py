@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed, with the same names and arguments, right on every backend.
+"""Collectives of torch.distributed, with the same names and arguments, correct on every backend.
 
 `op` may also be given by name: "sum", "mean", "product", "min", "max". What differs from torch:
 
@@ -28,7 +28,7 @@ import torch.distributed as dist
 from shims._shared import wide
 from shims.api_errors import UnsupportedError
 from shims.backends import current
-from shims.backends.processes import Then
+from shims.backends.processes import WorkWithFinish
 
 Op: TypeAlias = Literal["sum", "mean", "product", "min", "max"]
 
@@ -42,10 +42,10 @@ _OPS = {
 
 
 def _at_once(collective: Callable[..., Any]) -> Callable[..., Any]:
-    """The collective, which has run on every rank when it returns, but for one inside of `shims.step`.
+    """Return the collective so that it has run on every rank when it returns, except inside `shims.step`.
 
-    Else `if rank == 0: print(total.item())` after it would make rank 0 wait on a TPU, for a collective that
-    the other ranks run in another graph.
+    Otherwise `if rank == 0: print(total.item())` after it would make rank 0 wait on a TPU for a
+    collective that the other ranks run in another graph.
     """
 
     @functools.wraps(collective)
@@ -71,7 +71,7 @@ def all_reduce(
         tensor: any shape, the same in all ranks.
         op: the reduction; "mean" for floating-point and complex tensors only.
         group: None for all ranks.
-        async_op: return at once, with something to `.wait()` for.
+        async_op: return at once, with a handle to `.wait()` for.
     """
     return pending_all_reduce(tensor, op, group, async_op)
 
@@ -82,12 +82,12 @@ def pending_all_reduce(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """`all_reduce`, left in the graph that it is called in on XLA: for sums that only the model uses."""
+    """Call `all_reduce`, but on XLA leave it in the current graph: for sums that only the model uses."""
     current().check("all_reduce", [tensor], group)
     reduction, divisor = _reduction(op, tensor, group)
     if wide.is_wide(tensor, reduction):
         wide.all_reduce(tensor, reduction, group)
-        return wide.Done() if async_op else None
+        return wide.CompletedWork() if async_op else None
     return _divided(dist.all_reduce(tensor, reduction, group, async_op), tensor, divisor)
 
 
@@ -99,14 +99,14 @@ def reduce(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Reduce a tensor into the one of rank `dst`; what the others then hold is undefined.
+    """Reduce a tensor into rank `dst`; the tensors of the other ranks are undefined afterwards.
 
     Args:
         tensor: any shape, the same in all ranks.
         dst: a global rank.
         op: the reduction; "mean" for floating-point and complex tensors only.
         group: None for all ranks.
-        async_op: return at once, with something to `.wait()` for.
+        async_op: return at once, with a handle to `.wait()` for.
     """
     current().check("reduce", [tensor], group, whole_world=True)
     reduction, divisor = _reduction(op, tensor, group)
@@ -122,7 +122,7 @@ def broadcast(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Overwrite the tensor of every rank with that of rank `src` (a global rank)."""
+    """Overwrite every rank's tensor with that of rank `src` (a global rank)."""
     current().check("broadcast", [tensor], group)
     return current().broadcast(tensor, src, group, async_op)
 
@@ -134,7 +134,7 @@ def all_gather(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Write the tensor of rank i into `tensor_list[i]`, in every rank; all of one shape."""
+    """Write the tensor of rank i into `tensor_list[i]`, on every rank; all tensors have one shape."""
     current().check("all_gather", [tensor, *tensor_list], group)
     return dist.all_gather(tensor_list, tensor, group, async_op)
 
@@ -146,7 +146,7 @@ def all_gather_into_tensor(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Write all ranks' tensors one behind the other: (n, …) of each into (ranks * n, …)."""
+    """Concatenate all ranks' tensors: (n, …) of each into (ranks * n, …)."""
     current().check("all_gather_into_tensor", [output_tensor, input_tensor], group)
     return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
 
@@ -159,7 +159,7 @@ def reduce_scatter(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Reduce `input_list[i]` over the ranks into the output of rank i; all of one shape."""
+    """Reduce `input_list[i]` over the ranks into the output of rank i; all tensors have one shape."""
     current().check("reduce_scatter", [output, *input_list], group)
     reduction, divisor = _reduction(op, output, group)
     work = dist.reduce_scatter(output, input_list, reduction, group, async_op)
@@ -174,7 +174,7 @@ def reduce_scatter_tensor(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Reduce (ranks * n, …) over the ranks, and give rank i its part i of (n, …)."""
+    """Reduce (ranks * n, …) over the ranks, and give rank i part i of shape (n, …)."""
     current().check("reduce_scatter_tensor", [output, input], group)
     reduction, divisor = _reduction(op, output, group)
     work = dist.reduce_scatter_tensor(output, input, reduction, group, async_op)
@@ -188,7 +188,7 @@ def all_to_all(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Send `input_tensor_list[i]` to rank i, and receive rank i's into `output_tensor_list[i]`."""
+    """Send `input_tensor_list[i]` to rank i, and receive rank i's tensor into `output_tensor_list[i]`."""
     tensors = [*output_tensor_list, *input_tensor_list]
     current().check("all_to_all", tensors, group, whole_world=True)
     return current().all_to_all(output_tensor_list, input_tensor_list, group, async_op)
@@ -203,15 +203,15 @@ def all_to_all_single(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Send part i of the first dimension to rank i, and receive likewise.
+    """Send part i of the first dimension to rank i, and receive the parts of the other ranks.
 
     Args:
-        output: (n, …), n divisible by the number of ranks if there are no split sizes.
-        input: as `output`.
+        output: (n, …), with n divisible by the number of ranks unless there are split sizes.
+        input: like `output`.
         output_split_sizes: rows from each rank. Refused on XLA, which splits evenly.
         input_split_sizes: rows for each rank. Refused on XLA.
         group: None for all ranks.
-        async_op: return at once, with something to `.wait()` for.
+        async_op: return at once, with a handle to `.wait()` for.
     """
     current().check("all_to_all_single", [output, input], group, whole_world=True)
     return dist.all_to_all_single(
@@ -227,7 +227,7 @@ def gather(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Any:
-    """Write the tensor of rank i into `gather_list[i]` of rank `dst`; None elsewhere."""
+    """Write the tensor of rank i into `gather_list[i]` on rank `dst`; the list is None elsewhere."""
     current().check("gather", [tensor, *(gather_list or ())], group, whole_world=True)
     return dist.gather(tensor, gather_list, dst, group, async_op)
 
@@ -268,21 +268,21 @@ def recv(
 def all_gather_object(
     object_list: list[Any], obj: Any, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Write the object of rank i into `object_list[i]`, in every rank. Objects are pickled."""
+    """Write the object of rank i into `object_list[i]`, on every rank. Objects are pickled."""
     dist.all_gather_object(object_list, obj, current().object_group("all_gather_object", group))
 
 
 def broadcast_object_list(
     object_list: list[Any], src: int = 0, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Overwrite the list of every rank with that of rank `src`; all of one length."""
+    """Overwrite every rank's list with that of rank `src`; all lists have one length."""
     dist.broadcast_object_list(
         object_list, src, current().object_group("broadcast_object_list", group)
     )
 
 
 def broadcast_object(obj: Any, src: int = 0, group: dist.ProcessGroup | None = None) -> Any:
-    """The object of rank `src`, in every rank; what the others pass is ignored."""
+    """Return the object of rank `src` on every rank; the other ranks' objects are ignored."""
     objects = [obj]
     broadcast_object_list(objects, src, group)
     return objects[0]
@@ -294,7 +294,7 @@ def gather_object(
     dst: int = 0,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Write the object of rank i into `object_gather_list[i]` of rank `dst`; None elsewhere."""
+    """Write the object of rank i into `object_gather_list[i]` on rank `dst`; the list is None elsewhere."""
     dist.gather_object(obj, object_gather_list, dst, current().object_group("gather_object", group))
 
 
@@ -314,7 +314,7 @@ def scatter_object_list(
 
 
 def barrier(group: dist.ProcessGroup | None = None) -> None:
-    """Wait until all ranks of the group are here. On XLA this runs what is pending first."""
+    """Wait until all ranks of the group have arrived. On XLA this runs the pending graph first."""
     current().barrier(group)
 
 
@@ -323,13 +323,13 @@ def new_group(
     timeout: timedelta | None = None,
     backend: str | None = None,
 ) -> Any:
-    """A group of some ranks, to give to a collective; every rank makes every group, in one order.
+    """Return a group of some ranks for a collective. Every rank creates every group, in the same order.
 
     Args:
-        ranks: global ranks; None for all. On XLA a row or a column of a grid of all ranks.
+        ranks: global ranks; None for all. On XLA, a row or column of a grid of all ranks.
         timeout: None for torch's default.
-        backend: "gloo" for a group that carries tensors on the host and objects; None for the
-            device's.
+        backend: "gloo" for a group for host tensors and objects; None for the device's
+            backend.
 
     Raises:
         UnsupportedError: ranks that XLA cannot group.
@@ -338,7 +338,7 @@ def new_group(
 
 
 def _reduction(op: Any, tensor: torch.Tensor, group: Any) -> tuple[Any, int | None]:
-    """torch's operation, and what its result is to be divided by afterwards."""
+    """Return torch's operation, and the divisor of its result or None."""
     if isinstance(op, str):
         if op not in _OPS:
             raise ValueError(f"op={op!r} is not a reduction; one of {', '.join(_OPS)}")
@@ -349,14 +349,14 @@ def _reduction(op: Any, tensor: torch.Tensor, group: Any) -> tuple[Any, int | No
         raise UnsupportedError(
             f"op='mean' of {tensor.dtype}", "convert the tensor to a floating-point type first"
         )
-    # A group made for another backend is not the device's: gloo beside NCCL does not average.
+    # The group may have another backend than the device: gloo beside NCCL does not average.
     if current().averages and dist.get_backend(group) == current().group_backend:
         return op, None
     return dist.ReduceOp.SUM, dist.get_world_size(group)
 
 
 def _divided(work: Any, tensor: torch.Tensor, divisor: int | None) -> Any:
-    # -1: this rank is not in the group, and its tensor is left alone.
+    # -1: this rank is not in the group, and its tensor stays unchanged.
     if divisor is None or divisor < 1:
         return work
 
@@ -365,6 +365,6 @@ def _divided(work: Any, tensor: torch.Tensor, divisor: int | None) -> Any:
             tensor.div_(divisor)
 
     if work is not None:
-        return Then(work, divide)
+        return WorkWithFinish(work, divide)
     divide()
     return None

@@ -1,4 +1,4 @@
-"""A limit on compilations that names the input whose shape changed.
+"""Limit on compilations that names the input whose shape changed.
 
 with shims.guard(max_compiles=4):
     for batch in loader:
@@ -26,34 +26,34 @@ from shims.errors import ShimError
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# Of each leaf of a module's arguments: its place and what a graph may depend on.
+# For each leaf of a module's arguments: its path, and the properties that a graph may depend on.
 _Inputs = dict[str, str]
 
 _SHOWN = 5
 
 
 class RecompilationError(ShimError):
-    """The loop compiled more often than `shims.guard` allows: each time costs seconds to minutes.
+    """The loop compiled more often than `shims.guard` allows; each compilation takes seconds to minutes.
 
-    Remedy: give the input that the message names few shapes (`shims.pad_collate`, `BucketSampler`,
-    `drop_last=True`). Where no input changed, a Python number that differs from step to step is
-    part of the graph: make it a tensor on the device. The first one or two steps always compile.
+    Remedy: give the input named by the message few shapes (`shims.pad_collate`, `BucketSampler`,
+    `drop_last=True`). If no input changed, a Python number that differs from step to step is part
+    of the graph: make it a tensor on the device. The first one or two steps always compile.
     """
 
 
 class RecompilationWarning(UserWarning):
-    """What `shims.guard(action="warn")` says instead of raising RecompilationError."""
+    """Warning that `shims.guard(action="warn")` gives instead of raising RecompilationError."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """An input of a module that differs from the call before, in a way not seen before.
+    """Input of a module that differs from the previous call in a way not seen before.
 
     Args:
         module: the class of the module.
-        input: the argument, with the place in it: `batch['ids']`.
-        old: dtype and shape, or the Python value, in the call before.
-        new: the same in this call; "nothing" where the argument is not given.
+        input: the argument, with the path in it: `batch['ids']`.
+        old: dtype and shape, or the Python value, in the previous call.
+        new: the same in this call; "nothing" if the argument is missing.
         where: file:line of the user's call.
     """
 
@@ -69,7 +69,7 @@ class Change:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """One or more compilations between two looks, and what changed before them."""
+    """Compilations between two checks, and the input changes before them."""
 
     times: int
     changes: tuple[Change, ...]
@@ -77,20 +77,21 @@ class _Compiled:
 
 
 def guard(max_compiles: int, *, action: Literal["raise", "warn"] = "raise") -> Guard:
-    """Limit how often a block or function may compile, and say which input made it compile.
+    """Limit how often a block or function may compile, and report which input made it compile.
 
-    Use it as a context manager round a training loop, or as a decorator of a function. While it is
-    entered, the inputs of each module that the program calls itself (not those inside) are noted.
+    Use it as a context manager around a training loop, or as a decorator of a function. While it is
+    entered, it records the inputs of each module that the program calls itself (not of inner
+    modules).
 
     With inputs on XLA it counts the compilations of torch_xla in this process, at each such call
-    and at the end. Elsewhere nothing compiles: it then counts the distinct input signatures
-    (shapes, dtypes, None, bools and strings among the arguments, train or eval) of the module that
-    saw most. That is what XLA would at least compile, so a loop can be checked on a GPU machine;
-    what is computed outside modules, and Python numbers in the graph, only XLA shows.
+    and at the end. Elsewhere nothing compiles. It then counts the distinct input signatures
+    (shapes, dtypes, None, bools and strings among the arguments, train or eval) of the module with
+    the most. XLA would compile at least this often, so a loop can be checked on a GPU machine. Only
+    XLA shows compilations caused by code outside modules and by Python numbers in the graph.
 
     Args:
-        max_compiles: compilations allowed. The first step counts, and the second does with most
-            optimizers, as their state comes into being in the first.
+        max_compiles: allowed compilations. The first step counts, and with most optimizers the
+            second does too, because the first creates their state.
         action: "raise" a RecompilationError, or "warn" once with a RecompilationWarning.
 
     Returns:
@@ -103,7 +104,7 @@ def guard(max_compiles: int, *, action: Literal["raise", "warn"] = "raise") -> G
 
 
 class Guard(contextlib.AbstractContextManager["Guard"]):
-    """What `guard` returns; see there."""
+    """Context manager and decorator returned by `guard`; see there."""
 
     def __init__(self, max_compiles: int, action: str = "raise") -> None:
         if max_compiles < 0 or action not in ("raise", "warn"):
@@ -129,14 +130,14 @@ class Guard(contextlib.AbstractContextManager["Guard"]):
 
     @property
     def compiles(self) -> int:
-        """Compilations so far; without XLA the distinct signatures of the module with most."""
+        """Number of compilations so far; without XLA, the distinct signatures of the module with the most."""
         if self._on_xla:
             return sum(compiled.times for compiled in self._compiled)
         return max((len(signatures) for _, signatures in self._seen.values()), default=0)
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """Every input that came in a form not seen before, after the first call of its module."""
+        """Inputs that came in a form not seen before, after the first call of their module."""
         return tuple(self._changes)
 
     def __enter__(self) -> Guard:
@@ -146,13 +147,13 @@ class Guard(contextlib.AbstractContextManager["Guard"]):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._calls.stop()
-        self._look()
-        # An exception that is under way is the more important one.
+        self._check_compilations()
+        # An exception in progress is more important.
         if kind is None:
             self._judge()
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """The function with every call guarded on its own."""
+        """Return the function with every call guarded separately."""
 
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -164,17 +165,18 @@ class Guard(contextlib.AbstractContextManager["Guard"]):
     def _module_called(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        # What has compiled until now was made by the calls before this one.
-        self._look()
+        # Compilations until now were caused by earlier calls.
+        self._check_compilations()
         self._judge()
         self._where = _user_line()
         inputs, tensors = _inputs(module, args, kwargs)
         self._on_xla = self._on_xla or any(tensor.device.type == "xla" for tensor in tensors)
-        # The module is kept, as the id of one that is gone may come back as another's.
+        # The module is kept alive, because a freed id may be reused by another module.
         _, signatures = self._seen.setdefault(id(module), (module, set()))
-        # Numbers mostly do not shape a graph: they are named, but make no signature.
+        # Numbers usually do not affect a graph: they are reported but are not part of the
+        # signature.
         signature = tuple(
-            (place, form) for place, form in inputs.items() if not form.startswith("number ")
+            (path, form) for path, form in inputs.items() if not form.startswith("number ")
         )
         before = self._last.get(id(module))
         new = signature not in signatures
@@ -182,21 +184,21 @@ class Guard(contextlib.AbstractContextManager["Guard"]):
         self._last[id(module)] = inputs
         if before is None:
             return
-        for place in inputs | before:
-            old, now = before.get(place, "nothing"), inputs.get(place, "nothing")
+        for path in inputs | before:
+            old, now = before.get(path, "nothing"), inputs.get(path, "nothing")
             if old != now and (new or now.startswith("number ")):
-                change = Change(type(module).__name__, place, old, now, self._where)
+                change = Change(type(module).__name__, path, old, now, self._where)
                 self._fresh.append(change)
                 if new:
                     self._changes.append(change)
 
-    def _look(self) -> None:
-        """Attribute what has compiled since the last look to what changed before it."""
+    def _check_compilations(self) -> None:
+        """Attribute new compilations to the input changes before them."""
         now = _metrics()
         times = now.compiles - self._metrics.compiles
         if times > 0:
             self._compiled.append(_Compiled(times, tuple(self._fresh), self._where))
-        # A step that ended without compiling clears what changed in it.
+        # A step that ended without compiling clears its changes.
         if times > 0 or now.steps != self._metrics.steps or not self._on_xla:
             self._fresh.clear()
         self._metrics = now
@@ -216,7 +218,7 @@ class Guard(contextlib.AbstractContextManager["Guard"]):
         if self._on_xla:
             changes = [change for compiled in self._compiled for change in compiled.changes]
         shaped = [change for change in changes if "number " not in change.old + change.new]
-        # A number is blamed only where nothing else can be: it mostly does not shape a graph.
+        # A number is blamed only if nothing else changed: it usually does not affect a graph.
         return shaped or changes
 
     def _what(self) -> str:
@@ -250,7 +252,7 @@ class _Metrics:
 
 
 def _metrics() -> _Metrics:
-    """torch_xla's own counts for this process; zeros where it is not in use."""
+    """Return torch_xla's counts for this process; zeros if torch_xla is not in use."""
     c_layer = getattr(sys.modules.get("torch_xla"), "_XLAC", None)
     if c_layer is None:
         return _Metrics(0, 0)
@@ -261,15 +263,15 @@ def _metrics() -> _Metrics:
 def _inputs(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[_Inputs, list[torch.Tensor]]:
-    """What a graph may depend on, by place in the arguments, and the tensors among them."""
+    """Return the properties that a graph may depend on, by argument path, and the argument tensors."""
     inputs: _Inputs = {"train/eval mode": "train" if module.training else "eval"}
     tensors: list[torch.Tensor] = []
     names = _parameter_names(type(module).forward, len(args))
     for name, argument in [*zip(names, args, strict=True), *kwargs.items()]:
-        for place, leaf in tree.leaves(argument, name):
+        for path, leaf in tree.leaves(argument, name):
             if isinstance(leaf, torch.Tensor):
                 tensors.append(leaf)
-            inputs[place] = _form(leaf)
+            inputs[path] = _form(leaf)
     return inputs, tensors
 
 
@@ -285,7 +287,7 @@ def _form(leaf: object) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _parameter_names(forward: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """Names for `count` positional arguments of a `forward`; positions where it has none."""
+    """Return names for `count` positional arguments of a `forward`; positions for unnamed ones."""
     names: list[str] = []
     with contextlib.suppress(ValueError, TypeError):  # a forward without a signature
         for parameter in list(inspect.signature(forward).parameters.values())[1:]:
@@ -297,7 +299,7 @@ def _parameter_names(forward: Callable[..., Any], count: int) -> tuple[str, ...]
 
 
 class _CallWatch:
-    """Calls back before each module that the program calls itself, not for those inside."""
+    """Callback before each module that the program calls itself, but not before inner modules."""
 
     def __init__(self, called: Callable[..., None]) -> None:
         self._called = called
@@ -309,7 +311,7 @@ class _CallWatch:
         self._inside.depth = 0
         self._handles = [
             hooks.register_module_forward_pre_hook(self._before),
-            # Also called when forward raises, so that the depth stays right.
+            # Also called if forward raises, so that the depth stays correct.
             hooks.register_module_forward_hook(self._after, always_call=True),
         ]
 
@@ -319,7 +321,7 @@ class _CallWatch:
         self._handles.clear()
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        # Counted in the thread that entered the guard: loader threads run their own modules.
+        # Only in the thread that entered the guard: loader threads run their own modules.
         depth = getattr(self._inside, "depth", None)
         if depth is None:
             return
@@ -334,8 +336,8 @@ class _CallWatch:
 
 
 def _keywords(module: torch.nn.Module) -> dict[str, Any]:
-    # A hook for all modules is not given the keyword arguments: torch's own frame, which calls it,
-    # has them. A frame of that name is there in every torch that has these hooks.
+    # A hook for all modules does not receive keyword arguments. The frame of torch's caller holds
+    # them; every torch version with these hooks has a frame of this name.
     frame = sys._getframe(2)
     for _ in range(3):
         if frame.f_code.co_name in ("_call_impl", "inner") and "kwargs" in frame.f_locals:
@@ -351,7 +353,7 @@ _OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 
 
 def _user_depth() -> int:
-    """How many frames above the caller of this function the user's code is, as for `warnings`."""
+    """Return how many frames above the caller the user's code is, for `warnings`."""
     depth = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):

@@ -2,8 +2,8 @@
 
     shims.log(lambda loss: print(f"loss {loss:.3f}"), loss)
 
-On XLA, `.item()` or `print` of a tensor cuts the step's graph in two and runs the first half on the
-spot. Values handed over here are kept on the device and read together when the step has run.
+On XLA, `.item()` or `print` of a tensor cuts the step's graph in two and runs the first half
+immediately. Values logged here stay on the device and are read together when the step has run.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ class _Entry:
 
 
 class _Log:
-    """The callable `shims.log`, and what it has not read yet: by thread, as each may be a replica."""
+    """The callable `shims.log`, with its unread entries by thread, since each thread may be a replica."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[_Entry]] = {}
         self._flushes_at_exit_of: int | None = None
 
     def __call__(self, fn: Callable[..., object], *values: Any) -> None:
-        """Call `fn(*values)` with the tensors on the CPU, after the step where that saves a sync.
+        """Call `fn(*values)` with the tensors on the CPU, after the step if that saves a sync.
 
-        With an XLA tensor among the values (also in nested dicts, lists and tuples), `fn` is
-        called at the end of the step (`shims.step()`, `torch_xla.sync()`), at `shims.log.flush()`,
-        or at the end of the program. All tensors logged in a step are read in one transfer, and
-        the step has as many executions as without. Each is copied on the device at the place of
-        the call, so that a later in-place change does not alter it. Without XLA tensors `fn` is
-        called at once, unless something is waiting: the order of the calls is kept.
+        With an XLA tensor among the values (also in nested dicts, lists and tuples), `fn` is called
+        at the end of the step (`shims.step()`, `torch_xla.sync()`), at `shims.log.flush()`, or at
+        the end of the program. All tensors logged in a step are read in one transfer, and the step
+        has no additional executions. Each tensor is copied on the device at the time of the call,
+        so a later in-place change does not alter it. Without XLA tensors `fn` is called at once,
+        unless entries are waiting: the order of the calls is kept.
 
-        An exception of `fn` is raised where `fn` is called, at the end of the step; what was
-        logged behind it stays for the next step's end, `flush` or the end of the program.
+        An exception of `fn` is raised where `fn` is called, at the end of the step. Entries logged
+        after it stay for the next step's end, `flush` or the end of the program.
 
         Args:
-            fn: called with as many arguments as there are values; what it returns is ignored.
-            values: tensors of any shape and device, which `fn` gets detached and on the CPU, and
-                anything else, which it gets as it is. Containers are copied, mappings as dicts.
+            fn: called with the values as arguments; its result is ignored.
+            values: tensors of any shape and device, which `fn` receives detached and on the CPU, and
+                other objects, which it receives unchanged. Containers are copied, mappings as dicts.
         """
         entry = _Entry(fn, tuple(tree.mapped(value, _kept) for value in values))
         thread = threading.get_ident()
@@ -60,13 +60,13 @@ class _Log:
             return
         self._waiting.setdefault(thread, []).append(entry)
         self._flush_at_exit()
-        # The first of a step's closures reads everything; the others find nothing left.
+        # The first closure of a step reads everything; the others find nothing left.
         sys.modules["torch_xla.core.xla_model"].add_step_closure(self._end_step)
 
     def flush(self) -> None:
-        """Read and hand over everything that is waiting, of all threads, now.
+        """Read all waiting entries of all threads and pass them on, now.
 
-        In the middle of a step this runs the step's graph up to here, as `.item()` does.
+        In the middle of a step this runs the step's graph up to here, like `.item()`.
         """
         for thread in list(self._waiting):
             self._hand_over(thread)
@@ -79,15 +79,15 @@ class _Log:
         try:
             _run(entries)
         finally:
-            if entries:  # one has raised
+            if entries:  # an entry has raised
                 self._waiting[thread] = entries + self._waiting.get(thread, [])
 
     def _flush_at_exit(self) -> None:
         if self._flushes_at_exit_of == os.getpid():
             return
         self._flushes_at_exit_of = os.getpid()
-        # Registered now, so that it runs before torch_xla's own hook, which ends the runtime. The
-        # children of multiprocessing run no atexit hooks, but finalizers of their own.
+        # Registered now, to run before torch_xla's own hook, which ends the runtime. Children of
+        # multiprocessing run no atexit hooks, but their own finalizers.
         atexit.register(self.flush)
         util.Finalize(None, self.flush, exitpriority=1000)
 
@@ -95,7 +95,7 @@ class _Log:
 def _kept(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    # On XLA a clone is one more output of the step's graph, not an execution of its own.
+    # On XLA a clone is one more output of the step's graph, not a separate execution.
     return leaf.detach().clone() if _lazy(leaf) else leaf.detach()
 
 
@@ -110,7 +110,7 @@ def _leaves(entries: list[_Entry]) -> Iterator[object]:
 
 
 def _read(entries: list[_Entry]) -> list[_Entry]:
-    """The entries with their tensors on the CPU, those of XLA in one transfer."""
+    """Return the entries with their tensors on the CPU; XLA tensors are copied in one transfer."""
     lazy = [leaf for leaf in _leaves(entries) if _lazy(leaf)]
     fetched = {}
     if lazy:
@@ -126,7 +126,7 @@ def _read(entries: list[_Entry]) -> list[_Entry]:
 
 
 def _run(entries: list[_Entry]) -> None:
-    """Call the entries in order, taking each out of the list before it is called."""
+    """Call the entries in order, removing each from the list before the call."""
     while entries:
         entry = entries.pop(0)
         entry.function(*entry.values)

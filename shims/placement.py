@@ -1,4 +1,4 @@
-"""Which device a model is on: the move that keeps shared weights shared, and its usual mistake."""
+"""Placement of models on devices: a move that keeps shared weights shared."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ _MOVED = "_shims_moved_to"
 
 
 def device() -> torch.device:
-    """This rank's device: `cuda:<local rank>`, `xla:0` (each rank has one of its own) or `cpu`.
+    """Return this rank's device: `cuda:<local rank>`, `xla:0` (one per rank) or `cpu`.
 
-    On XLA this starts the runtime: call it in the function that `shims.launch` starts.
+    On XLA this starts the runtime: call it in the function started by `shims.launch`.
     """
     return current().device()
 
 
 def device_type() -> str:
-    """The type of this rank's device: "cuda", "xla" (a TPU by torch_xla), "tpu" (by torch_tpu) or "cpu".
+    """Return the type of this rank's device: "cuda", "xla" (a TPU by torch_xla), "tpu" (by torch_tpu)
+    or "cpu".
 
-    Unlike `device`, this starts no runtime: it may be called anywhere, also before `shims.launch`.
+    Unlike `device`, this starts no runtime. It may be called anywhere, including before
+    `shims.launch`.
     """
     return current().name
 
 
 def to_device(model: torch.nn.Module) -> torch.nn.Module:
-    """Move a model to this rank's device; weights that are shared stay shared.
+    """Move a model to this rank's device; shared weights stay shared.
 
-    On CUDA and the CPU this is `model.to(device)`. On XLA that call makes new parameters, which
-    unties shared weights and leaves an optimizer made before it with the old ones. Here shared
-    weights are tied again, and the step of such an optimizer is refused.
+    On CUDA and the CPU this is `model.to(device)`. On XLA that call creates new parameters, which
+    unties shared weights and leaves an existing optimizer with the old parameters. This function
+    ties shared weights again, and refuses a step of such an optimizer.
 
     Returns:
         The same model.
@@ -50,11 +52,11 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
     """Wrap a model in DistributedDataParallel for this rank's device.
 
     Args:
-        model: on `shims.device()`; see `to_device`.
-        **options: of DistributedDataParallel, without `device_ids` and `output_device`.
+        model: a model on `shims.device()`; see `to_device`.
+        **options: options of DistributedDataParallel, except `device_ids` and `output_device`.
 
     Raises:
-        NotOnDeviceError: a parameter or a buffer is elsewhere.
+        NotOnDeviceError: a parameter or a buffer is on another device.
     """
     if "device_ids" in options or "output_device" in options:
         raise TypeError("shims.ddp() chooses device_ids and output_device itself: leave them out")
@@ -62,10 +64,10 @@ def ddp(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
 
 
 def sync_batch_norm(model: torch.nn.Module) -> torch.nn.Module:
-    """Replace every batch norm by one that normalises over the batches of all ranks.
+    """Replace every batch norm with one that normalizes over the batches of all ranks.
 
-    On CUDA this is torch.nn.SyncBatchNorm; elsewhere `shims.batch_norm.SyncBatchNorm`, with the same
-    values, gradients and state-dict keys. Call it before `to_device` and `ddp`.
+    On CUDA this is torch.nn.SyncBatchNorm. Elsewhere it is `shims.batch_norm.SyncBatchNorm`, with
+    the same values, gradients and state-dict keys. Call it before `to_device` and `ddp`.
     """
     if current().syncs_batch_norm:
         return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -73,7 +75,7 @@ def sync_batch_norm(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def move_and_tie(model: torch.nn.Module, target: torch.device) -> torch.nn.Module:
-    """`model.to(target)`, after which the names that shared a tensor share one again."""
+    """Call `model.to(target)`, then share tensors again between names that shared one."""
     names = defaultdict(list)
     tensors = {}
     for module in model.modules():
@@ -91,7 +93,7 @@ def move_and_tie(model: torch.nn.Module, target: torch.device) -> torch.nn.Modul
             other[name] = moved
         old = tensors[identity]
         if moved is not old and isinstance(old, torch.nn.Parameter):
-            # Only an optimizer made before the move still holds it.
+            # Only an optimizer created before the move still holds the tensor.
             setattr(old, _MOVED, target)
             replaced = True
     if replaced:

@@ -1,4 +1,4 @@
-"""The ranks of a program: start them, join them, tell them apart."""
+"""Start, rendezvous and identity of a program's ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shims.backends.base import Backend
 
 
 def backend() -> Backend:
-    """The backend of this process: `.name` is "xla", "tpu", "cuda" or "cpu", `.why` says why.
+    """Return the backend of this process: `.name` is "xla", "tpu", "cuda" or "cpu"; `.why` is the reason.
 
     Raises:
         BackendMissingError: `MIGRATE_BACKEND` forces one that cannot run here.
@@ -32,27 +32,28 @@ def launch(fn: Callable[..., object], args: tuple[Any, ...] = (), ranks: int | N
     | CPU | `ranks`, else `MIGRATE_RANKS`, else 1 |
     | under torchrun | those that torchrun started |
 
-    Every rank finds RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its environment, as under
-    torchrun. One rank alone runs in this process, so that a debugger works (on XLA: where torch_xla does so).
+    Every rank has RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its environment, as under
+    torchrun. A single rank runs in this process, so that a debugger works (on XLA only if torch_xla
+    does the same).
 
     Args:
-        fn: a function of a module, which spawned processes can import: no lambda. The call of
-            `shims.launch` stands under `if __name__ == "__main__":`.
-        args: what `fn` gets after the global rank; picklable.
-        ranks: how many. Best left out: whoever starts the program decides.
+        fn: a function that spawned processes can import from a module, not a lambda. Put the call
+            of `shims.launch` under `if __name__ == "__main__":`.
+        args: the arguments of `fn` after the global rank; picklable.
+        ranks: the number of ranks. Best omitted: whoever starts the program decides.
 
     Raises:
-        LaunchError: more ranks than devices, or the accelerator was used before.
+        LaunchError: there are more ranks than devices, or the accelerator was used before.
         BackendMissingError: `MIGRATE_BACKEND` forces a backend that cannot run here.
     """
     current().launch(fn, args, ranks)
 
 
 def launch_script(path: str | os.PathLike[str]) -> None:
-    """Run a script as `__main__` in every rank, and wait for all of them: `shims.launch` for a file.
+    """Run a script as `__main__` on every rank, and wait for all of them: `shims.launch` for a file.
 
-    For a script that does its work while it is read. It stands before all other work, where only the
-    process that starts the ranks comes:
+    For scripts that work at module level. Put it before all other work, so that only the process
+    that starts the ranks reaches it:
 
         if __name__ == "__main__" and "RANK" not in os.environ:
             shims.launch_script(__file__)
@@ -68,7 +69,7 @@ def launch_script(path: str | os.PathLike[str]) -> None:
     hidden = {
         name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if hasattr(main, name)
     }
-    main.__spec__ = None  # else a new process reads the script that it is to run
+    main.__spec__ = None  # otherwise a new process reads the script that it will run
     try:
         current().launch(_run_script, (os.path.abspath(path),), None)
     finally:
@@ -80,34 +81,34 @@ def _run_script(rank: int, path: str) -> None:
 
 
 def init_distributed(timeout: timedelta | None = None) -> None:
-    """Join the default process group: gloo, NCCL or XLA; a group of one where nothing was launched.
+    """Join the default process group: gloo, NCCL or XLA; a group of one if nothing was launched.
 
     Args:
-        timeout: how long a collective may wait; None for torch's default. XLA ignores it.
+        timeout: the maximum wait of a collective; None for torch's default. XLA ignores it.
     """
     current().init_distributed(timeout)
 
 
 def rank() -> int:
-    """The global rank, from 0."""
+    """Return the global rank, from 0."""
     return current().rank()
 
 
 def local_rank() -> int:
-    """The rank among those of this machine, from 0."""
+    """Return the rank within this machine, from 0."""
     return current().local_rank()
 
 
 def world_size() -> int:
-    """The number of ranks on all machines."""
+    """Return the number of ranks on all machines."""
     return current().world_size()
 
 
 def local_world_size() -> int:
-    """The number of ranks on this machine."""
+    """Return the number of ranks on this machine."""
     return current().local_world_size()
 
 
 def is_main() -> bool:
-    """Whether this is rank 0. Never call a collective or `shims.save` under it: all ranks must."""
+    """Whether this is rank 0. Never guard a collective or `shims.save` with it: all ranks must call them."""
     return current().rank() == 0

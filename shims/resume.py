@@ -1,4 +1,4 @@
-"""Training that goes on after a preemption where it stopped, to the same weights.
+"""Training that continues after a preemption where it stopped, with the same weights.
 
     with shims.resume("gs://bucket/run", model=model, optimizer=optimizer, every=500) as run:
         for epoch in run.epochs(3):
@@ -6,7 +6,7 @@
             for batch in run.batches(loader):
                 train_step(batch)
 
-Start the same program again to continue. It ends with exit code 75 when it was preempted.
+Start the same program again to continue. A preempted program ends with exit code 75.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from shims.errors import ShimError
 
 _T = TypeVar("_T")
 
-# EX_TEMPFAIL of sysexits.h: it did not fail, start it again. A process that SIGTERM ended without
-# a checkpoint has -15 or 143 instead.
+# EX_TEMPFAIL of sysexits.h: not a failure, start it again. A process that SIGTERM ended without a
+# checkpoint has -15 or 143 instead.
 PREEMPTED = 75
 
 _FORMAT = 1
-# A checkpoint between two epochs is a later place than the last step of the first of them.
+# A checkpoint between two epochs has a later position than the last step of the first epoch.
 _NAME = re.compile(r"step-(\d{9,})(-end)?\.pt")
 
 
 class ResumeError(ShimError):
-    """A run cannot be continued from its checkpoints, or the loop is not one that can be.
+    """A run cannot be continued from its checkpoints, or its loop does not support it.
 
-    Remedy: the message says what differs. Start with as many replicas as before, from a folder
+    Remedy: the message names the difference. Start with the same number of replicas, from a folder
     that every host sees, with the same loader; or name another folder for a new run.
     """
 
 
 class Preempted(SystemExit):
-    """Ends the program after SIGTERM, once its checkpoint is stored; the exit code is 75."""
+    """Exit of the program after SIGTERM, once its checkpoint is stored; the exit code is 75."""
 
     def __init__(self) -> None:
         super().__init__(PREEMPTED)
@@ -65,29 +65,29 @@ def resume(
     keep: int = 2,
     **more: Any,
 ) -> Run:
-    """Continue a run from its newest complete checkpoint, and write new ones on the way.
+    """Continue a run from its newest complete checkpoint, and write new checkpoints during training.
 
-    On SIGTERM, which a TPU gets before it is taken away, the step under way ends, with several
-    replicas the one after it as well; then all write the same step and leave by `Preempted`. The
-    next start of the same program continues behind that step: the loader is gone through up to
-    there without training, and every random state is put back, so that the weights come out as
-    without the interruption, to the bit, on the same kind and number of devices.
+    A TPU receives SIGTERM before it is taken away. The current step then ends; with several
+    replicas, the next step as well. All replicas write the same step and exit by `Preempted`. The
+    next start of the same program continues after that step. It advances the loader to that point
+    without training, and restores every random state. The weights are bitwise the same as without
+    the interruption, on the same kind and number of devices.
 
-    Rank 0 writes, whole files or none; a broken newest checkpoint is passed over with a
-    `ResumeWarning`, and the one before it is used. Every replica must call it, and make the same
-    number of steps.
+    Rank 0 writes complete files or nothing. A damaged newest checkpoint is skipped with a
+    `ResumeWarning`, and the previous one is used. Every replica must call this function and make
+    the same number of steps.
 
     Args:
-        path: a folder for this run's checkpoints, local or a URL of fsspec; it is made. With
-            several hosts it must be one that all see (`gs://…`).
-        model: has `state_dict` and `load_state_dict`; DDP's own module is stored, so the checkpoint
-            fits a model without it. Move it to its device first.
+        path: a folder for this run's checkpoints, local or an fsspec URL; it is created. With
+            several hosts, all must see it (`gs://…`).
+        model: has `state_dict` and `load_state_dict`. The module inside DDP is stored, so the
+            checkpoint fits a model without DDP. Move the model to its device first.
         optimizer: the same, or None.
-        every: write after each so many steps, counted over the whole run. None writes only on
+        every: steps between two checkpoints, counted over the whole run. None writes only on
             SIGTERM and at the end.
-        keep: how many of the newest checkpoints stay, at least 1. With 1 there is none to go back
-            to should the newest be damaged.
-        more: anything else with `state_dict` and `load_state_dict`, by a name of your choice:
+        keep: the number of newest checkpoints to keep, at least 1. With 1 there is no fallback if
+            the newest is damaged.
+        more: other objects with `state_dict` and `load_state_dict`, under names of your choice:
             `scheduler=`, `scaler=`, `ema=`.
 
     Returns:
@@ -111,16 +111,16 @@ def resume(
 
 
 class ResumeWarning(UserWarning):
-    """A damaged checkpoint was passed over, and an older one is used."""
+    """Warning that a damaged checkpoint was skipped and an older one is used."""
 
 
 class Run(contextlib.AbstractContextManager["Run"]):
-    """One run of training, over all its starts; made by `resume`.
+    """Training run over all its starts, created by `resume`.
 
     Attributes:
-        step: finished steps since the very beginning.
-        epoch: the epoch under way, from 0.
-        state: your own values, stored with each checkpoint and back on the next start: numbers,
+        step: finished steps since the first start.
+        epoch: the current epoch, from 0.
+        state: your own values, stored with each checkpoint and restored on the next start: numbers,
             strings, tensors, and containers of them.
     """
 
@@ -134,10 +134,12 @@ class Run(contextlib.AbstractContextManager["Run"]):
         self._keep = keep
         self._batch = 0  # finished batches of this epoch
         self._loader: object = None
-        # The random state before this epoch's loader began, from which its order follows.
+        # Random state before this epoch's loader began, which determines its order.
         self._before_loader: dict[str, Any] | None = None
-        self._restored: dict[str, Any] | None = None  # to put back where the loop had stopped
-        self._generators: list[torch.Tensor] | None = None  # the same, for the next loader's own
+        self._restored: dict[str, Any] | None = None  # to restore where the loop had stopped
+        self._generators: list[torch.Tensor] | None = (
+            None  # the same, for the next loader's own generators
+        )
         self._in_epoch = False
         self._began = False
         self._stack = contextlib.ExitStack()
@@ -152,7 +154,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # After an error the others may be anywhere: nothing may wait for them.
+        # After an error the other replicas may be anywhere: nothing may wait for them.
         if kind is None or issubclass(kind, Preempted):
             self._agreement.settle()
             self._stack.close()
@@ -161,11 +163,11 @@ class Run(contextlib.AbstractContextManager["Run"]):
             self._stack.pop_all()
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of `count`: the one that was interrupted is the first.
+        """Yield the remaining epochs of `count`; the first is the interrupted one.
 
-        What comes behind `batches` in an epoch (validation, a scheduler's step) runs once for each
-        epoch. When the last has ended the run is written; a later start has nothing left to do,
-        unless `count` has grown.
+        Code after `batches` in an epoch (validation, a scheduler's step) runs once per epoch. After
+        the last epoch the run is written. A later start then has nothing left to do, unless `count`
+        has grown.
         """
         while self.epoch < count:
             if self._before_loader is None:
@@ -181,19 +183,19 @@ class Run(contextlib.AbstractContextManager["Run"]):
             self._boundary(write=self.epoch == count)
 
     def batches(self, loader: Iterable[_T]) -> Iterator[_T]:
-        """The batches of this epoch that are left; once in each epoch.
+        """Yield the remaining batches of this epoch; use it once per epoch.
 
-        The order has to follow from the random state when iteration begins, from generators that
-        the loader or its samplers have, or from the epoch: that holds for torch's samplers.
+        The order must depend only on the random state when iteration begins, on generators of the
+        loader or its samplers, or on the epoch. torch's samplers satisfy this.
 
         Raises:
-            ResumeError: not inside `epochs`, twice in one epoch, or the loader ends before the
-                place where the run had stopped.
+            ResumeError: the call is outside `epochs`, the second in one epoch, or the loader
+                ends before the position where the run had stopped.
         """
         if not self._in_epoch or self._began:
             raise ResumeError(
                 "run.batches outside run.epochs, or twice in one epoch",
-                "use it once in each epoch; validation goes over its loader directly",
+                "use it once in each epoch; iterate over a validation loader directly",
             )
         self._began = True
         self._loader = loader
@@ -227,7 +229,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
             self._restored = None
 
     def _boundary(self, *, write: bool) -> None:
-        """Between two steps, at the same step on every replica: write, and leave if asked to."""
+        """Write and leave if requested, between two steps, at the same step on every replica."""
         leave = self._agreement.poll(self._termination.asked())
         if write or leave:
             self._write()
@@ -237,29 +239,29 @@ class Run(contextlib.AbstractContextManager["Run"]):
 
     def _write(self) -> None:
         world.run_pending()
-        mine = {"here": rng_state.get_state(self._loader), "epoch": self._before_loader}
+        random_state = {"here": rng_state.get_state(self._loader), "epoch": self._before_loader}
         buffer = io.BytesIO()
-        torch.save(mine, buffer)
+        torch.save(random_state, buffer)
         random_states = self._agreement.gathered(
             torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
         )
         if self._agreement.rank == 0:
             atomic.make_folder(self._folder)
-            place = 2 * self.step + (self._batch == 0)
-            path = atomic.join(self._folder, _name(place))
+            position = 2 * self.step + (self._batch == 0)
+            path = atomic.join(self._folder, _name(position))
             states = {name: _bare(thing).state_dict() for name, thing in self._stateful.items()}
-            position = {"step": self.step, "epoch": self.epoch, "batch": self._batch}
-            content = {"format": _FORMAT, "position": position, "random": random_states}
+            progress = {"step": self.step, "epoch": self.epoch, "batch": self._batch}
+            content = {"format": _FORMAT, "position": progress, "random": random_states}
             checkpoint.save({**content, "states": states, "state": self.state}, path)
-            # Later ones are what a start has passed over: they count for nothing.
-            written = [other for other in self._complete() if other <= place]
+            # Later checkpoints were skipped at the start and do not count.
+            written = [other for other in self._complete() if other <= position]
             for other in written[: -self._keep]:
                 atomic.remove(self._folder, _name(other))
-        # Nobody leaves before the file is there: the end of one process may end the others.
+        # Nobody leaves before the file exists: the end of one process may end the others.
         self._agreement.smallest(0)
 
     def _complete(self) -> list[int]:
-        """The places of the finished checkpoints, oldest first."""
+        """Return the positions of the finished checkpoints, oldest first."""
         matches = (_NAME.fullmatch(name) for name in atomic.names_in(self._folder))
         return sorted(2 * int(match[1]) + (match[2] is not None) for match in matches if match)
 
@@ -268,35 +270,38 @@ class Run(contextlib.AbstractContextManager["Run"]):
             for name in atomic.names_in(self._folder):
                 if atomic.is_temporary(name) and name.startswith(".step-"):
                     atomic.remove(self._folder, name)
-        found, content = -1, None
+        newest, content = -1, None
         if self._agreement.rank == 0:
-            found, content = self._newest_readable()
-        place = self._agreement.of_rank_0(found)
-        if place == -2:
+            newest, content = self._newest_readable()
+        position = self._agreement.of_rank_0(newest)
+        if position == -2:
             raise ResumeError(
                 f"no checkpoint in {self._folder} can be read", "name another folder for a new run"
             )
-        if place == -1:
+        if position == -1:
             return
         if content is None:
             with contextlib.suppress(ShimError):
-                content = checkpoint.load(atomic.join(self._folder, _name(place)))
+                content = checkpoint.load(atomic.join(self._folder, _name(position)))
         if not self._agreement.smallest(content is not None):
             raise ResumeError(
-                f"not every replica can read {_name(place)} in {self._folder}",
+                f"not every replica can read {_name(position)} in {self._folder}",
                 "give a folder that every host sees, such as gs://bucket/run",
             )
         assert content is not None
         self._restore(content)
 
     def _newest_readable(self) -> tuple[int, dict[str, Any] | None]:
-        """Of rank 0: the place and the content; (-1, None) for none, (-2, None) for all broken."""
+        """Return the position and content of rank 0's newest readable checkpoint.
+
+        The result is (-1, None) without checkpoints, and (-2, None) if all are damaged.
+        """
         complete = self._complete()
-        for place in reversed(complete):
+        for position in reversed(complete):
             try:
-                return place, checkpoint.load(atomic.join(self._folder, _name(place)))
+                return position, checkpoint.load(atomic.join(self._folder, _name(position)))
             except checkpoint.CheckpointError as error:
-                warnings.warn(f"{error.what}; it is passed over", ResumeWarning, stacklevel=5)
+                warnings.warn(f"{error.what}; it is skipped", ResumeWarning, stacklevel=5)
         return (-2 if complete else -1), None
 
     def _restore(self, content: dict[str, Any]) -> None:
@@ -328,17 +333,17 @@ class Run(contextlib.AbstractContextManager["Run"]):
         self._batch = position["batch"]
         self.state = content["state"]
         buffer = io.BytesIO(content["random"][self._agreement.rank].numpy().tobytes())
-        mine = torch.load(buffer, weights_only=True)
-        self._before_loader, self._restored = mine["epoch"], mine["here"]
+        random_state = torch.load(buffer, weights_only=True)
+        self._before_loader, self._restored = random_state["epoch"], random_state["here"]
         if self._before_loader is None:  # between two epochs: the next loader begins from here
-            self._generators = mine["here"]["loader"]
+            self._generators = random_state["here"]["loader"]
 
 
 def _begun(loader: Iterable[_T]) -> Iterator[_T]:
-    """The loader's iterator, with its worker processes started so that SIGTERM does not end them.
+    """Return the loader's iterator, with worker processes that SIGTERM does not end.
 
-    They inherit the mask. A machine that shuts down signals every process, and a worker that dies
-    would take the training with it before the step has ended.
+    The workers inherit the signal mask. A machine that shuts down signals every process, and a
+    dying worker would end the training before the step has ended.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -350,12 +355,12 @@ def _begun(loader: Iterable[_T]) -> Iterator[_T]:
     return itertools.chain(first, iterator)
 
 
-def _name(place: int) -> str:
-    """The file name of a place: twice the number of finished steps, and one more between epochs."""
-    return f"step-{place // 2:09d}{'-end' if place % 2 else ''}.pt"
+def _name(position: int) -> str:
+    """Return the file name of a position: twice the number of finished steps, plus one between epochs."""
+    return f"step-{position // 2:09d}{'-end' if position % 2 else ''}.pt"
 
 
 def _bare(thing: Any) -> Any:
-    """The model in DDP, whose names then fit without DDP too."""
+    """Return the model inside DDP, whose names also fit without DDP."""
     ddp = torch.nn.parallel.DistributedDataParallel
     return thing.module if isinstance(thing, ddp) else thing

@@ -1,4 +1,4 @@
-"""Random numbers: the host's generator and the device's, seeded and saved together."""
+"""Random numbers: the host's and the device's generator, seeded and saved together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shims.backends.base import Backend
 
 
 class RngState(TypedDict):
-    """The state of this rank's generators, for a checkpoint.
+    """State of this rank's generators, for a checkpoint.
 
     Keys:
-        host: of torch's CPU generator, a tensor of bytes.
-        backend: the name of the backend that `device` is of.
-        device: of the device's generator: bytes on CUDA, a number on XLA, None on the CPU.
+        host: the state of torch's CPU generator, a tensor of bytes.
+        backend: the name of the backend of `device`.
+        device: the state of the device's generator: bytes on CUDA, a number on XLA, None on the CPU.
     """
 
     host: torch.Tensor
@@ -29,23 +29,23 @@ class RngState(TypedDict):
 def manual_seed(seed: int) -> None:
     """Seed torch on the host and on the device: on XLA, `torch.manual_seed` seeds the host only.
 
-    The same seed gives other numbers on another kind of device: draw initial weights and masks that
-    must be equal on the host. Python's `random` and numpy have seeds of their own.
+    The same seed gives other numbers on another kind of device. Draw initial weights and masks that
+    must be equal on the host. Python's `random` and numpy are seeded separately.
     """
     current().manual_seed(seed)
 
 
 def generator() -> torch.Generator:
-    """A generator for `torch.randn(…, device=shims.device(), generator=…)` and the like.
+    """Return a generator for `torch.randn(…, device=shims.device(), generator=…)` and similar calls.
 
-    On CUDA one of this rank's GPU. XLA and the CPU draw from one of the host: on XLA torch_xla moves what
-    was drawn.
+    On CUDA it is one of this rank's GPU. On XLA and the CPU it is one of the host; on XLA,
+    torch_xla moves the drawn values.
     """
     return current().generator()
 
 
 def rng_state() -> RngState:
-    """The state of torch's generators in this rank."""
+    """Return the state of torch's generators on this rank."""
     backend = current()
     return {
         "host": torch.get_rng_state(),
@@ -55,11 +55,12 @@ def rng_state() -> RngState:
 
 
 def set_rng_state(state: RngState | torch.Tensor | Sequence[torch.Tensor]) -> None:
-    """Put back what `rng_state` gave.
+    """Restore a state of `rng_state`.
 
-    A state from another backend sets the host's generator only, and warns: the numbers of the device
-    cannot be continued on another kind of device. So does a state of `torch.cuda.get_rng_state`, or a list
-    of those of all GPUs, in a checkpoint of a script that knew no shims; on CUDA it is put back.
+    A state from another backend sets the host's generator only, and warns: the device's numbers
+    cannot continue on another kind of device. The same holds for a state of
+    `torch.cuda.get_rng_state`, or a list for all GPUs, in a checkpoint of a script written without
+    the shims. On CUDA such a state is restored.
     """
     backend = current()
     if not isinstance(state, Mapping):
@@ -77,8 +78,8 @@ def set_rng_state(state: RngState | torch.Tensor | Sequence[torch.Tensor]) -> No
 
 def _set_gpu_state(state: torch.Tensor | Sequence[torch.Tensor], backend: Backend) -> None:
     if backend.name == "cuda":
-        own = state if isinstance(state, torch.Tensor) else state[backend.local_rank()]
-        backend.set_device_rng_state(own.cpu())
+        device_state = state if isinstance(state, torch.Tensor) else state[backend.local_rank()]
+        backend.set_device_rng_state(device_state.cpu())
     elif backend.name != "cpu":
         warnings.warn(
             f"the random state is of a GPU: {backend.name}'s generator keeps its own", stacklevel=3

@@ -1,22 +1,23 @@
-"""N torch_xla replicas on the CPU, for programs that launch them with `torch_xla.launch`.
+"""Simulation of N torch_xla replicas on the CPU, for programs that call `torch_xla.launch`.
 
 Each replica is a process with one real XLA:CPU device; its collectives run over gloo. It compiles
-and runs what torch_xla would give to a TPU, cut into several graphs at the collectives, which a
-TPU has inside one graph.
+and runs the graphs that torch_xla would give to a TPU, except that collectives cut them into
+several graphs.
 
     variables = shims.activate.environment("simulate", replicas=4)
     subprocess.run([sys.executable, "train.py"], env=os.environ | variables)
 
 Under torchrun each of its processes is a replica, as on a TPU.
 
-What a TPU refuses is refused (`_simulated.refusals`: groups that leave a replica out, reductions of 64 bits
-other than sums, `xm.send`, object collectives), and so is what torch_xla computes wrongly there without
-a word (`dist.reduce` in a sub-group). What would hang there ends within seconds with an error that names
-the replicas, their lines and their steps: other collectives, a replica that ended or waits elsewhere for
-good (`_simulated.watch`), a result that only some replicas read (`_simulated.reads`).
+The simulation refuses what a TPU refuses (`_simulated.refusals`): groups that omit a replica,
+reductions of 64 bits other than sums, `xm.send`, object collectives. It also refuses what torch_xla
+silently computes wrong there (`dist.reduce` in a sub-group). A program that would hang on a TPU
+ends within seconds with an error that names the replicas, their lines and their steps. Causes are
+different collectives, a replica that ended or waits elsewhere for good (`_simulated.watch`), and a
+result that only some replicas read (`_simulated.reads`).
 
-Not simulated: the collectives of SPMD, and several machines. docs/shims/simulation.md says what differs
-from a TPU.
+SPMD collectives and several machines are not simulated. docs/shims/simulation.md lists the
+differences to a TPU.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from shims.errors import NotSimulatedError
 
 
 def install() -> None:
-    """Let `torch_xla.launch` in this process start as many replicas as the environment says.
+    """Let `torch_xla.launch` in this process start the number of replicas given by the environment.
 
-    A process that torchrun has started joins the others instead: `torch_xla.launch` starts none there.
+    A process started by torchrun joins the other replicas instead: `torch_xla.launch` starts none
+    there.
 
     Raises:
-        NotSimulatedError: torchrun runs on several machines, or without a store of its own.
+        NotSimulatedError: torchrun runs on several machines, or has no store of its own.
         BackendError: the number of replicas is not set.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -67,8 +69,8 @@ def _join_torchruns() -> None:
 
 
 def _run_multiprocess(size: int, *args: Any, **kwargs: Any) -> dict[int, Any]:
-    # Imported when the replicas start: a replica whose script imports torch_xla late comes here while
-    # `launch` itself is being imported.
+    # Imported when the replicas start: a replica whose script imports torch_xla late gets here
+    # while `launch` itself is being imported.
     from shims._simulated import launch
 
     return launch.run_multiprocess(size, *args, **kwargs)

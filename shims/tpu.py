@@ -1,4 +1,4 @@
-"""Is there a TPU in this machine, or a GPU? Asked of the device files: a runtime takes seconds."""
+"""Detection of a TPU or GPU by device files, because starting a runtime takes seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GOOGLE_PCI_VENDOR = "0x1ae0"
 def tpu_device_files(root: Path = Path("/")) -> list[Path]:
     """Return the device files of the TPU chips: /dev/accelN up to v4, /dev/vfio/N from v5 on.
 
-    Other machines have vfio devices too: they count only beside a PCI device of Google's.
+    Other machines have vfio devices too: they count only with a PCI device of Google.
 
     Args:
         root: the root of the file system.
@@ -26,14 +26,14 @@ def tpu_device_files(root: Path = Path("/")) -> list[Path]:
 
 
 def chips() -> int:
-    """The TPU chips of this machine; 0 where PJRT_DEVICE says that another device is to be used."""
+    """Return the number of TPU chips of this machine; 0 if PJRT_DEVICE names another device."""
     if os.environ.get("PJRT_DEVICE", "TPU") != "TPU":
         return 0
     return len(tpu_device_files())
 
 
 def gpu_device_files(root: Path = Path("/")) -> list[Path]:
-    """Return the device files that a GPU of NVIDIA's or AMD's has, and a GPU under WSL.
+    """Return the device files of NVIDIA and AMD GPUs, and of GPUs under WSL.
 
     Args:
         root: the root of the file system.

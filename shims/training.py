@@ -1,4 +1,4 @@
-"""The training step: its extent, mixed precision, clipping, recomputation, batches."""
+"""The training step: its scope, mixed precision, clipping, recomputation and batches."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _T = TypeVar("_T")
 
 
 def step() -> contextlib.AbstractContextManager[None]:
-    """What the body of one training step stands in: `with shims.step():`.
+    """Return the context for the body of one training step: `with shims.step():`.
 
-    On XLA it is `torch_xla.step()`: what is inside is compiled and run as one graph. Elsewhere it
-    does nothing. Read values (`loss.item()`) after it, not inside.
+    On XLA it is `torch_xla.step()`: the body is compiled and run as one graph. Elsewhere it does
+    nothing. Read values (`loss.item()`) after it, not inside.
     """
     return current().step()
 
 
 @contextlib.contextmanager
 def together(*, tells: bool) -> Iterator[None]:
-    """Run a block on all ranks that only one of them was to run, as `if rank == 0:` says.
+    """Run a block on all ranks although only one rank was to run it, as with `if rank == 0:`.
 
-    On XLA all ranks must run the same graphs. The ranks that do not tell compute the same and leave no
-    trace of it: they print nothing, and their random numbers (Python's, numpy's, torch's on the host and on
-    the device) go on as if they had not run the block.
+    On XLA all ranks must run the same graphs. The other ranks compute the same and leave no trace.
+    They print nothing, and their random numbers (Python's, numpy's, torch's on the host and on the
+    device) continue as if they had not run the block.
 
     Args:
-        tells: whether this is the rank that the block is for.
+        tells: whether this is the rank that prints.
     """
     if tells:
         try:
             yield
         finally:
-            # On XLA the seed of what is drawn next may be a part of a graph that has not run: here it
-            # becomes a number in all ranks, or their next graphs would differ.
+            # On XLA the seed of the next draw may be part of a pending graph. Here it becomes a
+            # number on all ranks; otherwise their next graphs would differ.
             backend = current()
             backend.set_device_rng_state(backend.device_rng_state())
         return
@@ -72,11 +72,11 @@ def together(*, tells: bool) -> Iterator[None]:
 def on_host(value: Any) -> Any:
     """Copy a tensor, or the tensors in nested lists, tuples, dicts and dataclasses, to the host.
 
-    On XLA what has been computed so far is run first, as one graph: all ranks must call this alike. What
-    holds tensors in another way comes back as it is, with its tensors computed.
+    On XLA the pending graph runs first, as one graph: all ranks must make this call alike. Other
+    objects that hold tensors are returned unchanged, with their tensors computed.
 
     Args:
-        value: for example what a model returns.
+        value: for example the output of a model.
     """
     if isinstance(value, torch.Tensor):
         return value.cpu()
@@ -91,7 +91,7 @@ def _leaf_on_host(leaf: Any) -> Any:
         return leaf
     copied = copy.copy(leaf)
     for field in dataclasses.fields(leaf):
-        if hasattr(leaf, field.name):  # also where the dataclass is frozen
+        if hasattr(leaf, field.name):  # also if the dataclass is frozen
             inner = tree_map(_leaf_on_host, getattr(leaf, field.name))
             object.__setattr__(copied, field.name, inner)
     return copied
@@ -100,37 +100,38 @@ def _leaf_on_host(leaf: Any) -> Any:
 def autocast(
     dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
 ) -> Any:
-    """Mixed precision: `torch.autocast` for this rank's device.
+    """Return the mixed-precision context of this rank's device: `torch.autocast`.
 
     Args:
-        dtype: None for torch.bfloat16, on every backend, so that all compute alike; torch.float16 for
-            float16 where the device has it, which is not XLA (`autocast_dtype`); torch.float32 for a
+        dtype: None for torch.bfloat16, on every backend, so that all compute alike; torch.float16
+            only on devices that have it, which excludes XLA (`autocast_dtype`); torch.float32 for a
             region that computes in float32 whatever its inputs are.
         enabled: False for a context that does nothing.
         cache_enabled: whether a weight is cast once in a region; None for torch's choice.
 
     Raises:
-        UnsupportedError: another type than these on XLA, which would compute in float32.
+        UnsupportedError: the dtype is none of these on XLA, which would compute in float32.
     """
     return current().autocast(dtype or torch.bfloat16, enabled, cache_enabled)
 
 
 def autocast_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which this rank's device computes what a CUDA script computes in `dtype`.
+    """Return the dtype in which this rank's device computes a CUDA script's `dtype`.
 
     Args:
-        dtype: torch.float16 is torch.bfloat16 on XLA, where it needs no gradient scaler; all else stays.
+        dtype: torch.float16 becomes torch.bfloat16 on XLA, which needs no gradient scaler; others stay.
     """
     return current().autocast_dtype(dtype)
 
 
 def grad_scaler(**options: Any) -> Any:
-    """A `torch.amp.GradScaler` for this rank's device.
+    """Return a `torch.amp.GradScaler` for this rank's device.
 
-    bfloat16 needs none: on XLA it scales nothing, and hands the state in a checkpoint through.
+    bfloat16 needs no scaling: on XLA the scaler does nothing, and passes on the state in a
+    checkpoint.
 
     Args:
-        **options: of torch.amp.GradScaler, such as `enabled` and `init_scale`.
+        **options: options of torch.amp.GradScaler, such as `enabled` and `init_scale`.
     """
     return current().grad_scaler(options)
 
@@ -143,16 +144,16 @@ def clip_grad_norm(
 ) -> torch.Tensor:
     """Scale gradients down to a total norm, in place: `torch.nn.utils.clip_grad_norm_`.
 
-    Call it after the backward, and after `scaler.unscale_(optimizer)` where there is a scaler.
+    Call it after the backward pass, and after `scaler.unscale_(optimizer)` if there is a scaler.
 
     Args:
         parameters: a module, or parameters.
-        max_norm: the largest norm to leave.
-        norm_type: of the norm; may be inf.
+        max_norm: the largest norm allowed.
+        norm_type: the order of the norm; may be inf.
         error_if_nonfinite: raise if the norm is NaN or infinite. On XLA this waits for the device.
 
     Returns:
-        The norm before, a tensor of no dimensions on the device.
+        The norm before scaling, a scalar tensor on the device.
     """
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.parameters()
@@ -162,7 +163,7 @@ def clip_grad_norm(
 def checkpoint_activations(
     function: Callable[..., Any], *args: Any, preserve_rng_state: bool = True
 ) -> Any:
-    """Run `function(*args)`, keeping none of its activations: the backward computes them again.
+    """Run `function(*args)` without keeping its activations; the backward pass recomputes them.
 
     Args:
         function: a module, or a function of tensors.
@@ -176,19 +177,19 @@ def checkpoint_activations(
 
 
 def synchronize() -> None:
-    """Wait until the device has done all that it was given: before reading a clock."""
+    """Wait until the device has finished all its work, for example before reading a clock."""
     current().synchronize()
 
 
 def memory(missing: int | None = None) -> MemoryUse:
-    """The memory of this rank's device: `.used`, `.peak` and `.limit`, in bytes.
+    """Return the memory of this rank's device: `.used`, `.peak` and `.limit`, in bytes.
 
     Args:
-        missing: what all three are where nobody counts, on the CPU and on XLA's CPU device; None to
-            raise there.
+        missing: the value of all three if memory is not counted, on the CPU and on XLA's CPU device;
+            None to raise there.
 
     Raises:
-        MemoryUnknownError: nobody counts here, and `missing` is None.
+        MemoryUnknownError: memory is not counted here, and `missing` is None.
     """
     try:
         return current().memory()
@@ -199,11 +200,11 @@ def memory(missing: int | None = None) -> MemoryUse:
 
 
 def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa: A001 - torch's name
-    """`torch.compile`, but on XLA the model as it is: there the whole step is compiled.
+    """Apply `torch.compile`; on XLA return the model unchanged, because the whole step is compiled.
 
     Args:
         model: a module or a function; None for a decorator, `@shims.compile(fullgraph=True)`.
-        **options: of torch.compile. XLA ignores them.
+        **options: options of torch.compile. XLA ignores them.
     """
     if model is None:
         return lambda function: current().compile(function, options)
@@ -211,12 +212,12 @@ def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:  # 
 
 
 def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in page-locked memory on CUDA, from where it can move asynchronously; else the tensor."""
+    """Return a copy in page-locked memory on CUDA, for asynchronous transfers; else the tensor."""
     return current().pin_memory(tensor)
 
 
 class DeviceLoader(Generic[_T]):
-    """A loader whose batches are on this rank's device; all else is that of the loader.
+    """Loader whose batches are on this rank's device; it otherwise behaves like the wrapped loader.
 
     Args:
         loader: a DataLoader, or any iterable of batches. Tensors in tuples, lists and dicts are
@@ -237,12 +238,12 @@ class DeviceLoader(Generic[_T]):
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":
-            # While it is being unpickled it has none yet.
+            # While being unpickled, it has no loader yet.
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let a DistributedSampler draw another order; without one this does nothing."""
+        """Set the epoch of a DistributedSampler; without one, do nothing."""
         for name in ("sampler", "batch_sampler"):
             set_epoch = getattr(getattr(self._loader, name, None), "set_epoch", None)
             if set_epoch is not None:
@@ -250,10 +251,10 @@ class DeviceLoader(Generic[_T]):
 
 
 def loader(loader: Iterable[_T]) -> DeviceLoader[_T]:
-    """Give the batches of a loader on this rank's device.
+    """Return a loader whose batches are on this rank's device.
 
-    It does not divide the data among the ranks: that is the DistributedSampler's part. On XLA it
-    warns where the last batch is shorter than the others, which compiles the step a second time.
+    It does not divide the data among the ranks: the DistributedSampler does. On XLA it warns if the
+    last batch is shorter than the others, which compiles the step a second time.
     """
     if current().name == "xla":
         _hint_at_short_batch(loader)

@@ -117,7 +117,7 @@ class TestFiles:
         command = [sys.executable, "-m", "shims", "--ranks", "9999", script]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert done.stderr == "shims: 9999 replicas asked for; 1 to 64\n"
+        assert done.stderr == "shims: 9999 replicas requested; 1 to 64\n"
 
     @pytest.mark.parametrize(
         ("content", "line", "said"),

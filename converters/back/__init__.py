@@ -1,1 +1,1 @@
-"""The parts of the way back from a Flax pytree to torch; `converters.reverse` has its functions."""
+"""Parts of the conversion from a Flax pytree back to torch; `converters.reverse` has its functions."""

@@ -1,4 +1,4 @@
-"""A torch tensor as a leaf that is made from the arrays of a pytree, so that it is written piece by piece."""
+"""Torch tensors as leaves made from the arrays of a pytree, so that they are written piece by piece."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from converters.mapping.leaves import Piece, PlannedLeaf
 def inverted(
     key: str, info: TensorInfo, leaves: Iterable[PlannedLeaf], infos: Mapping[str, TensorInfo]
 ) -> PlannedLeaf | None:
-    """The tensor as a leaf: its pieces are (parts of) arrays, by their paths.
+    """Return the tensor as a leaf, whose pieces are (parts of) arrays given by their paths.
 
     Args:
         key: the torch key; it is the leaf's path.
-        info: the tensor's shape, and the dtype in which it is wanted.
-        leaves: the arrays that have pieces of it.
-        infos: of every torch key that has a piece in one of them.
+        info: the tensor's shape, and the requested dtype.
+        leaves: the arrays with pieces of it.
+        infos: shape and dtype of every torch key with a piece in one of the arrays.
 
     Returns:
-        The leaf; None where it cannot be said so: an array whose join cannot be undone, parts that do not
-        follow one another.
+        The leaf; None if an array's join cannot be undone, or the parts are not contiguous.
     """
-    found: list[tuple[Part | None, Piece]] = []
+    pieces: list[tuple[Part | None, Piece]] = []
     for leaf in leaves:
         for index, piece in enumerate(leaf.pieces):
             if piece.key != key:
@@ -33,16 +32,16 @@ def inverted(
             inverse = _from_array(leaf, index, infos)
             if inverse is None:
                 return None
-            found.append((piece.part, inverse))
-    join = _join([part for part, _ in found], info)
+            pieces.append((piece.part, inverse))
+    join = _join([part for part, _ in pieces], info)
     if join is None:
         return None
-    found.sort(key=lambda one: one[0].start if one[0] else 0)
-    return PlannedLeaf(key, info, tuple(piece for _, piece in found), join)
+    pieces.sort(key=lambda item: item[0].start if item[0] else 0)
+    return PlannedLeaf(key, info, tuple(piece for _, piece in pieces), join)
 
 
 def _from_array(leaf: PlannedLeaf, index: int, infos: Mapping[str, TensorInfo]) -> Piece | None:
-    """One piece of an array, as a piece of the torch tensor."""
+    """Return a piece of an array as a piece of the torch tensor."""
     layout = leaf.pieces[index].layout.inverse
     if leaf.join == ALONE:
         return Piece(leaf.path, layout)
@@ -60,7 +59,7 @@ def _from_array(leaf: PlannedLeaf, index: int, infos: Mapping[str, TensorInfo]) 
 
 
 def _without_axis(shape: tuple[int, ...], axis: int) -> Layout | None:
-    """Without the axis, which is one long; None if there is no other."""
+    """Return the layout that removes an axis of size 1; None if it is the only axis."""
     if len(shape) < 2:
         return None
     if axis:
@@ -69,7 +68,7 @@ def _without_axis(shape: tuple[int, ...], axis: int) -> Layout | None:
 
 
 def _join(parts: list[Part | None], info: TensorInfo) -> Join | None:
-    """How the pieces make the tensor."""
+    """Return the join of the pieces into the tensor."""
     if len(parts) == 1 and parts[0] is None:
         return ALONE
     ordered = sorted((part for part in parts if part is not None), key=lambda part: part.start)

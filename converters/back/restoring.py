@@ -1,4 +1,4 @@
-"""The values of torch tensors from the arrays of a pytree, one tensor at a time."""
+"""Restoring of torch tensors from the arrays of a pytree, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from converters.back.inverted import inverted
 from converters.checkpoint.cast import FLOATING, cast
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import MisfitError
-from converters.kept import Kept, KeptKey, computed_name, undoable
+from converters.kept import Kept, KeptKey, computed_name, is_undoable
 from converters.layers.join import ALONE, SUM, ComputedBefore
-from converters.layers.reparametrized import Computed
+from converters.layers.reparametrized import ComputedWeight
 from converters.mapping.leaves import PlannedLeaf, keys_of
 from converters.output.units import leaves_of
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Origin(StrEnum):
-    """Where the values of a restored tensor come from."""
+    """Source of a restored tensor's values."""
 
     ARRAYS = "arrays"
     KEPT = "kept"
@@ -36,14 +36,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class RestoredRow:
-    """One key of the restored state dict.
+    """Key of the restored state dict.
 
     Attributes:
         key: its name, prefixes included.
         info: its shape and dtype.
-        origin: the arrays of the pytree, the file beside it, another key (tied), or an array that
-            was changed and does not say how it divides among its torch tensors.
-        note: what to know, or "".
+        origin: the arrays of the pytree, the file beside it, another key (tied), or a changed array
+            that does not determine its torch tensors.
+        note: a note for the user, or "".
     """
 
     key: str
@@ -53,15 +53,15 @@ class RestoredRow:
 
 
 class Restoring:
-    """All keys of a state dict, restored on demand.
+    """Keys of a state dict, restored on demand.
 
     Args:
-        kept: which keys there are, and what the arrays do not say.
+        kept: the keys, and the data that the arrays do not contain.
         arrays: the pytree.
-        original_dtype: whether arrays of another dtype than torch's are cast to it.
+        original_dtype: whether to cast arrays of another dtype back to torch's.
 
     Raises:
-        MisfitError: a tensor cannot be restored; all of them are named.
+        MisfitError: a tensor cannot be restored; the message names all of them.
     """
 
     def __init__(self, kept: Kept, arrays: Checkpoint, *, original_dtype: bool = False) -> None:
@@ -70,20 +70,20 @@ class Restoring:
         self._original_dtype = original_dtype
         self._infos = {key.key: key.info for key in kept.keys}
         self._made_of = keys_of(kept.leaves)
-        undetermined = [leaf for leaf in kept.leaves if not undoable(leaf, self._infos)]
+        undetermined = [leaf for leaf in kept.leaves if not is_undoable(leaf, self._infos)]
         self._undetermined = {leaf.path for leaf in undetermined}
         self._changed = {leaf.path for leaf in undetermined if not self._is_as_kept(leaf)}
         self.rows = self._rows()
 
     def read(self, key: KeptKey) -> Array:
-        """The tensor of one key, in the dtype that its row says."""
+        """Return the tensor of a key, in the dtype of its row."""
         return self._read(key.tied or key.key)
 
-    def leaves(self) -> list[Leaf]:
-        """Every key as a leaf to be written under its name in torch, piece by piece where it can be."""
+    def leaves(self) -> list[PytreeLeaf]:
+        """Return every key as a leaf with its torch name, written piece by piece if possible."""
         return [self._leaf(key, row) for key, row in zip(self._kept.keys, self.rows, strict=True)]
 
-    def _leaf(self, key: KeptKey, row: RestoredRow) -> Leaf:
+    def _leaf(self, key: KeptKey, row: RestoredRow) -> PytreeLeaf:
         owner = key.tied or key.key
         made_of = self._made_of.get(owner, [])
         settled = made_of and not any(leaf.path in self._undetermined for leaf in made_of)
@@ -92,7 +92,7 @@ class Restoring:
             if planned is not None:
                 (leaf,) = leaves_of([planned], self._arrays, cast=True)
                 return replace(leaf, path=row.key)
-        return Leaf(row.key, row.info, partial(self.read, key))
+        return PytreeLeaf(row.key, row.info, partial(self.read, key))
 
     def _read(self, key: str) -> Array:
         leaves = self._made_of.get(key, [])
@@ -114,12 +114,12 @@ class Restoring:
         return tensor
 
     def _pieces(self, leaf: PlannedLeaf) -> list[Array | None]:
-        """Of an array; None for those that are as the file beside has them."""
+        """Return the pieces of an array; None for each piece equal to the kept one."""
         if leaf.path in self._undetermined and leaf.path not in self._changed:
             return [None] * len(leaf.pieces)
         array = self._arrays.read(leaf.path)
         if leaf.path in self._changed:
-            # torch adds them up: all of it in the first makes the sum exact.
+            # torch adds them up: putting the whole sum in the first makes it exact.
             return [array, *(np.zeros_like(array) for _ in leaf.pieces[1:])]
         shapes = [piece.shape(self._infos[piece.key].shape) for piece in leaf.pieces]
         pieces = leaf.join.split(array, shapes)
@@ -127,29 +127,29 @@ class Restoring:
         return list(pieces)
 
     def _is_as_kept(self, leaf: PlannedLeaf) -> bool:
-        """Whether the array is still what the kept tensors give."""
+        """Whether the array is still the result of the kept tensors."""
         tensors = self._kept.tensors
         if any(piece.key not in tensors for piece in leaf.pieces):
             return False
         array = self._arrays.read(leaf.path)
-        if isinstance(leaf.join, Computed | ComputedBefore):
+        if isinstance(leaf.join, ComputedWeight | ComputedBefore):
             written = tensors.get(computed_name(leaf.path))
             return written is not None and _same(cast_to(written, array.dtype), array)
         exact = leaf.read(lambda key: tensors[key])
-        # A cast may have been made before the join or after it.
+        # A cast may have been applied before or after the join.
         before = leaf.join.apply(
             [cast_to(piece.take(tensors[piece.key]), array.dtype) for piece in leaf.pieces]
         )
         return _same(cast_to(exact, array.dtype), array) or _same(before, array)
 
     def _dtype(self, key: str) -> str:
-        """The dtype in which a key is given."""
+        """Return the dtype of a key's tensor."""
         original = self._infos[key].dtype
         leaves = self._made_of.get(key, [])
-        found = {self._arrays.infos[leaf.path].dtype for leaf in leaves}
-        if self._original_dtype or len(found) != 1 or key in self._kept.tensors:
+        dtypes = {self._arrays.infos[leaf.path].dtype for leaf in leaves}
+        if self._original_dtype or len(dtypes) != 1 or key in self._kept.tensors:
             return original
-        return found.pop()
+        return dtypes.pop()
 
     def _rows(self) -> tuple[RestoredRow, ...]:
         problems: list[str] = []
@@ -190,8 +190,8 @@ class Restoring:
             problems.append(f"{key}: the arrays hold only a part of it")
         original, dtypes = self._infos[key].dtype, self._array_dtypes(leaves)
         if dtypes != {original} and origin is not Origin.KEPT:
-            given = self._dtype(key)
-            as_what = "given in" if given == original else "not"
+            dtype = self._dtype(key)
+            as_what = "given in" if dtype == original else "not"
             cast = ", ".join(sorted(dtypes - {original}))
             notes.append(f"the values are those of {cast}, {as_what} the original {original}")
         return origin, "; ".join(notes)
@@ -208,7 +208,7 @@ class Restoring:
 
 
 def cast_to(array: Array, wanted: np.dtype[Any]) -> Array:
-    """The array in this dtype, rounded as a conversion rounds it; itself if it has it already."""
+    """Return the array in this dtype, rounded like a conversion; the array itself if it already has it."""
     if array.dtype == wanted:
         return array
     done = cast(array, wanted.name) if wanted.name in FLOATING else array
@@ -223,14 +223,14 @@ def _divided(key: str, changed: list[PlannedLeaf]) -> str:
     return f"zero: {paths}, the sum with it, is all in {changed[0].pieces[0].key}"
 
 
-def _same(one: Array, other: Array) -> bool:
-    """Bit for bit."""
-    return one.shape == other.shape and (
-        np.ascontiguousarray(one).reshape(-1).view(np.uint8).tobytes()
+def _same(first: Array, other: Array) -> bool:
+    """Whether two arrays are bitwise equal."""
+    return first.shape == other.shape and (
+        np.ascontiguousarray(first).reshape(-1).view(np.uint8).tobytes()
         == np.ascontiguousarray(other).reshape(-1).view(np.uint8).tobytes()
     )
 
 
 def total(rows: tuple[RestoredRow, ...]) -> Mapping[str, int]:
-    """Origin → number of rows, every origin named."""
+    """Return origin → number of rows, for every origin."""
     return {origin.value: sum(1 for row in rows if row.origin is origin) for origin in Origin}

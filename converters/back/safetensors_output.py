@@ -1,4 +1,4 @@
-"""A safetensors file whose header keeps the order in which its tensors are given."""
+"""Writer of safetensors files whose header keeps the given order of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from converters.atomic import atomic_write
 from converters.checkpoint.dtypes import SAFETENSORS_CODES
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import UnsupportedDtypeError
 from converters.output.layouts import FileLayoutBuilder
@@ -20,8 +20,8 @@ from converters.safetensors_header import safetensors_header
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One tensor to write: its key, its shape and dtype, and how to get it."""
+class TensorEntry:
+    """Tensor to write: its key, its shape and dtype, and a function that reads it."""
 
     key: str
     info: TensorInfo
@@ -30,12 +30,12 @@ class Entry:
 
 def write_safetensors(
     path: Path,
-    entries: Sequence[Entry],
+    entries: Sequence[TensorEntry],
     metadata: Mapping[str, str],
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write small tensors, atomically; the header names them in the order in which they are given.
+    """Write small tensors atomically; the header lists them in the given order.
 
     Raises:
         OutputError: the output exists and may not be overwritten, or the disk refuses.
@@ -45,8 +45,8 @@ def write_safetensors(
         file.writelines(_stretches(entries, metadata))
 
 
-def safetensors_bytes(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """What such a file holds.
+def safetensors_bytes(entries: Sequence[TensorEntry], metadata: Mapping[str, str]) -> bytes:
+    """Return the content of such a file.
 
     Raises:
         UnsupportedDtypeError: safetensors lacks an element type.
@@ -55,7 +55,7 @@ def safetensors_bytes(entries: Sequence[Entry], metadata: Mapping[str, str]) -> 
 
 
 def _stretches(
-    entries: Sequence[Entry], metadata: Mapping[str, str]
+    entries: Sequence[TensorEntry], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
     start, ordered = _start({entry.key: entry.info for entry in entries}, metadata)
     by_key = {entry.key: entry for entry in entries}
@@ -64,15 +64,19 @@ def _stretches(
         entry = by_key[key]
         array = entry.read()
         if array.shape != entry.info.shape or array.dtype.name != entry.info.dtype:
-            # The header is written already: a file that contradicts it must not be completed.
+            # The header is already written: a file that contradicts it must not be completed.
             raise RuntimeError(f"{key}: announced {entry.info}, got {array.shape} {array.dtype}")
         yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def write_leaves(
-    path: Path, leaves: Sequence[Leaf], metadata: Mapping[str, str], *, overwrite: bool = False
+    path: Path,
+    leaves: Sequence[PytreeLeaf],
+    metadata: Mapping[str, str],
+    *,
+    overwrite: bool = False,
 ) -> None:
-    """The same for large ones: in slabs, on all cores, in bounded memory.
+    """Write large tensors: in slabs, on all cores, in bounded memory.
 
     Raises:
         OutputError: the output exists and may not be overwritten, or the disk refuses.
@@ -83,12 +87,12 @@ def write_leaves(
     builder = FileLayoutBuilder()
     builder.add(start)
     for key in ordered:
-        builder.placed(by_key[key], [builder.place(0, by_key[key].info.nbytes)])
-    write_layout(path, builder.built(), overwrite=overwrite)
+        builder.add_leaf(by_key[key], [builder.reserve(0, by_key[key].info.nbytes)])
+    write_layout(path, builder.layout(), overwrite=overwrite)
 
 
 def _start(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:
-    """What comes before the tensors, and the order in which they follow."""
+    """Return the bytes before the tensors, and the order of the tensors."""
     for key, info in infos.items():
         if info.dtype not in SAFETENSORS_CODES:
             raise UnsupportedDtypeError(

@@ -1,4 +1,4 @@
-"""Which torch keys an array gives, where no file lies beside the pytree: the module says it."""
+"""Torch keys of each array of a pytree without a file beside it, determined from the module."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def from_module(
     where: str,
     example: Example = None,
 ) -> Kept:
-    """What the way back needs, from the torch module that the arrays belong to.
+    """Return the data for the way back, from the torch module that the arrays belong to.
 
-    linen or nnx is told by the top level (`params`), and by which of both fits. The bare tree below
-    `params` is understood too, and repeated blocks that are stacked along axis 0 or 1. Other names are
-    fitted as for `--target` (`converters.target`).
+    The top level (`params`), and the better fit of both, determine whether the arrays are linen's
+    or nnx's. The bare tree below `params` is accepted too, and so are repeated blocks stacked along
+    axis 0 or 1. Other names are fitted as for `--target` (`converters.target`).
 
     Args:
         model: the module, on any device.
         arrays: path → shape and dtype of the pytree.
         where: the pytree's name, for messages.
-        example: the shapes of the model's inputs, as for the conversion.
+        example: the shapes of the model's inputs, as in the conversion.
 
     Raises:
-        MisfitError: arrays are missing, are not wanted or have another shape, or the module has
-            layers that are not known; all of them are in the message's `misfits`.
+        MisfitError: arrays are missing, extra or of another shape, or the module has unknown
+            layers; all of them are in `misfits`.
     """
     candidates = [_candidate(model, arrays, api, bare, example) for api, bare in _forms(arrays)]
     for kept, refused in candidates:
         if not refused and not misfits_of(kept, arrays):
             return kept
     for kept, refused in candidates:
-        for axis in (0, 1):  # blocks that are stacked
+        for axis in (0, 1):  # stacked blocks
             leaves, families, _ = scan_leaves(kept.leaves, axis)
             stacked = retarget(kept, leaves)
             if families and not refused and not misfits_of(stacked, arrays):
@@ -60,7 +60,7 @@ def from_module(
     misfits = refused + misfits_of(kept, arrays)
     try:
         return _fitted(model, arrays, example)
-    except MisfitError as error:  # names that are nobody's: the shorter list says more
+    except MisfitError as error:  # names of neither API: report the shorter list
         misfits = min(misfits, [*refused, *error.misfits], key=len)
     raise MisfitError(
         f"{where} is not the pytree of the model",
@@ -72,11 +72,11 @@ def from_module(
 def from_mapping(
     model: Any, arrays: Mapping[str, TensorInfo], where: str, mapping: Path | str
 ) -> Kept:
-    """The same, where a mapping file says which array each key became.
+    """Return the same data if a mapping file maps keys to arrays.
 
     Raises:
-        MappingFileError: it does not speak of the module's keys.
-        MisfitError: the arrays are not those that it names.
+        MappingFileError: the file does not mention the module's keys.
+        MisfitError: the arrays differ from those in the file.
     """
     file = load_mapping(mapping)
     infos = {
@@ -98,7 +98,7 @@ def from_mapping(
 
 
 def misfits_of(kept: Kept, arrays: Mapping[str, TensorInfo]) -> list[str]:
-    """What is missing, extra or of another shape, one line each."""
+    """Return the missing, extra and misshaped arrays, one line each."""
     wanted = {leaf.path: leaf.info.shape for leaf in kept.leaves}
     lines = [
         f"{path} is missing"
@@ -111,7 +111,7 @@ def misfits_of(kept: Kept, arrays: Mapping[str, TensorInfo]) -> list[str]:
 
 
 def _forms(arrays: Mapping[str, TensorInfo]) -> list[tuple[Api, bool]]:
-    """The forms to try, the likeliest first."""
+    """Return the forms to try, the likeliest first."""
     collections = {path.partition("/")[0] for path in arrays}
     linen: list[tuple[Api, bool]] = [("linen", False)]
     bare: list[tuple[Api, bool]] = [("nnx", False), ("linen", True)]
@@ -129,10 +129,10 @@ def _candidate(
 
 
 def _fitted(model: Any, arrays: Mapping[str, TensorInfo], example: Example) -> Kept:
-    """For the names of another Flax model.
+    """Return the data for names of another Flax model.
 
     Raises:
-        MisfitError: they do not fit.
+        MisfitError: the names do not fit.
     """
     plan, slots = _plan(model, "linen", example)
     fitted = fit_plan(plan, arrays).plan
@@ -144,7 +144,8 @@ def _fitted(model: Any, arrays: Mapping[str, TensorInfo], example: Example) -> K
 
 def _plan(model: Any, api: Api, example: Example) -> tuple[Plan, Mapping[str, Slot]]:
     slots = read_slots(model, api, example=example)
-    # A dtype for each key: the arrays' own, found later; the plan only needs them to agree.
+    # The dtype of each key is that of its array, determined later; the plan only needs them to
+    # agree.
     infos = {
         key: TensorInfo(slots[key].shape, "float32")
         for key in model.state_dict()

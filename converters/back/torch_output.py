@@ -1,4 +1,4 @@
-"""Numpy arrays as torch tensors, and a state dict in the file of `torch.save`."""
+"""Conversion of numpy arrays to torch tensors, and of a state dict to a file of `torch.save`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from converters.installing import missing_error
 
 Array = np.ndarray[Any, Any]
 
-# Types that numpy has only through ml_dtypes go through the bits.
+# Types that numpy has only through ml_dtypes are converted by their bits.
 _BITS = {"bfloat16": np.uint16}
 
 
 def to_tensor(array: Array) -> Any:
-    """The same values and bits as a torch tensor that owns its memory.
+    """Return a torch tensor with the same values and bits, which owns its memory.
 
     Raises:
         MissingDependencyError: torch is not installed.
     """
     torch = _torch()
     name = array.dtype.name
-    # order="C" and copy: torch refuses negative strides and warns of read-only memory.
+    # order="C" and a copy: torch refuses negative strides and warns of read-only memory.
     owned = np.array(array, order="C", copy=True)
     if name.startswith("float8"):
         return torch.from_numpy(owned.view(np.uint8)).view(getattr(torch, name))
@@ -35,7 +35,7 @@ def to_tensor(array: Array) -> Any:
 
 
 def save(path: Path, value: Mapping[str, Any], *, overwrite: bool = False) -> None:
-    """`torch.save` of plain values, atomically.
+    """Call `torch.save` on plain values, atomically.
 
     Raises:
         OutputError: the output exists and may not be overwritten, or the disk refuses.

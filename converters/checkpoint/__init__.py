@@ -1,10 +1,11 @@
-"""Checkpoints on disk: torch's, read lazily and without running code; what a Flax pytree is made of."""
+"""Checkpoints on disk: torch checkpoints, read lazily without running code, and the arrays of a Flax
+pytree."""
 
 from converters.checkpoint.cast import cast, nonfinite, overflows
 from converters.checkpoint.lazy import LazyTensor
 from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.prefixes import Cleaned, clean
-from converters.checkpoint.pytree import Format, Leaf, Pytree, flatten, nest
+from converters.checkpoint.pytree import Format, Pytree, PytreeLeaf, flatten, nest
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.checkpoint.state_dict import StateDict
 
@@ -13,8 +14,8 @@ __all__ = [
     "Cleaned",
     "Format",
     "LazyTensor",
-    "Leaf",
     "Pytree",
+    "PytreeLeaf",
     "StateDict",
     "TensorInfo",
     "cast",

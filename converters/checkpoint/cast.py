@@ -1,4 +1,4 @@
-"""Changing the element type of an array, correctly rounded; and counting what is not finite in it."""
+"""Casts of an array's element type with correct rounding, and counts of non-finite values."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ import numpy as np
 from converters.checkpoint.dtypes import EXTENDED, is_known, numpy_dtype
 from converters.errors import CastError
 
-_CHUNK = 1 << 20  # elements that are worked on at once
+_CHUNK = 1 << 20  # elements per block
 FLOATING = frozenset({"float16", "float32", "float64"}) | EXTENDED
 Array = np.ndarray[Any, Any]
 
 
 def cast(array: Array, dtype: str) -> Array:
-    """The array with another floating-point type, rounded to nearest, ties to even.
+    """Return the array with another floating-point type, rounded to nearest, ties to even.
 
-    Integers, bools and complex numbers are left as they are: counters, masks and positions are not
-    to be rounded. What the type cannot hold becomes infinite (NaN in types without infinities);
-    `overflows` counts it. An array that has the type already is given back itself.
+    Integers, bools and complex numbers are unchanged, because counters, masks and positions must
+    not be rounded. Values that the type cannot represent become infinite (NaN in types without
+    infinities); `overflows` counts them. An array that already has the type is returned itself.
 
     Args:
-        array: of any shape, also of ml_dtypes' types.
+        array: an array of any shape, including ml_dtypes' types.
         dtype: "float32", "bfloat16", "float8_e4m3fn", …
 
     Raises:
-        CastError: the type is not a floating-point one.
+        CastError: the type is not a floating-point type.
     """
     require_floating(dtype)
     source = array.dtype.name
     if source not in FLOATING or source == dtype:
         return array
     target = numpy_dtype(dtype, "the array")
-    made = np.empty(array.shape, target)
-    # ml_dtypes rounds a float64 to float32 first; a second rounding may then go the wrong way.
+    result = np.empty(array.shape, target)
+    # ml_dtypes first rounds a float64 to float32; a second rounding may then go the wrong way.
     twice = source == "float64" and dtype in EXTENDED
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        for place in _places(array.shape):
+        for place in _blocks(array.shape):
             part = array[place]
-            made[place] = (_rounded_to_odd(part) if twice else part).astype(target)
-    return made
+            result[place] = (_rounded_to_odd(part) if twice else part).astype(target)
+    return result
 
 
 def require_floating(dtype: str) -> None:
-    """Nothing can be cast to another type.
+    """Check that the type is a floating-point type, the only kind to cast to.
 
     Raises:
-        CastError: the type is not a floating-point one.
+        CastError: the type is not a floating-point type.
     """
     if dtype not in FLOATING:
         problem = "is not a floating-point type" if is_known(dtype) else "is not an element type"
@@ -56,24 +56,24 @@ def require_floating(dtype: str) -> None:
 
 
 def overflows(before: Array, after: Array) -> int:
-    """How many finite numbers are no longer finite after a cast."""
+    """Return the number of finite values that are not finite after a cast."""
     if before.dtype == after.dtype or before.dtype.name not in FLOATING:
         return 0
     return sum(
         int(np.count_nonzero(np.isfinite(before[place]) & ~np.isfinite(after[place])))
-        for place in _places(before.shape)
+        for place in _blocks(before.shape)
     )
 
 
 def nonfinite(array: Array) -> tuple[int, int]:
-    """How many elements are NaN, and how many are infinite; a complex number with either counts.
+    """Return the number of NaN elements and of infinite elements. A complex number with either counts.
 
-    It takes a few MB beside the array, whatever its size.
+    It needs a few MB in addition to the array, whatever its size.
     """
     if array.dtype.name not in FLOATING and array.dtype.kind != "c":
         return 0, 0
     nans = infinite = 0
-    for place in _places(array.shape):
+    for place in _blocks(array.shape):
         part = array[place]
         if not np.all(np.isfinite(part)):
             missing = int(np.count_nonzero(np.isnan(part)))
@@ -82,8 +82,8 @@ def nonfinite(array: Array) -> tuple[int, int]:
     return nans, infinite
 
 
-def _places(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Slices that cover an array of this shape, each of few elements."""
+def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield slices that cover an array of this shape in small blocks."""
     size = 1
     for side in reversed(shape):
         size *= side
@@ -93,7 +93,7 @@ def _places(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
     inner = size // shape[0]
     if inner > _CHUNK:
         for row in range(shape[0]):
-            for rest in _places(shape[1:]):
+            for rest in _blocks(shape[1:]):
                 yield (slice(row, row + 1), *rest)
         return
     step = max(1, _CHUNK // inner)
@@ -102,9 +102,9 @@ def _places(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 
 def _rounded_to_odd(values: Array) -> Array:
-    """float64 as float32: cut off, the last bit set where something was lost.
+    """Return float64 values as float32, truncated, with the last bit set if the truncation lost something.
 
-    Rounding that to a type of fewer bits gives what rounding the float64 would give (Boldo and
+    Rounding the result to a type with fewer bits gives the same as rounding the float64 (Boldo and
     Melquiond, "When double rounding is odd", 2005).
     """
     near = values.astype(np.float32)
@@ -112,6 +112,6 @@ def _rounded_to_odd(values: Array) -> Array:
     bits = np.atleast_1d(near.view(np.uint32) if near.ndim else near.reshape(1).view(np.uint32))
     finite = np.isfinite(values)
     beyond = np.atleast_1d(finite & (np.abs(back) > np.abs(values)))
-    bits = bits - beyond  # one step towards zero; from infinity to the largest number
+    bits = bits - beyond  # one step towards zero; infinity becomes the largest number
     lost = np.atleast_1d(finite & (back != values))
     return (bits | lost).astype(np.uint32).view(np.float32).reshape(values.shape)

@@ -1,7 +1,8 @@
 """Element types: numpy's names, safetensors' codes, and torch tensors as numpy arrays.
 
-A dtype is named as numpy and ml_dtypes name it ("float32", "bfloat16", "float8_e4m3fn", "bool").
-Numpy has no bfloat16 or float8 of its own, so those go through an unsigned view of their bits.
+A dtype has the name used by numpy and ml_dtypes ("float32", "bfloat16", "float8_e4m3fn", "bool").
+Numpy itself has no bfloat16 or float8, so those are converted through an unsigned view of their
+bits.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 
 from converters.errors import MissingDependencyError, UnsupportedDtypeError
 
-# https://github.com/huggingface/safetensors (safetensors/src/tensor.rs, enum Dtype). Its types of
-# less than one byte are left out: numpy cannot address them.
+# https://github.com/huggingface/safetensors (safetensors/src/tensor.rs, enum Dtype). Types smaller
+# than one byte are omitted: numpy cannot address them.
 SAFETENSORS_CODES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -52,15 +53,15 @@ _NATIVE = (frozenset(SAFETENSORS_CODES) | {"complex128"}) - EXTENDED
 
 
 def is_known(name: str) -> bool:
-    """Whether numpy, with ml_dtypes, has a type of this name."""
+    """Whether numpy with ml_dtypes has a type of this name."""
     return name in _NATIVE or name in EXTENDED
 
 
 def numpy_dtype(name: str, where: str) -> np.dtype[Any]:
-    """Numpy's dtype of this name.
+    """Return numpy's dtype of this name.
 
     Raises:
-        UnsupportedDtypeError: not even ml_dtypes has such a type; `where` names the tensor.
+        UnsupportedDtypeError: neither numpy nor ml_dtypes has such a type; `where` names the tensor.
         MissingDependencyError: the type needs ml_dtypes, which is not installed.
     """
     if name in _NATIVE:
@@ -92,12 +93,12 @@ def _extended(name: str) -> np.dtype[Any]:
 
 
 def torch_dtype_name(tensor: Any) -> str:
-    """The name of a torch tensor's element type ("torch.bfloat16" → "bfloat16")."""
+    """Return the name of a torch tensor's element type ("torch.bfloat16" → "bfloat16")."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def torch_to_numpy(tensor: Any, where: str) -> np.ndarray[Any, Any]:
-    """A dense tensor as a numpy array of the same shape and bits, sharing memory if it can.
+    """Return a dense tensor as a numpy array with the same shape and bits, sharing memory if possible.
 
     Raises:
         UnsupportedDtypeError: its element type has no numpy form; `where` names the tensor.

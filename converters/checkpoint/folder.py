@@ -1,4 +1,4 @@
-"""Which file of a folder is the checkpoint; and where none is, what the folder holds instead."""
+"""Search of a folder for its checkpoint; without one, a description of its other files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX
-from converters.checkpoint.place import FarPlace, Place, file_names
+from converters.checkpoint.source import RemoteSource, Source, file_names
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
-# In the order of preference of transformers' from_pretrained; then diffusers'.
+# In the order of preference of transformers' from_pretrained, then of diffusers.
 FOLDER_NAMES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -28,7 +28,7 @@ _ADAPTER = re.compile(
 )
 _PARALLEL = re.compile(r"consolidated\.(\d\d)\.pth")
 _SHOWN = 5
-# What people have in such folders instead: (the end of a name, what it is, what to do).
+# Common other files in such folders: (end of the name, description, remedy).
 _OTHERS = (
     (".incomplete", "a download that has not ended", "download it again"),
     (".gguf", "GGUF (llama.cpp's, most often quantized)", "take the checkpoint it was made from"),
@@ -45,12 +45,12 @@ _OTHERS = (
 )
 
 
-def file_in_folder(folder: Place) -> Place:
-    """The checkpoint of a folder: under its Hugging Face name, or the only one that there is.
+def file_in_folder(folder: Source) -> Source:
+    """Return the checkpoint of a folder: the file with a Hugging Face name, or the only candidate.
 
     Raises:
-        CheckpointNotFoundError: there is none, or several.
-        CheckpointDamagedError: shards whose index is lacking.
+        CheckpointNotFoundError: there is no checkpoint, or several.
+        CheckpointDamagedError: there are shards without their index.
     """
     for name in FOLDER_NAMES:
         if (folder / name).is_file():
@@ -65,20 +65,20 @@ def file_in_folder(folder: Place) -> Place:
     indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
     for choice in (names, indices):
         if len(choice) == 1:
-            _require_whole(folder, choice[0])
+            _require_index(folder, choice[0])
             return folder / choice[0]
-    if not files and isinstance(folder, FarPlace):
+    if not files and isinstance(folder, RemoteSource):
         folder.require_there()
     for name in names:
-        _require_whole(folder, name)
-    found, hint = _instead(folder, files, names)
+        _require_index(folder, name)
+    description, hint = _describe_contents(folder, files, names)
     raise CheckpointNotFoundError(
-        f"{folder} holds no checkpoint under a known name ({found})", hint
+        f"{folder} holds no checkpoint under a known name ({description})", hint
     )
 
 
-def _require_whole(folder: Place, name: str) -> None:
-    """A shard without its index is not the checkpoint of its folder."""
+def _require_index(folder: Source, name: str) -> None:
+    """Refuse a shard without its index, which is not the folder's complete checkpoint."""
     shard = _SHARD.search(name)
     if shard and int(shard[2]) > 1:
         raise CheckpointDamagedError(
@@ -87,26 +87,26 @@ def _require_whole(folder: Place, name: str) -> None:
         )
 
 
-def only_a_part(source: str, keys: Iterable[str]) -> list[str]:
-    """What to know of a checkpoint that is not the whole of a model, for the user."""
-    said = []
+def partial_checkpoint_notes(source: str, keys: Iterable[str]) -> list[str]:
+    """Return notes for the user about a checkpoint that is only a part of a model."""
+    notes = []
     shard = _SHARD.search(source)
     if shard and int(shard[2]) > 1:
-        said.append(f"this is one of {int(shard[2])} shards: the other keys are not in it")
+        notes.append(f"this is one of {int(shard[2])} shards: the other keys are not in it")
     adapter = next((key for key in keys if _ADAPTER.search(key)), None)
     if adapter is not None:
-        said.append(
+        notes.append(
             f"{adapter} is an adapter's (LoRA's kind): what it adds to its model's weights is in none of "
             "them; merge it first (PEFT: merge_and_unload), else it is converted as it is, beside them"
         )
-    return said
+    return notes
 
 
-def require_alone(path: Place) -> None:
-    """A file is not one of several that hold parts of the same arrays.
+def require_alone(path: Source) -> None:
+    """Refuse a file that is one of several with parts of the same arrays.
 
     Raises:
-        CheckpointDamagedError: it is.
+        CheckpointDamagedError: the file is such a part.
     """
     part = _PARALLEL.fullmatch(path.name)
     if part is None:
@@ -119,21 +119,27 @@ def require_alone(path: Place) -> None:
         )
 
 
-def _instead(folder: Place, files: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
-    """What a folder holds instead of a checkpoint, and what to do."""
+def _describe_contents(
+    folder: Source, files: Sequence[str], names: Sequence[str]
+) -> tuple[str, str]:
+    """Describe the contents of a folder without a checkpoint, and a remedy."""
     for end, what, hint in _OTHERS:
         of_kind = [name for name in files if name.endswith(end)]
         if of_kind:
             return f"{of_kind[0]}: {what}", hint
     if names:
         return f"it has {', '.join(names[:_SHOWN])}", "name the checkpoint file itself"
-    below = [] if isinstance(folder, FarPlace) else _folders_with_one(folder)
-    if below:
-        return f"its folders {', '.join(below[:_SHOWN])} do", "name one of them"
+    subfolders = [] if isinstance(folder, RemoteSource) else _folders_with_checkpoint(folder)
+    if subfolders:
+        return f"its folders {', '.join(subfolders[:_SHOWN])} do", "name one of them"
     return f"looked for {', '.join(FOLDER_NAMES)}", "name the checkpoint file itself"
 
 
-def _folders_with_one(folder: Path) -> list[str]:
-    """The folders in it that hold a checkpoint under a known name, as those of a Trainer's run."""
-    below = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    return [name for name in below if any((folder / name / one).is_file() for one in FOLDER_NAMES)]
+def _folders_with_checkpoint(folder: Path) -> list[str]:
+    """Return the subfolders that hold a checkpoint under a known name, such as those of a Trainer's run."""
+    subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    return [
+        name
+        for name in subfolders
+        if any((folder / name / file_name).is_file() for file_name in FOLDER_NAMES)
+    ]

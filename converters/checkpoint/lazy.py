@@ -1,4 +1,4 @@
-"""Tensors that are somewhere in a file, and a state dict made of them."""
+"""Lazy tensors of a file, and a state dict of lazy tensors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.place import Window
 from converters.checkpoint.reader import Checkpoint, TensorInfo, require_names
+from converters.checkpoint.source import Window
 
 
 class LazyTensor(ABC):
-    """One tensor of a file, not loaded.
+    """Tensor of a file that is not loaded.
 
     Attributes:
         info: its shape and dtype.
@@ -27,40 +27,41 @@ class LazyTensor(ABC):
 
     @abstractmethod
     def read(self) -> np.ndarray[Any, Any]:
-        """Its values; may be a read-only view of the mapped file, and not contiguous.
+        """Return its values, possibly a read-only, non-contiguous view of the mapped file.
 
         Raises:
-            CheckpointDamagedError: what should be there is not.
+            CheckpointDamagedError: the data is missing.
         """
 
     def window(self) -> Window | None:
-        """The tensor, to be read in parts; None: only as a whole, or parts cost no more."""
+        """Return the tensor for reading in parts; None if parts are impossible or cost no less than
+        the whole."""
         return None
 
     def prepare(self) -> None:  # noqa: B027 (what lies on a disk needs none)
-        """Begin to read it; `read` will be asked for once for each time that this is called."""
+        """Begin to read it. Each call is followed by one `read`."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give the memory back that reading took."""
+        """Release the memory taken by the read."""
 
     @property
     def identity(self) -> Hashable:
-        """What equals that of another tensor exactly if both are the same bytes; None: unknown."""
+        """Return a value that is equal for tensors with the same stored bytes; None if unknown."""
         return None
 
 
 class TensorsCheckpoint(Checkpoint):
-    """A state dict of lazy tensors.
+    """State dict of lazy tensors.
 
     Args:
-        source: what to call it in messages.
+        source: the name of the checkpoint in messages.
         tensors: key → tensor.
-        others: key → what it is, of entries that are no tensors.
-        found: where in a training checkpoint it was.
-        training: gives the rest of the training checkpoint; called when that is asked for.
-        modules: of a whole module: those that it is made of, by path.
-        options: what the training run was told.
+        others: key → description of an entry that is not a tensor.
+        entry: the dotted path of the state dict in a training checkpoint.
+        training: returns the rest of the training checkpoint, on demand.
+        modules: path → module, if the file holds a whole module.
+        options: the options of the training run.
         unbuilt: the classes of objects in the file that were neither built nor needed.
 
     Raises:
@@ -73,13 +74,13 @@ class TensorsCheckpoint(Checkpoint):
         tensors: Mapping[str, LazyTensor],
         *,
         others: Mapping[str, str] | None = None,
-        found: str = "",
+        entry: str = "",
         training: Callable[[], Mapping[str, Any]] | None = None,
         modules: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         unbuilt: Sequence[str] = (),
     ) -> None:
-        require_names(source, (*tensors, *(others or ()), found, *(modules or ())))
+        require_names(source, (*tensors, *(others or ()), entry, *(modules or ())))
         self.modules = MappingProxyType(dict(modules or {}))
         self.options = MappingProxyType(dict(options or {}))
         self.unbuilt = tuple(unbuilt)
@@ -88,15 +89,15 @@ class TensorsCheckpoint(Checkpoint):
         self.infos = {key: tensor.info for key, tensor in tensors.items()}
         self.others = MappingProxyType(dict(others or {}))
         self.shared = shared_keys({key: tensor.identity for key, tensor in tensors.items()})
-        self.found = found
+        self.entry = entry
         self._rest = training
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key."""
+        """Return the tensor of this key."""
         return self._tensors[key].read()
 
     def window(self, key: str) -> Window | None:
-        """The tensor of this key, to be read in parts."""
+        """Return the tensor of this key for reading in parts."""
         return self._tensors[key].window()
 
     def prepare(self, key: str) -> None:
@@ -104,17 +105,17 @@ class TensorsCheckpoint(Checkpoint):
         self._tensors[key].prepare()
 
     def release(self, key: str) -> None:
-        """Give the memory back that reading this tensor took."""
+        """Release the memory taken by reading this tensor."""
         self._tensors[key].release()
 
     @cached_property
     def training(self) -> Mapping[str, Any]:
-        """The rest of the training checkpoint."""
+        """Return the rest of the training checkpoint."""
         return MappingProxyType(dict(self._rest() if self._rest else {}))
 
 
 def shared_keys(identities: Mapping[str, Hashable]) -> tuple[tuple[str, ...], ...]:
-    """The keys whose identities are equal, and not None, in groups of two or more."""
+    """Return groups of two or more keys whose identities are equal and not None."""
     groups: dict[Hashable, list[str]] = defaultdict(list)
     for key, identity in identities.items():
         if identity is not None:

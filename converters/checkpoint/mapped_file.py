@@ -1,4 +1,4 @@
-"""A file of which every part can be viewed or copied, without reading the rest."""
+"""Files whose parts can be viewed or copied without reading the rest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.place import ByteFile, FarPlace, Place
 from converters.checkpoint.reader import COPY_AGAIN, read_start
+from converters.checkpoint.source import ByteFile, RemoteSource, Source
 from converters.errors import CheckpointDamagedError
 
 _PAGE = mmap.PAGESIZE
@@ -21,21 +21,21 @@ _SMALL = 1 << 16  # bytes
 _MOST_AT_ONCE = 1 << 30  # one system call copies 2 GiB at most
 
 
-def open_file(place: Place) -> ByteFile:
-    """The file there.
+def open_file(source: Source) -> ByteFile:
+    """Open the file of a source.
 
     Raises:
-        CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: empty, unreadable, not a regular file.
+        CheckpointNotFoundError: the source does not exist.
+        CheckpointDamagedError: the file is empty, unreadable or not a regular file.
     """
-    if isinstance(place, FarPlace):
-        read_start(place, 1)
-        return place.open()
-    return MappedFile(place)
+    if isinstance(source, RemoteSource):
+        read_start(source, 1)
+        return source.open()
+    return MappedFile(source)
 
 
 class MappedFile(ByteFile):
-    """A regular file, mapped when its first tensor is viewed.
+    """Regular file, mapped when its first tensor is viewed.
 
     Pages of a mapped file count as memory of the process until they are released.
 
@@ -44,8 +44,8 @@ class MappedFile(ByteFile):
         size: its length in bytes when it was opened.
 
     Raises:
-        CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: empty, unreadable, not a regular file.
+        CheckpointNotFoundError: the file does not exist.
+        CheckpointDamagedError: the file is empty, unreadable or not a regular file.
     """
 
     path: Path
@@ -61,19 +61,19 @@ class MappedFile(ByteFile):
         self._finalizer = weakref.finalize(self, os.close, self._kept)
 
     def rest(self) -> None:
-        """Hold no open file until the next read; a checkpoint may have thousands of files.
+        """Close the file until the next read; a checkpoint may have thousands of files.
 
-        To be called by the thread that opened it, before others read.
+        Call it in the thread that opened the file, before others read.
         """
         self._kept = None
         self._map = None
         self._finalizer()
 
     def copy(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`, which belong to the caller.
+        """Return a copy of the bytes from `start` to `end`.
 
         Raises:
-            CheckpointDamagedError: the file ends before.
+            CheckpointDamagedError: the file is shorter.
         """
         if end - start > _SMALL or not 0 <= start <= end <= self.size:
             return self._copied(start, end).tobytes()
@@ -88,19 +88,19 @@ class MappedFile(ByteFile):
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
     ) -> np.ndarray[Any, Any]:
-        """A read-only array whose first element is at `start`: a view of the mapped file.
+        """Return a read-only array whose first element is at `start`: a view of the mapped file.
 
-        Where an element's address would not be a multiple of its size (legacy files put storages
-        anywhere) it is a copy, since not all code can take such arrays.
+        If an element's address is not a multiple of its size (legacy files put storages anywhere),
+        the result is a copy, since not all code supports such arrays.
 
         Args:
             start: bytes from the start of the file.
-            dtype: of the elements.
-            shape: of the array.
+            dtype: the element type.
+            shape: the shape of the array.
             strides: in bytes, none negative; None: contiguous.
 
         Raises:
-            CheckpointDamagedError: it would reach beyond the end of the file.
+            CheckpointDamagedError: the array reaches beyond the end of the file.
         """
         length = extent(shape, dtype.itemsize, strides)
         if start < 0 or start + length > self.size:
@@ -109,29 +109,29 @@ class MappedFile(ByteFile):
             return np.zeros(shape, dtype)
         if start % dtype.alignment:
             held = self._copied(start, start + length)
-            found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, held.data, 0, strides)
-            found.flags.writeable = False
-            return found
+            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, held.data, 0, strides)
+            array.flags.writeable = False
+            return array
         return np.ndarray(shape, dtype, self.mapped(), start, strides)
 
     def release(self, start: int, end: int) -> None:
-        """Give the pages between `start` and `end` back; views of them stay good and read anew."""
+        """Release the pages between `start` and `end`; views of them stay valid and read again."""
         held = self._map
         if held is None or end <= start:
             return
         first = start // _PAGE * _PAGE
         held.madvise(mmap.MADV_DONTNEED, first, min(end, self.size) - first)
-        self._map = None  # it is closed with the last view
+        self._map = None  # closed with the last view
 
     def beginnings(self) -> Iterator[mmap.mmap]:
-        """The whole of it."""
+        """Yield the complete file."""
         yield self.mapped()
 
     def mapped(self) -> mmap.mmap:
-        """The whole file as bytes that are read when used; never touch them beyond `size`.
+        """Return the complete file as mapped bytes; never read them beyond `size`.
 
         Raises:
-            CheckpointDamagedError: it was cut off since it was opened.
+            CheckpointDamagedError: the file was truncated after it was opened.
         """
         held = self._map
         if held is None:
@@ -161,7 +161,7 @@ class MappedFile(ByteFile):
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """A descriptor of the file: the kept one, or one that no other thread has."""
+        """Yield a descriptor of the file: the kept one, or one that no other thread has."""
         if self._kept is not None:
             yield self._kept
             return
@@ -197,7 +197,7 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None = None) -> int:
-    """Number of bytes from the first byte of an array to its last; strides are in bytes."""
+    """Return the number of bytes from the first to the last byte of an array; strides are in bytes."""
     if 0 in shape:
         return 0
     if strides is None:

@@ -1,4 +1,4 @@
-"""Finding out what a path holds, by its content, and opening it."""
+"""Detection of a checkpoint's format by content, and its opening."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX, ShardedCheckpoint
 from converters.checkpoint.formats.torch_file import PICKLE_MAGIC, open_torch_file
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import Place, is_folder, is_there, size_of
 from converters.checkpoint.quantized import require_not_quantized
 from converters.checkpoint.reader import Checkpoint, read_start
+from converters.checkpoint.source import Source, is_folder, size_of, source_exists
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
 from converters.errors import CheckpointDamagedError, NotAStateDictError
 
-_PICKLES = (".pkl", ".pickle")  # those of protocol 0 begin with anything
-_SETTINGS = "config.json"  # of a Hugging Face folder
+_PICKLES = (".pkl", ".pickle")  # pickles of protocol 0 can begin with anything
+_SETTINGS = "config.json"  # in a Hugging Face folder
 _LENGTH_BYTES = 8  # a safetensors file begins with the length of its header
 _TAR_MAGIC = slice(257, 262), b"ustar"
 _FOREIGN = {
@@ -34,24 +34,24 @@ _FOREIGN = {
 }
 
 
-def open_checkpoint(path: Place, key: str | None = None, *, as_stored: bool = False) -> Checkpoint:
-    """Open a torch checkpoint; no tensor is loaded yet.
+def open_checkpoint(path: Source, key: str | None = None, *, as_stored: bool = False) -> Checkpoint:
+    """Open a torch checkpoint without loading a tensor.
 
     Args:
         path: a `.safetensors` file, a file of `torch.save` (also of a whole module), of torch.jit or
             torch.export, a pickle of tensors or arrays, an `.npz`, a `*.index.json` with its shards beside
             it, a folder with one of these under its Hugging Face name, or a folder of
             torch.distributed.checkpoint.
-        key: the entry that holds the weights, in a training checkpoint: names joined by dots, "."
-            for the whole. None: the only one that there is.
-        as_stored: also where it looks quantized: its numbers are wanted as they are.
+        key: the entry of a training checkpoint that holds the weights: names joined by dots, "."
+            for the whole. None for the only entry.
+        as_stored: also open a checkpoint that looks quantized, with its numbers unchanged.
 
     Raises:
-        CheckpointNotFoundError: nothing is there, or a folder without a checkpoint.
-        CheckpointDamagedError: empty, truncated, unreadable or of an unknown format.
-        CheckpointHoldsCodeError: a pickle that names what has an effect when it is called; nothing
-            of it was executed.
-        NotAStateDictError: it holds something else than a state dict, or several.
+        CheckpointNotFoundError: the path does not exist, or is a folder without a checkpoint.
+        CheckpointDamagedError: the file is empty, truncated, unreadable or of an unknown format.
+        CheckpointHoldsCodeError: the file is a pickle that names code with an effect; nothing
+            was executed.
+        NotAStateDictError: it holds no state dict, or several.
         UnsupportedDtypeError: it looks quantized, or has an element type without a numpy form.
     """
     with _without_collector():
@@ -63,7 +63,7 @@ def open_checkpoint(path: Place, key: str | None = None, *, as_stored: bool = Fa
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Half of the time of opening a million tensors would go to looking for garbage among them."""
+    """Pause the garbage collector, which takes half of the time of opening a million tensors."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -73,9 +73,9 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _opened(path: Place, key: str | None) -> Checkpoint:
+def _opened(path: Source, key: str | None) -> Checkpoint:
     if is_folder(path):
-        if is_there(path / METADATA):
+        if source_exists(path / METADATA):
             return open_distributed(path, key)
         return _opened(file_in_folder(path), key)
     if path.name.endswith(INDEX_SUFFIX):
@@ -98,20 +98,20 @@ def _opened(path: Place, key: str | None) -> Checkpoint:
     return checkpoint
 
 
-def _may_be_safetensors(path: Place, start: bytes) -> bool:
-    """Whether the first bytes are a header length that fits: 0x80 may begin one, too."""
+def _may_be_safetensors(path: Source, start: bytes) -> bool:
+    """Whether the first bytes are a header length that fits: a pickle's 0x80 may begin one, too."""
     return 8 + int.from_bytes(start, "little") <= size_of(path)
 
 
-def _is_npz(path: Place, start: bytes) -> bool:
-    """Whether the first member is an array; the archive itself may yet be damaged."""
+def _is_npz(path: Source, start: bytes) -> bool:
+    """Whether the first member is an array; the archive itself may still be damaged."""
     if not start.startswith(ZIP_MAGIC):
         return False
     length = int.from_bytes(start[26:28], "little")
     return path.suffix == ".npz" or start[30 : 30 + length].endswith(ARRAY_SUFFIX.encode())
 
 
-def _require_native(path: Place, start: bytes) -> None:
+def _require_native(path: Source, start: bytes) -> None:
     place, magic = _TAR_MAGIC
     forms = [form for mark, form in _FOREIGN.items() if start.startswith(mark)]
     if start[place] == magic:
@@ -131,7 +131,7 @@ def _require_native(path: Place, start: bytes) -> None:
 
 
 def _is_text(start: bytes) -> bool:
-    """Whether these first bytes are nothing but text: a pickle has others, and so has a header's length."""
+    """Whether the first bytes are text: those of a pickle or a header's length are not."""
     # The last character may be cut in two.
     text = start.decode("utf-8", "replace").removesuffix("\ufffd")
     return len(start) >= _LENGTH_BYTES and all(

@@ -1,9 +1,10 @@
-"""The prefixes that wrappers put into the keys of a state dict, and how to do without them.
+"""Removal of the prefixes that wrappers add to the keys of a state dict.
 
     module._orig_mod.layer.0._fsdp_wrapped_module.weight  →  layer.0.weight
 
-A wrapper's own name, which no module of a user's has (`_orig_mod`), goes wherever it stands. `module.` and
-`model.` may be names of the model's own: with the model's keys at hand they go where the keys fit better so.
+A wrapper's own name, which no user's module has (`_orig_mod`), is removed everywhere. `module.` and
+`model.` may be names of the model. If the model's keys are known, they are removed where the keys
+then fit better.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 from converters.errors import DuplicateKeyError
 
-# torch.compile, FSDP (today's and the first), activation checkpointing, Lightning Fabric, torch_xla's FSDP.
+# torch.compile, FSDP (current and first version), activation checkpointing, Lightning Fabric,
+# torch_xla's FSDP.
 ANYWHERE = frozenset(
     {
         "_orig_mod",
@@ -24,11 +26,11 @@ ANYWHERE = frozenset(
         "_xla_checkpoint_wrapped_module",
     }
 )
-# DataParallel, DistributedDataParallel, AveragedModel and DeepSpeed; then names of attributes of the
-# modules that training frameworks (Lightning's) train.
+# DataParallel, DistributedDataParallel, AveragedModel and DeepSpeed; then the attributes for the
+# model in modules of training frameworks (Lightning).
 _PARALLEL = "module"
 _LEADING = frozenset({_PARALLEL, "model", "net", "network"})
-_COUNTERS = frozenset({"n_averaged"})  # what AveragedModel has beside its module
+_COUNTERS = frozenset({"n_averaged"})  # AveragedModel's entries beside its module
 _MOST_LEADING = 4
 
 
@@ -38,7 +40,7 @@ class Cleaned:
 
     Attributes:
         names: original key → clean key, in the original order; every key is there.
-        removed: the prefixes that went ("module.", "_orig_mod."), in the order in which they were met.
+        removed: the removed prefixes ("module.", "_orig_mod."), in order of appearance.
     """
 
     names: Mapping[str, str]
@@ -46,15 +48,15 @@ class Cleaned:
 
 
 def clean(keys: Iterable[str], wanted: Collection[str] | None = None) -> Cleaned:
-    """Take the prefixes of wrappers off.
+    """Remove the prefixes of wrappers.
 
     Args:
-        keys: of the state dict.
-        wanted: the keys of the model that they are for; None if that is not known: then `module.`
-            goes if all keys begin with it, and names that may be the model's own stay.
+        keys: the keys of the state dict.
+        wanted: the keys of the model; None if unknown: then `module.` is removed if all keys
+            begin with it, and names that may belong to the model stay.
 
     Raises:
-        DuplicateKeyError: two keys would be one.
+        DuplicateKeyError: two keys would become equal.
     """
     originals = list(keys)
     known = frozenset(wanted or ())
@@ -69,24 +71,26 @@ def clean(keys: Iterable[str], wanted: Collection[str] | None = None) -> Cleaned
 
 
 def _without_wrappers(key: str) -> str:
-    if "._" not in key and not key.startswith("_"):  # the marks all begin so; most keys end here
+    if "._" not in key and not key.startswith(
+        "_"
+    ):  # all marks begin this way, so most keys return here
         return key
     return ".".join(step for step in key.split(".") if step not in ANYWHERE) or key
 
 
 def _without_common(names: Mapping[str, str]) -> dict[str, str]:
-    """Without `module.`, as long as every key begins with it."""
-    made = dict(names)
+    """Remove `module.` as long as every key begins with it."""
+    stripped = dict(names)
     prefix = f"{_PARALLEL}."
     while True:
-        concerned = {key: name for key, name in made.items() if name not in _COUNTERS}
+        concerned = {key: name for key, name in stripped.items() if name not in _COUNTERS}
         if not concerned or not all(name.startswith(prefix) for name in concerned.values()):
-            return made
-        made |= {key: name.removeprefix(prefix) for key, name in concerned.items()}
+            return stripped
+        stripped |= {key: name.removeprefix(prefix) for key, name in concerned.items()}
 
 
 def _without_leading(names: Mapping[str, str], wanted: Collection[str]) -> dict[str, str]:
-    """Without the leading names of which the most keys then fit; of two as good, the shorter."""
+    """Remove the leading names so that the most keys fit; in a tie, use the shorter prefix."""
     best = dict(names)
     fitting = sum(name in wanted for name in names.values())
     chains = {chain for name in names.values() for chain in _chains(name)}
@@ -101,7 +105,7 @@ def _without_leading(names: Mapping[str, str], wanted: Collection[str]) -> dict[
 
 
 def _chains(name: str) -> list[str]:
-    """What a key begins with that may be wrappers': "model.", "model.module."."""
+    """Return the prefixes of a key that may belong to wrappers: "model.", "model.module."."""
     chains = []
     chain = ""
     for step in name.split(".")[:-1][:_MOST_LEADING]:
@@ -113,7 +117,7 @@ def _chains(name: str) -> list[str]:
 
 
 def _without_inner(name: str, wanted: Collection[str]) -> str:
-    """Without `module` inside of a key (DDP around a part of the model), if the key fits then."""
+    """Remove `module` inside a key (DDP around a part of the model), if the key then fits."""
     if name in wanted:
         return name
     steps = name.split(".")
@@ -133,7 +137,7 @@ def _require_distinct(names: Mapping[str, str]) -> None:
 
 
 def removed_from(names: Mapping[str, str]) -> tuple[str, ...]:
-    """The steps that are in an original key and not in what became of it, each once."""
+    """Return the parts of the original keys that are missing in the new keys, each once."""
     removed: dict[str, None] = {}
     for key, name in names.items():
         if key == name:

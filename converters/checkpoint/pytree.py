@@ -1,4 +1,4 @@
-"""Flax pytrees: nested dicts of arrays, and the arrays of one that is still to be written.
+"""Flax pytrees: nested dicts of arrays, and the arrays of a pytree that is not written yet.
 
 The paths begin with the collection: `params/encoder/layer_0/…/kernel`, `batch_stats/bn/mean`.
 """
@@ -18,32 +18,32 @@ Pytree = dict[str, Any]  # nested dicts of arrays, e.g. {"params": {"dense": {"k
 
 
 class Sliceable(Protocol):
-    """An array, or what gives parts of one on demand."""
+    """Array, or an object that returns parts of an array on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sides."""
+        """Shape of the array."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its element type."""
+        """Element type."""
 
     def __getitem__(self, box: tuple[slice, ...], /) -> np.ndarray[Any, Any]:
-        """The part in this box."""
+        """Return the part in this box."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A stretch of a leaf's bytes.
+    """Contiguous range of a leaf's bytes.
 
     Attributes:
-        start: its first byte in the leaf.
-        shape: of the array that has these bytes in row-major order. Its elements are the leaf's, its sides
-            need not be: axes that only the leaf's shape joins are apart here, so that no copy is made.
-        open: gives the array, or what gives its parts.
-        release: lets go of what `open` mapped into memory.
-        prepare: begins to read what `open` will want; called once before it. Units with the same one
-            share what it reads. None: there is nothing to begin.
+        start: the first byte within the leaf.
+        shape: the shape of the array with these bytes in row-major order. The elements are the leaf's.
+            Axes that only the leaf's shape merges may be separate here, which avoids a copy.
+        open: returns the array, or an object that returns its parts.
+        release: releases the memory that `open` mapped.
+        prepare: begins to read the data for `open`; called once before it. Units with the same
+            function share the data. None if there is nothing to begin.
     """
 
     start: int
@@ -54,21 +54,23 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """One array of a pytree.
+class PytreeLeaf:
+    """Array of a pytree.
 
     Attributes:
-        path: `/`-joined.
+        path: the `/`-joined path.
         info: its shape and dtype.
-        read: gives it, whole.
-        units: gives the stretches of it that can be read one after the other; None: `read` is used.
-        open: gives what has its parts on demand; None: `read` is used.
-        parts: gives what has these parts on demand, and begins to read them; None: `open` is used.
-        apart: whether this part can be read by itself, and all parts so for no more than the whole; None: no.
-        lavish: whether much more would be read of a far file for this part than it has; None: not known.
-        release: lets go of what reading it mapped into memory.
-        prepare: begins to read it; called once before each time that it is read or opened.
-        cast: whether what is read may have another dtype, and is to be cast.
+        read: returns the complete array.
+        units: returns the ranges that can be read one after the other; None to use `read`.
+        open: returns an object with its parts on demand; None to use `read`.
+        parts: like `open`, for these parts only, whose read begins; None to use `open`.
+        is_separable: whether this part can be read separately, with all parts costing no more than the
+            whole; None for no.
+        overreads: whether reading this part of a remote file reads much more than the part; None if
+            unknown.
+        release: releases the memory that the read mapped.
+        prepare: begins to read it; called once before each read or open.
+        cast: whether the data may have another dtype and must be cast.
     """
 
     path: str
@@ -77,20 +79,20 @@ class Leaf:
     units: Callable[[], tuple[Unit, ...]] | None = None
     open: Callable[[], Sliceable] | None = None
     parts: Callable[[Sequence[tuple[slice, ...]]], Sliceable] | None = None
-    apart: Callable[[tuple[slice, ...]], bool] | None = None
-    lavish: Callable[[tuple[slice, ...]], bool] | None = None
+    is_separable: Callable[[tuple[slice, ...]], bool] | None = None
+    overreads: Callable[[tuple[slice, ...]], bool] | None = None
     release: Callable[[], None] | None = None
     prepare: Callable[[], None] | None = None
     cast: bool = False
 
     @property
     def box(self) -> tuple[slice, ...]:
-        """All of it, as a part."""
+        """The complete array as a part."""
         return tuple(slice(0, side) for side in self.info.shape)
 
 
 def nest(arrays: Iterable[tuple[str, Any]]) -> Pytree:
-    """Nested dicts from `/`-joined paths."""
+    """Return nested dicts for `/`-joined paths."""
     tree: Pytree = {}
     for path, array in arrays:
         *folders, name = path.split("/")
@@ -102,7 +104,7 @@ def nest(arrays: Iterable[tuple[str, Any]]) -> Pytree:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`/`-joined paths from nested dicts: the inverse of `nest`."""
+    """Return `/`-joined paths for nested dicts: the inverse of `nest`."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{prefix}{name}"
@@ -111,7 +113,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def with_positions(tree: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The tree with numbers for keys that are digits: positions of lists, in nnx's names."""
+    """Return the tree with numbers for digit keys: positions of lists in nnx."""
     return {
         _position(name): with_positions(node) if isinstance(node, Mapping) else node
         for name, node in tree.items()

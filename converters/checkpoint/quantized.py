@@ -1,4 +1,4 @@
-"""Quantized weights are refused: their numbers mean nothing without the code that unpacks them."""
+"""Refusal of quantized weights, whose numbers mean nothing without the code that unpacks them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import UnsupportedDtypeError
 
-# What each scheme adds to a module's keys.
+# Suffixes that each scheme adds to a module's keys.
 _MARKS = {
     ".quant_state.bitsandbytes__": "bitsandbytes, 4 bit",
     ".SCB": "bitsandbytes, 8 bit",
@@ -19,7 +19,7 @@ _MARKS = {
     "_weight_qdata": "torchao",
     ":qdata": "torchao",  # until 0.14
 }
-# What stands beside numbers of few bits: (the end of their key, of the other key, the scheme).
+# Companions of weights with few bits: (end of the weight's key, of the companion's key, scheme).
 _SCALES = (
     (".weight", ".weight_scale_inv", "FP8 with scales of blocks"),
     (".weight", ".weight_scale_2", "NVFP4 of ModelOpt"),
@@ -31,31 +31,31 @@ _SCALES = (
     (".B", ".s", "GPTQ for Marlin"),
 )
 _FEW_BITS = ("int8", "uint8", "float8_")
-_PACKED = ("int32",)  # of Marlin
-_MATRIX = 2  # axes
+_PACKED = ("int32",)  # for Marlin
+_MATRIX = 2  # number of axes
 
 
 def require_not_quantized(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint in whose keys, or the types of its weights, a quantization scheme shows.
+    """Refuse a checkpoint whose keys or weight types show a quantization scheme.
 
-    Float8 weights without scales are no such case: they are numbers as they are.
+    Float8 weights without scales are not refused: they are ordinary numbers.
 
     Raises:
-        UnsupportedDtypeError: one shows; the message names it.
+        UnsupportedDtypeError: the checkpoint is quantized; the message names the scheme.
     """
-    found = quantized_by(checkpoint)
-    if found:
+    scheme = quantized_by(checkpoint)
+    if scheme:
         raise UnsupportedDtypeError(
-            f"{checkpoint.source} is quantized ({found}), so its weights are not plain numbers",
+            f"{checkpoint.source} is quantized ({scheme}), so its weights are not plain numbers",
             "convert the checkpoint that it was quantized from, or dequantize it first; to keep "
             "the stored numbers, use `migrate weights --as-stored`",
         )
 
 
 def quantized_by(checkpoint: Checkpoint) -> str:
-    """The scheme that shows in a checkpoint, and a key in which it does; "" where none shows."""
-    found = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
-    return f"{found[1]}: {found[0][:160]}" if found else ""
+    """Return the quantization scheme of a checkpoint with a key that shows it, or ""."""
+    match = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
+    return f"{match[1]}: {match[0][:160]}" if match else ""
 
 
 def _marked(keys: Iterable[str]) -> tuple[str, str] | None:
@@ -67,14 +67,14 @@ def _marked(keys: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _scaled(infos: Mapping[str, TensorInfo]) -> tuple[str, str] | None:
-    """A weight of few bits, with what its scales say of the scheme, if there are any."""
+    """Return a weight of few bits, and the scheme that its scales show."""
     for key, info in infos.items():
         if not info.dtype.startswith((*_FEW_BITS, *_PACKED)):
             continue
         for numbers, beside, scheme in _SCALES:
             if key.endswith(numbers) and key.removesuffix(numbers) + beside in infos:
                 return key, scheme
-        whole = info.dtype in ("int8", "uint8") and len(info.shape) >= _MATRIX
-        if whole and key.rpartition(".")[2] == "weight":
+        is_integer_matrix = info.dtype in ("int8", "uint8") and len(info.shape) >= _MATRIX
+        if is_integer_matrix and key.rpartition(".")[2] == "weight":
             return key, f"a weight of {info.dtype}"
     return None

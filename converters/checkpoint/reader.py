@@ -1,4 +1,4 @@
-"""What every checkpoint reader offers: names and shapes at once, each tensor on demand."""
+"""Interface of checkpoint readers: names and shapes at once, each tensor on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import FarPlace, Place, Window
+from converters.checkpoint.source import RemoteSource, Source, Window
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 COPY_AGAIN = "copy or download it again and compare its size with the original's"
@@ -41,32 +41,32 @@ class TensorInfo:
 
 
 class Checkpoint(ABC):
-    """A torch state dict on disk (or in memory).
+    """Torch state dict on disk or in memory.
 
     Attributes:
-        source: what to call it in messages: the path as the user gave it.
+        source: the name in messages: the path as the user gave it.
         infos: shape and dtype of every tensor, in the checkpoint's order; nothing is loaded.
-        others: what stands beside the tensors and is none (a counter, `_extra_state`): key → what it
-            is, in a few words.
-        shared: groups of keys that are one tensor in the file, each in the order of `infos`.
-        found: where in a training checkpoint the state dict was ("model", "ema.state_dict"); "" for
-            a plain state dict.
+        others: entries that are not tensors (a counter, `_extra_state`): key → short
+            description.
+        shared: groups of keys that share a tensor in the file, each in the order of `infos`.
+        entry: the path of the state dict in a training checkpoint ("model", "ema.state_dict"); ""
+            for a plain state dict.
         training: the rest of the training checkpoint, in plain containers: an optimizer's state
             dict, counters. Its tensors are `LazyTensor`s, its objects records.
-        modules: of a file that holds a whole `nn.Module`: path → what it says of the module there
+        modules: path → recorded module, if the file holds a whole `nn.Module`
             (`converters.checkpoint.inert.modules.RecordedModule`).
-        options: what the training run was told (an `argparse.Namespace`, a config), in plain values:
-            name of the entry → its contents.
+        options: the options of the training run (an `argparse.Namespace`, a config) as plain values,
+            by entry name.
         unbuilt: classes of objects in the file that were neither built nor needed.
-        keys_in_order: whether the keys are in the order in which the module registers its tensors, as
-            `torch.save` keeps it; safetensors, an index and torch.distributed.checkpoint sort them.
+        keys_in_order: whether the keys are in the module's registration order, as `torch.save` keeps
+            it; safetensors, an index and torch.distributed.checkpoint sort them.
     """
 
     source: str
     infos: Mapping[str, TensorInfo]
     others: Mapping[str, str] = MappingProxyType({})
     shared: tuple[tuple[str, ...], ...] = ()
-    found: str = ""
+    entry: str = ""
     modules: Mapping[str, Any] = MappingProxyType({})
     options: Mapping[str, Any] = MappingProxyType({})
     unbuilt: tuple[str, ...] = ()
@@ -74,36 +74,38 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key, bit for bit.
+        """Return the tensor of this key, bit for bit.
 
-        It may be a read-only view of the mapped file, and not contiguous. Its pages stay in memory,
-        once touched, until `release(key)`.
+        The result may be a read-only view of the mapped file, and not contiguous. Its pages, once
+        touched, stay in memory until `release(key)`.
         """
 
     def window(self, key: str) -> Window | None:
-        """The tensor of this key, to be read in parts; None: only as a whole, or parts cost no more."""
+        """Return the tensor of this key for reading in parts; None if parts save nothing."""
         return None
 
     def prepare(self, key: str) -> None:  # noqa: B027 (what lies on a disk needs none)
-        """Begin to read a tensor that `read` will be asked for, once for each time that this is called."""
+        """Begin to read a tensor. Each call is followed by one `read`."""
 
     def release(self, key: str) -> None:  # noqa: B027 (what holds no pages has nothing to do)
-        """Give the memory back that reading this tensor took; views of it stay good."""
+        """Release the memory taken by reading this tensor; views of it stay valid."""
 
     @property
     def training(self) -> Mapping[str, Any]:
-        """The rest of the training checkpoint; see the class."""
+        """Rest of the training checkpoint; see the class."""
         return MappingProxyType({})
 
 
-def read_start(path: Place, size: int) -> bytes:
-    """The first `size` bytes of a regular, non-empty, readable file.
+def read_start(path: Source, size: int) -> bytes:
+    """Return the first `size` bytes of a regular, non-empty, readable file.
 
     Raises:
-        CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: a pipe or device, empty, not readable, or a Git LFS pointer.
+        CheckpointNotFoundError: the file does not exist.
+        CheckpointDamagedError: the file is a pipe or device, empty, unreadable, or a Git LFS pointer.
     """
-    start = _far_start(path, size) if isinstance(path, FarPlace) else _local_start(path, size)
+    start = (
+        _remote_start(path, size) if isinstance(path, RemoteSource) else _local_start(path, size)
+    )
     if not start:
         raise CheckpointDamagedError(f"{path} is empty", COPY_AGAIN)
     if start.startswith(b"version https://git-lfs.github.com/spec/"):
@@ -113,13 +115,14 @@ def read_start(path: Place, size: int) -> bytes:
     return start[:size]
 
 
-def _far_start(place: FarPlace, size: int) -> bytes:
-    file = place.open()
+def _remote_start(source: RemoteSource, size: int) -> bytes:
+    file = source.open()
     return file.copy(0, min(max(size, 64), file.size))
 
 
 def _local_start(path: Path, size: int) -> bytes:
-    # os.path answers no where pathlib raises: a name too long, a folder that may not be entered.
+    # os.path returns False where pathlib raises: for a name that is too long, or a folder without
+    # permission.
     if not os.path.exists(path):
         raise CheckpointNotFoundError(f"{path} does not exist", "check the path")
     if not path.is_file():
@@ -134,10 +137,10 @@ def _local_start(path: Path, size: int) -> bytes:
 
 
 def require_names(source: object, keys: Iterable[str]) -> None:
-    """Every key can be printed and written: no control characters, no halves of characters.
+    """Check that every key can be printed and written: no control characters, no surrogates.
 
     Raises:
-        CheckpointDamagedError: one cannot.
+        CheckpointDamagedError: a key cannot be printed.
     """
     for key in keys:
         if not key.isprintable():
@@ -147,17 +150,17 @@ def require_names(source: object, keys: Iterable[str]) -> None:
 
 
 def is_shape(value: object) -> bool:
-    """Whether this is a tuple or list of sides that an array can have."""
+    """Whether the value is a tuple or list of valid array sides."""
     if not is_steps(value):
         return False
     size = 1
     for side in value:
-        size *= side or 1  # NumPy counts so, to know that no product of sides overflows
+        size *= side or 1  # NumPy computes this way to ensure that no product of sides overflows
     return size < _MOST_ELEMENTS
 
 
 def is_steps(value: object) -> TypeGuard[tuple[int, ...] | list[int]]:
-    """Whether these are numbers, none negative, for as many sides as an array can have."""
+    """Whether the values are non-negative numbers, for at most the maximum number of axes."""
     return (
         isinstance(value, tuple | list)
         and len(value) <= MOST_DIMENSIONS

@@ -1,4 +1,4 @@
-"""A checkpoint under other keys: without the prefixes that wrappers put before them."""
+"""Checkpoint under other keys: without the prefixes of wrappers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.place import Window
 from converters.checkpoint.reader import Checkpoint
+from converters.checkpoint.source import Window
 
 
 class Renamed(Checkpoint):
-    """The same tensors under other keys.
+    """Checkpoint with the same tensors under other keys.
 
     Args:
         inner: the checkpoint.
-        names: its key → the key here; every key is there, and no two are the same.
+        names: the inner key → the new key, for every key; the new keys are distinct.
 
     Attributes:
-        stored: key here → its key in the checkpoint.
+        stored: the new key → the inner key.
     """
 
     def __init__(self, inner: Checkpoint, names: Mapping[str, str]) -> None:
@@ -29,18 +29,18 @@ class Renamed(Checkpoint):
         self.infos = {names[key]: info for key, info in inner.infos.items()}
         self.others = inner.others
         self.shared = tuple(tuple(names[key] for key in group) for group in inner.shared)
-        self.found = inner.found
+        self.entry = inner.entry
         self.modules = inner.modules
         self.options = inner.options
         self.unbuilt = inner.unbuilt
         self.keys_in_order = inner.keys_in_order
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key, bit for bit."""
+        """Return the tensor of this key, bit for bit."""
         return self._inner.read(self.stored[key])
 
     def window(self, key: str) -> Window | None:
-        """The tensor of this key, to be read in parts."""
+        """Return the tensor of this key for reading in parts."""
         return self._inner.window(self.stored[key])
 
     def prepare(self, key: str) -> None:
@@ -48,10 +48,10 @@ class Renamed(Checkpoint):
         self._inner.prepare(self.stored[key])
 
     def release(self, key: str) -> None:
-        """Give the memory back that reading this tensor took."""
+        """Release the memory taken by reading this tensor."""
         self._inner.release(self.stored[key])
 
     @property
     def training(self) -> Mapping[str, Any]:
-        """The rest of the training checkpoint."""
+        """Rest of the training checkpoint."""
         return self._inner.training

@@ -1,4 +1,4 @@
-"""A state dict that is in memory already."""
+"""State dict in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from converters.errors import NotAStateDictError
 
 
 class StateDict(Checkpoint):
-    """A torch state dict in memory; what is no tensor in it is in `others`.
+    """Torch state dict in memory; entries that are not tensors are in `others`.
 
     Raises:
-        NotAStateDictError: a tensor of it is not a plain dense one, named by a string; or what is
-            in it are no tensors.
+        NotAStateDictError: a tensor is not plain and dense, or not named by a string; or there are
+            no tensors.
     """
 
     def __init__(self, source: str, tensors: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class StateDict(Checkpoint):
         self.shared = shared_keys({key: _identity(tensor) for key, tensor in self._tensors.items()})
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key; it shares memory with the tensor where that is contiguous."""
+        """Return the tensor of this key. It shares memory with a contiguous tensor."""
         return torch_to_numpy(self._tensors[key], f"{self.source}: {key}")
 
 

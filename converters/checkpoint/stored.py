@@ -1,4 +1,4 @@
-"""Tensors as torch stores them: a run of bytes, and the offset, shape and strides of each tensor in it."""
+"""Tensors as torch stores them: a storage, and the offset, shape and strides of each tensor in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.lazy import LazyTensor
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import ByteFile, Window
 from converters.checkpoint.reader import TensorInfo, is_shape, is_steps
+from converters.checkpoint.source import ByteFile, Window
 from converters.checkpoint.zip_archive import Member, ZipArchive
 
-# A tensor that repeats its storage (`expand`) may claim any size with a few bytes of file.
+# A tensor that repeats its storage (`expand`) can claim any size with a few bytes of file.
 _MOST_EXPANSION = 64
 _SMALL = 1 << 24  # bytes
 
@@ -25,7 +25,7 @@ class Span(ABC):
     """Bytes of a storage.
 
     Attributes:
-        nbytes: how many there are.
+        nbytes: the number of bytes.
     """
 
     nbytes: int
@@ -34,32 +34,32 @@ class Span(ABC):
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
-        """A read-only array at `start` bytes from its beginning; strides in bytes."""
+        """Return a read-only array that starts at byte `start`; strides are in bytes."""
 
     def window(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Window | None:
-        """What `array` would give, to be read in parts; None: it cannot be, or need not."""
+        """Return the result of `array` for reading in parts; None if impossible or unnecessary."""
         return None
 
     def prepare(self, start: int, end: int) -> None:  # noqa: B027 (what lies on a disk needs none)
-        """Begin to read these bytes of it, which `array` will be asked for."""
+        """Begin to read these bytes; a call of `array` follows."""
 
     @abstractmethod
     def release(self, start: int, end: int) -> None:
-        """Give the pages between these bytes of it back."""
+        """Release the pages between these bytes."""
 
     def copy(self, start: int, end: int) -> bytes:
-        """The bytes between `start` and `end`, which belong to the caller."""
+        """Return a copy of the bytes between `start` and `end`."""
         return self.array(start, np.dtype(np.uint8), (end - start,), (1,)).tobytes()
 
 
 class FileSpan(Span):
-    """A storage that lies in a file as it is.
+    """Storage that is stored unchanged in a file.
 
     Args:
         file: the file.
-        start: where it begins there.
+        start: its offset in the file.
         nbytes: its length.
     """
 
@@ -71,26 +71,26 @@ class FileSpan(Span):
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
-        """A view of the mapped file."""
+        """Return a view of the mapped file."""
         return self.file.array(self.start + start, dtype, shape, strides)
 
     def window(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Window | None:
-        """As the file has it."""
+        """Return the window of the file."""
         return self.file.window(self.start + start, dtype, shape, strides)
 
     def prepare(self, start: int, end: int) -> None:
-        """Begin to read them."""
+        """Begin to read the bytes."""
         self.file.prepare(self.start + start, self.start + end)
 
     def release(self, start: int, end: int) -> None:
-        """Give the pages back."""
+        """Release the pages."""
         self.file.release(self.start + start, self.start + end)
 
 
 class BytesSpan(Span):
-    """Bytes that are in memory."""
+    """Bytes in memory."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -99,23 +99,23 @@ class BytesSpan(Span):
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
-        """A view of them; a copy where an element's address would be odd."""
+        """Return a view; a copy if an element would be misaligned."""
         length = extent(shape, dtype.itemsize, strides)
         if not length:
             return np.zeros(shape, dtype)
         held = np.frombuffer(self.data[start : start + length], np.uint8)
         if held.ctypes.data % dtype.alignment:
             held = held.copy()
-        found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, held.data, 0, strides)
-        found.flags.writeable = False
-        return found
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, held.data, 0, strides)
+        array.flags.writeable = False
+        return array
 
     def release(self, start: int, end: int) -> None:
-        """They stay."""
+        """Do nothing: the bytes stay."""
 
 
 class PartSpan(Span):
-    """A run of bytes of another span, which may be told later than its length.
+    """Range of bytes of another span, whose location may be set later.
 
     Args:
         nbytes: its length.
@@ -127,21 +127,21 @@ class PartSpan(Span):
         self._start = 0
 
     def settle(self, span: Span, start: int = 0) -> PartSpan:
-        """Say where it is, before a tensor of it is read."""
+        """Set the location, before a tensor is read."""
         self._span, self._start = span, start
         return self
 
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
-        """As the other span has it."""
+        """Return an array of the other span."""
         assert self._span is not None, "it was settled"
         return self._span.array(self._start + start, dtype, shape, strides)
 
     def window(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Window | None:
-        """As the file has it."""
+        """Return the window of the file."""
         return (
             None
             if self._span is None
@@ -149,20 +149,21 @@ class PartSpan(Span):
         )
 
     def prepare(self, start: int, end: int) -> None:
-        """Begin to read them."""
+        """Begin to read the bytes."""
         if self._span is not None:
             self._span.prepare(self._start + start, self._start + end)
 
     def release(self, start: int, end: int) -> None:
-        """Give its pages back."""
+        """Release the pages."""
         if self._span is not None:
             self._span.release(self._start + start, self._start + end)
 
 
 class MemberSpan(Span):
-    """A storage that lies in an archive as it is; where it begins there is asked when it is read.
+    """Storage that is stored unchanged in an archive; its offset is determined when it is read.
 
-    Its own header, which says so, is before it: of a file that is far away the two are read together.
+    The member's own header, which determines the offset, is directly before it: in a remote file
+    both are read together.
     """
 
     def __init__(self, archive: ZipArchive, member: Member) -> None:
@@ -173,34 +174,36 @@ class MemberSpan(Span):
 
     @cached_property
     def start(self) -> int:
-        """Where it begins in the file."""
-        return self._archive.place(self._member)
+        """Offset of the content in the file."""
+        return self._archive.content_start(self._member)
 
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
-        """A view of the file."""
+        """Return a view of the file."""
         return self._archive.file.array(self.start + start, dtype, shape, strides)
 
     def window(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Window | None:
-        """As the file has it."""
+        """Return the window of the file."""
         return self._archive.file.window(self.start + start, dtype, shape, strides)
 
     def prepare(self, start: int, end: int) -> None:
-        """Begin to read them, the header with them where all of it is wanted."""
-        whole = (start, end) == (0, self.nbytes)
+        """Begin to read the bytes, with the header if all of them are requested."""
+        is_complete = (start, end) == (0, self.nbytes)
         bounds = self._archive.bounds(self._member)
-        self._archive.file.prepare(*(bounds if whole else (self.start + start, self.start + end)))
+        self._archive.file.prepare(
+            *(bounds if is_complete else (self.start + start, self.start + end))
+        )
 
     def release(self, start: int, end: int) -> None:
-        """Give the pages back."""
+        """Release the pages."""
         self._archive.file.release(self.start + start, self.start + end)
 
 
 class InflatedSpan(Span):
-    """A storage that is compressed in its archive: it is read whole, and dropped when released."""
+    """Storage that is compressed in its archive: it is read whole, and dropped when released."""
 
     def __init__(self, archive: ZipArchive, member: Member) -> None:
         self._archive = archive
@@ -211,14 +214,14 @@ class InflatedSpan(Span):
     def array(
         self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
-        """A view of the inflated bytes."""
+        """Return a view of the inflated bytes."""
         if self._held is None:
             self._held = self._archive.inflate(self._member)
             self._held.flags.writeable = False
         if 0 in shape:
             return np.zeros(shape, dtype)
-        found: np.ndarray[Any, Any] = np.ndarray(shape, dtype, self._held.data, start, strides)
-        return found
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, self._held.data, start, strides)
+        return array
 
     def release(self, start: int, end: int) -> None:
         """Drop the inflated bytes; views keep them."""
@@ -226,13 +229,13 @@ class InflatedSpan(Span):
 
 
 class Storage(NamedTuple):
-    """What a tensor is a view of.
+    """Storage of a tensor.
 
     Attributes:
         span: its bytes.
         offset: bytes of the span before the storage (legacy files had views of storages).
         nbytes: its length.
-        dtype: its element type; that of the tensor, unless that says another.
+        dtype: its element type, which is the tensor's unless the tensor has another.
     """
 
     span: Span
@@ -242,7 +245,7 @@ class Storage(NamedTuple):
 
 
 def contiguous_strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, ...]:
-    """Of NumPy's arrays, in elements: the last axis next to each other, or the first (Fortran's order)."""
+    """Return NumPy's contiguous strides in elements, in row-major or Fortran order."""
     steps = []
     step = 1
     for side in shape if fortran else reversed(shape):
@@ -252,19 +255,19 @@ def contiguous_strides(shape: tuple[int, ...], *, fortran: bool) -> tuple[int, .
 
 
 class StoredTensor(LazyTensor):
-    """A dense tensor in a storage.
+    """Dense tensor in a storage.
 
     Args:
-        storage: whose view it is.
-        offset: elements before its first one.
-        shape: its sides.
-        strides: in elements.
+        storage: the storage that it views.
+        offset: the number of elements before its first element.
+        shape: the shape.
+        strides: the strides in elements.
         dtype: its element type, with a numpy form.
         conjugated: the values are the conjugates of the stored ones.
         negated: the values are the negatives of the stored ones.
 
     Raises:
-        ValueError: it reaches beyond its storage, or its numbers are not those of a tensor.
+        ValueError: it reaches beyond its storage, or its numbers are invalid.
     """
 
     __slots__ = (
@@ -295,7 +298,7 @@ class StoredTensor(LazyTensor):
             raise ValueError("a tensor has an impossible offset")
         self._dtype = numpy_dtype(dtype, "a tensor")
         size = self._dtype.itemsize
-        # The stride of a side of 1 says nothing, and may be any number.
+        # The stride of an axis of size 1 is irrelevant, and may be any number.
         self._strides = tuple(
             step * size if side > 1 else size for side, step in zip(shape, strides, strict=True)
         )
@@ -312,14 +315,14 @@ class StoredTensor(LazyTensor):
         self._negated = negated
 
     def read(self) -> np.ndarray[Any, Any]:
-        """Its values: a view of the file, unless they must be computed."""
+        """Return its values: a view of the file, unless they must be computed."""
         array = self._storage.span.array(self._start, self._dtype, self.info.shape, self._strides)
         if self._conjugated:
             array = np.conjugate(array)
         return np.negative(array) if self._negated else array
 
     def window(self) -> Window | None:
-        """The tensor, to be read in parts, unless it must be computed."""
+        """Return the tensor for reading in parts, unless it must be computed."""
         if self._conjugated or self._negated:
             return None
         return self._storage.span.window(self._start, self._dtype, self.info.shape, self._strides)
@@ -330,12 +333,12 @@ class StoredTensor(LazyTensor):
             self._storage.span.prepare(self._start, self._end)
 
     def release(self) -> None:
-        """Give its pages back."""
+        """Release its pages."""
         self._storage.span.release(self._start, self._end)
 
     @property
     def identity(self) -> Hashable:
-        """Its place in the file; None without elements, which are nowhere."""
+        """Return its location in the file; None without elements."""
         if not self.info.size:
             return None
         flags = (self._conjugated, self._negated)

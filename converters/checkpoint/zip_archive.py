@@ -1,7 +1,7 @@
-"""Zip archives, by their list of members; what is not compressed is left where it is.
+"""Zip archives, read by their central directory; uncompressed members stay in the file.
 
-Python's `zipfile` reads one member at a time through a stream; a tensor is to be viewed in place. It also
-takes lists that lie: two members of one name, or of the same bytes.
+Python's `zipfile` reads one member at a time through a stream, but tensors must be viewed in place.
+It also accepts inconsistent directories: two members of one name, or of the same bytes.
 
 The format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, sections 4.3.7 to 4.3.16.
 """
@@ -14,34 +14,34 @@ from typing import NamedTuple
 
 import numpy as np
 
-from converters.checkpoint.place import ByteFile
 from converters.checkpoint.reader import COPY_AGAIN
+from converters.checkpoint.source import ByteFile
 from converters.errors import CheckpointDamagedError
 
 ZIP_MAGIC = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s2x2H16x2H")  # magic, flags, method, lengths of name and extra
 _MEMBER = struct.Struct("<4s4x2H4x3L3H8xL")
-_END = struct.Struct("<4s4x2xH2L2x")  # entries, then bytes and place of the list
+_END = struct.Struct("<4s4x2xH2L2x")  # entries, then bytes and offset of the directory
 _END64_PLACE = struct.Struct("<4s4xQ4x")
 _END64 = struct.Struct("<4s8x4x8x8xQ2Q")
 _LONGEST_COMMENT = 1 << 16
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED = 1
-_MOST_INFLATION = 1040  # deflate makes at most 1,032 bytes of one
-_LARGE, _LARGE_INFLATION = 1 << 30, 100  # weights are no zeros; what is larger is a bomb
+_MOST_INFLATION = 1040  # deflate makes at most 1,032 bytes from one
+_LARGE, _LARGE_INFLATION = 1 << 30, 100  # weights are not zeros; larger inflation is a zip bomb
 _PIECE = 1 << 20
 
 
 class Member(NamedTuple):
-    """One file in an archive.
+    """File in an archive.
 
     Attributes:
-        name: its path there.
-        header: where its own header is, from the start of the file.
-        compressed: bytes in the archive.
-        size: bytes of its content.
-        method: how it is compressed.
-        checksum: CRC-32 of its content.
+        name: its path in the archive.
+        header: the offset of its local header in the file.
+        compressed: the number of bytes in the archive.
+        size: the number of bytes of its content.
+        method: the compression method.
+        checksum: the CRC-32 of its content.
     """
 
     name: str
@@ -53,23 +53,23 @@ class Member(NamedTuple):
 
     @property
     def stored(self) -> bool:
-        """Whether its content is in the archive as it is."""
+        """Whether its content is uncompressed in the archive."""
         return self.method == _STORED
 
 
 class ZipArchive:
-    """The members of an archive, which may be a part of a file.
+    """Members of an archive, which may be a part of a file.
 
     Args:
         file: the file.
-        start: where the archive begins there.
-        end: where it ends; None: at the end of the file.
+        start: the offset of the archive in the file.
+        end: its end; None for the end of the file.
 
     Attributes:
         members: by name, in the order of the archive.
 
     Raises:
-        CheckpointDamagedError: truncated, damaged, or a list that contradicts itself.
+        CheckpointDamagedError: the archive is truncated, damaged or inconsistent.
     """
 
     def __init__(self, file: ByteFile, start: int = 0, end: int | None = None) -> None:
@@ -83,13 +83,13 @@ class ZipArchive:
         starts = sorted(member.header for member in self.members.values())
         self._ends = dict(zip(starts, [*starts, self._listed][1:], strict=True))
 
-    def place(self, member: Member) -> int:
-        """Where its content begins, from the start of the file.
+    def content_start(self, member: Member) -> int:
+        """Return the offset of the content in the file.
 
         Raises:
-            CheckpointDamagedError: its own header is not there, or says something else.
+            CheckpointDamagedError: its local header is missing or inconsistent.
         """
-        # One read for both: names are mostly as long here as in the list.
+        # One read for both: a name is usually as long here as in the directory.
         start = member.header + _LOCAL.size
         expected = start + len(member.name.encode())
         header = self._copy(member.header, min(expected, self._end))
@@ -108,15 +108,14 @@ class ZipArchive:
         return start
 
     def bounds(self, member: Member) -> tuple[int, int]:
-        """Where a member begins with its own header, and what nothing of it lies beyond."""
+        """Return the offset of a member's local header, and an upper bound of its end."""
         return member.header, self._ends[member.header]
 
     def content(self, name: str, limit: int) -> bytes:
-        """The whole content of a small member.
+        """Return the complete content of a small member.
 
         Raises:
-            CheckpointDamagedError: there is none of this name, or it is damaged, or larger than
-                `limit` bytes.
+            CheckpointDamagedError: the member is missing, damaged, or larger than `limit` bytes.
         """
         member = self.members.get(name)
         if member is None:
@@ -125,17 +124,17 @@ class ZipArchive:
             raise self._damaged(f"{name!a} has {member.size} bytes")
         if not member.stored:
             return self.inflate(member).tobytes()
-        start = self.place(member)
+        start = self.content_start(member)
         return self.file.copy(start, start + member.size)
 
     def inflate(self, member: Member) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The content of a compressed member, its checksum verified.
+        """Return the content of a compressed member, with a verified checksum.
 
         Raises:
-            CheckpointDamagedError: it is damaged.
+            CheckpointDamagedError: the member is damaged.
         """
-        start = self.place(member)
-        held = np.empty(member.size, np.uint8)  # memory is taken only as it is filled
+        start = self.content_start(member)
+        held = np.empty(member.size, np.uint8)  # the memory is only taken as it is filled
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         done, checksum = 0, 0
         try:
@@ -156,12 +155,12 @@ class ZipArchive:
         return held
 
     def inflated_start(self, member: Member, size: int) -> bytes:
-        """The first bytes of a compressed member, at most `size`.
+        """Return the first bytes of a compressed member, at most `size`.
 
         Raises:
-            CheckpointDamagedError: it is damaged there.
+            CheckpointDamagedError: the member is damaged there.
         """
-        start = self.place(member)
+        start = self.content_start(member)
         packed = self.file.copy(start, start + min(member.compressed, size))
         try:
             return zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, size)
@@ -169,29 +168,29 @@ class ZipArchive:
             raise self._damaged(f"{member.name!a}: {error}") from None
 
     def _listing(self) -> tuple[bytes, int]:
-        """The bytes of the list of members, and how many there are."""
+        """Return the bytes of the central directory, and the number of members."""
         tail_start = max(self._start, self._end - _END.size - _LONGEST_COMMENT)
         tail = self._copy(tail_start, self._end)
         at = tail.rfind(b"PK\x05\x06")
         if at < 0 or at + _END.size > len(tail):
             raise self._damaged("the list of its members is not there")
         _, count, length, offset = _END.unpack_from(tail, at)
-        place = tail_start + at
+        end = tail_start + at
         if 0xFFFF in (count,) or 0xFFFFFFFF in (length, offset):
-            place, count, length, offset = self._listing64(place, count, length, offset)
-        if offset + length > place - self._start:
+            end, count, length, offset = self._listing64(end, count, length, offset)
+        if offset + length > end - self._start:
             raise self._damaged("the list of its members is not where it should be")
         self._listed = start = self._start + offset
         return self._copy(start, start + length), count
 
-    def _listing64(self, place: int, *small: int) -> tuple[int, int, int, int]:
-        """Where the list is, in archives of more members or bytes than the first zips could have."""
-        start = place - _END64_PLACE.size
+    def _listing64(self, end: int, *small: int) -> tuple[int, int, int, int]:
+        """Return the location of the directory in ZIP64 archives."""
+        start = end - _END64_PLACE.size
         if start < self._start:
-            return (place, *small)  # type: ignore[return-value]
-        magic, offset = _END64_PLACE.unpack(self._copy(start, place))
+            return (end, *small)  # type: ignore[return-value]
+        magic, offset = _END64_PLACE.unpack(self._copy(start, end))
         if magic != b"PK\x06\x07":
-            return (place, *small)  # type: ignore[return-value]
+            return (end, *small)  # type: ignore[return-value]
         at = self._start + offset
         if at + _END64.size > start:
             raise self._damaged("the list of its members is not where it should be")
@@ -221,7 +220,7 @@ class ZipArchive:
             raise self._damaged("the list of its members has another length")
 
     def _sizes64(self, extra: bytes, *fields: int) -> tuple[int, int, int]:
-        """The sizes and the place of a member, which are in the extra field where they are large."""
+        """Return the sizes and the offset of a member from the extra field, which holds large values."""
         values = list(fields)
         if 0xFFFFFFFF not in values:
             return values[0], values[1], values[2]
@@ -264,7 +263,7 @@ class ZipArchive:
         self.members[name] = member
 
     def _require_apart(self) -> None:
-        """No two members share bytes: such archives grow without bound when they are unpacked."""
+        """Check that no two members share bytes: such archives grow without bound when unpacked."""
         end, before = self._start, ""
         for member in sorted(self.members.values(), key=lambda member: member.header):
             if member.header < end:

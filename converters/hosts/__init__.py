@@ -1,4 +1,4 @@
-"""Processes of several hosts that share a conversion: who they are, how they meet, who does what."""
+"""Processes of several hosts that share a conversion: identity, rendezvous and division of work."""
 
 from converters.hosts.hosts import ALONE, Hosts
 from converters.hosts.identity import Process, detected, parse_process

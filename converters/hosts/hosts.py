@@ -1,4 +1,4 @@
-"""What the processes of one conversion ask of each other; and the one that is alone."""
+"""Exchange between the processes of one conversion; the base class is a single process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _Value = TypeVar("_Value")
 
 
 class Hosts:
-    """The processes of one conversion, as one of them sees them. This one is alone.
+    """Processes of one conversion, from the view of one process. This class is a single process.
 
     Attributes:
-        process: which one this is.
+        process: the identity of this process.
     """
 
     def __init__(self, process: Process) -> None:
@@ -23,49 +23,49 @@ class Hosts:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of processes."""
         return self.process.count
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, which does what only one may do."""
+        """Whether this is process 0, which does the work that only one process may do."""
         return self.process.index == 0
 
-    def all_told(self, value: _Value) -> list[_Value]:
-        """What each process tells, by its number; waits for all. JSON values.
+    def gather(self, value: _Value) -> list[_Value]:
+        """Return the value of each process, by its number. Wait for all. Values are JSON.
 
         Raises:
-            HostsError: one of them died, failed, or is at another place.
+            HostsError: a process died, failed, or is at another point of the program.
         """
         return [value]
 
     def from_first(self, make: Callable[[], _Value]) -> _Value:
-        """What process 0 makes; the others wait for it. A JSON value.
+        """Return the value made by process 0; the others wait for it. The value is JSON.
 
         Raises:
-            HostsError: as in `all_told`.
+            HostsError: as in `gather`.
         """
         return make()
 
     def require_all(self) -> None:
-        """No other process has died or failed.
+        """Check that no other process has died or failed.
 
         Raises:
-            HostsError: one has.
+            HostsError: another process has.
         """
 
     def agree(self, values: Mapping[str, str]) -> None:
-        """All processes were given the same.
+        """Check that all processes have the same values.
 
         Args:
-            values: what it is → what this process was given.
+            values: name → value of this process.
 
         Raises:
-            HostsError: one was given another thing, by name.
+            HostsError: a process has another value; the message names it.
         """
-        told = self.all_told(dict(values))
-        for number, other in enumerate(told):
-            for what, value in told[0].items():
+        gathered = self.gather(dict(values))
+        for number, other in enumerate(gathered):
+            for what, value in gathered[0].items():
                 if other.get(what) != value:
                     raise HostsError(
                         f"process {number} has another {what} than process 0: {other.get(what)}, not {value}",

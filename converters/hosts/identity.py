@@ -1,4 +1,4 @@
-"""Which of several processes this one is: as the user says, or as jax.distributed finds out."""
+"""Identity of this process among several: from the user, or detected by jax.distributed."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):(\d{1,5})")
 _SAY_IT = (
     "give --process 3/16 --coordinator HOST:PORT, or --process 0/1 to convert on this host alone"
 )
-_ANSWER_SECONDS = 30  # of a cluster that is asked which process this is
+_ANSWER_SECONDS = 30  # of a cluster that is asked for this process's identity
 
 
 @dataclass(frozen=True)
 class Process:
-    """One of several processes that do one thing together.
+    """Process of several that do one task together.
 
     Attributes:
-        index: which one, from 0.
-        count: how many there are.
-        host: where process 0 is to be found; "" of one alone.
-        port: where it listens.
-        told_by: who said so: "--process", or the cluster as jax names it.
+        index: its number, from 0.
+        count: the number of processes.
+        host: the host of process 0; "" for a single process.
+        port: the port of process 0.
+        reported_by: the origin of the identity: "--process", or jax's name of the cluster.
     """
 
     index: int
     count: int
     host: str = ""
     port: int = 0
-    told_by: str = "--process"
+    reported_by: str = "--process"
 
     def __str__(self) -> str:
         return f"process {self.index} of {self.count}"
 
 
 def parse_process(text: str, coordinator: str | None) -> Process:
-    """What `--process 3/16 --coordinator HOST:PORT` says.
+    """Parse `--process 3/16 --coordinator HOST:PORT`.
 
     Raises:
-        HostsError: it does not read so.
+        HostsError: the text is invalid.
     """
     matched = _PROCESS.fullmatch(text)
     if matched is None:
@@ -68,15 +68,16 @@ def parse_process(text: str, coordinator: str | None) -> Process:
 
 
 def detected() -> Process | None:
-    """What jax.distributed's own detection says: Cloud TPU, GKE, SLURM, Open MPI; None: one process.
+    """Return the identity detected by jax.distributed (Cloud TPU, GKE, SLURM, Open MPI); None for one
+    process.
 
     Raises:
-        HostsError: a cluster is there, and does not tell.
+        HostsError: a cluster was detected, but it does not report the identity.
     """
     try:
         from jax._src.clusters import ClusterEnv
     except ImportError:
-        return None  # without jax nobody tells
+        return None  # without jax nothing can be detected
     name = "the cluster"
     try:
         kinds = _clusters(ClusterEnv)
@@ -88,7 +89,7 @@ def detected() -> Process | None:
         address, count, index, _ = ClusterEnv.auto_detect_unset_distributed_params(
             os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, [0], None, _ANSWER_SECONDS
         )
-    except Exception as error:  # each cluster has errors of its own
+    except Exception as error:  # each cluster has its own errors
         raise HostsError(
             f"{name} does not tell which process this is ({type(error).__name__}: {error})", _SAY_IT
         ) from None

@@ -1,11 +1,11 @@
-"""Processes of several hosts that wait for each other, tell each other what they did, and end together.
+"""Processes of several hosts that wait for each other, exchange results, and end together.
 
-They talk through a key-value store (`store.py`), which process 0 holds. Its keys:
+They communicate through a key-value store (`store.py`) held by process 0. Its keys:
 
     tpu-migrate 2   how many processes process 0 knows of
     here/I          process I has come: a name that no other process has
     welcome         all have come
-    told/N/I        what process I tells in exchange N
+    gathered/N/I        what process I tells in exchange N
     value/N         what process 0 answers all in exchange N
     state/I         a number that grows while process I lives; "over" when it needs process 0 no longer
     failed          the first failure, which ends all processes
@@ -25,14 +25,14 @@ from converters.errors import HostsError
 from converters.hosts.hosts import Hosts
 from converters.hosts.identity import Process
 from converters.hosts.ports import listen, reach
-from converters.hosts.store import START_AGAIN, Store
+from converters.hosts.store import START_AGAIN, KeyValueStore
 from converters.installing import is_installed, missing_error
 
 _Value = TypeVar("_Value")
 
-SILENT_SECONDS = 25.0  # then a process is taken for dead
-PATIENCE_SECONDS = 300.0  # until all must have begun
-_HELLO_SECONDS = 5.0  # what says nothing for so long is not process 0
+SILENT_SECONDS = 25.0  # seconds of silence after which a process counts as dead
+PATIENCE_SECONDS = 300.0  # seconds within which all processes must start
+_HELLO_SECONDS = 5.0  # seconds of silence after which the other side is not process 0
 _BEAT_SECONDS = 0.5
 _LOOK_SECONDS = 0.05
 _LONGEST_LINE = 2000
@@ -41,31 +41,32 @@ _OVER = "over"
 _ALIKE = "start the same command on every host"
 
 
-class _Together(Hosts):
-    """Some processes that talk through a store.
+class _StoreHosts(Hosts):
+    """Processes that communicate through a store.
 
     Args:
-        process: which one this is.
-        store: what process 0 holds.
+        process: the identity of this process.
+        store: the store held by process 0.
     """
 
-    def __init__(self, process: Process, store: Store) -> None:
+    def __init__(self, process: Process, store: KeyValueStore) -> None:
         super().__init__(process)
         self._store = store
         self._exchange = 0
         self._beats = 0
         self._failure: HostsError | None = None
         self._leaving = threading.Event()
-        # In process 0 each other process, else process 0 → its last state, and when that was new.
+        # Process → its last state, and the time of its change. Process 0 watches all others; the
+        # others watch process 0.
         self._states: dict[int, tuple[str, float]] = {}
         self._turns = threading.Lock()
         self._thread = threading.Thread(target=self._live, daemon=True)
 
     def meet(self, until: float) -> None:
-        """Wait for all processes: process 0 until a time, the others as long as it lives.
+        """Wait for all processes: process 0 until a time, the others as long as process 0 lives.
 
         Raises:
-            HostsError: one does not come, or is not as this process knows them.
+            HostsError: a process does not come, or disagrees about the processes.
         """
         if not self.first:
             self._join()
@@ -94,17 +95,15 @@ class _Together(Hosts):
             raise _stranger(self.process)
         me, number = uuid.uuid4().hex, self.process.index
         if int(count) != self.count:
-            raise self._fail(
-                f"process {number} says that there are {self.count}, process 0 {count}"
-            )
+            raise self._fail(f"process {number} expects {self.count} processes, process 0 {count}")
         if self._store.claim(f"here/{number}", json.dumps(me)) != json.dumps(me):
             raise self._fail(f"two processes say that they are {number} of {self.count}")
         self._states[0] = "", time.monotonic()
         self._thread.start()
         self._get("welcome", 0)
 
-    def all_told(self, value: _Value) -> list[_Value]:
-        """What each process tells, by its number; waits for all."""
+    def gather(self, value: _Value) -> list[_Value]:
+        """Return the value of each process, by its number. Wait for all."""
         key = f"told/{self._exchange + 1}"
         if not self.first:
             self._tell(f"{key}/{self.process.index}", value)
@@ -114,23 +113,23 @@ class _Together(Hosts):
         )
 
     def from_first(self, make: Callable[[], _Value]) -> _Value:
-        """What process 0 makes; the others wait for it."""
+        """Return the value made by process 0; the others wait for it."""
         self._exchange += 1
         key = f"value/{self._exchange}"
         if not self.first:
-            made: _Value = self._get(key, 0)
-            return made
-        made = make()
-        self._tell(key, made)
-        return made
+            value: _Value = self._get(key, 0)
+            return value
+        value = make()
+        self._tell(key, value)
+        return value
 
     def require_all(self) -> None:
-        """No other process has died or failed."""
+        """Check that no other process has died or failed."""
         if self._failure is not None:
             raise HostsError(self._failure.what, self._failure.remedy)
 
     def leave(self, error: BaseException | None) -> None:
-        """Tell why this process ends. Process 0 stays until no other one needs it."""
+        """Report why this process ends. Process 0 stays until no other process needs it."""
         if self._thread.is_alive():
             with suppress(HostsError):
                 if error is not None and self._failure is None:
@@ -152,7 +151,7 @@ class _Together(Hosts):
             raise
 
     def _get(self, key: str, sender: int, until: float | None = None) -> Any:
-        """Wait for the value of a key that another process sets; None: it is not there by a time."""
+        """Wait for the value of a key set by another process; None if it is missing at the deadline."""
         while True:
             ended = self._states.get(sender, ("", 0))[0] == _OVER
             try:
@@ -171,14 +170,14 @@ class _Together(Hosts):
             time.sleep(_LOOK_SECONDS)
 
     def _fail(self, what: str, remedy: str = f"{_ALIKE}, each with its own number") -> HostsError:
-        """Let all know of a failure, and return the one that counts: the first."""
+        """Report a failure to all processes, and return the decisive failure: the first."""
         line = json.dumps([what[:_LONGEST_LINE], remedy])
         first = HostsError(*json.loads(self._store.claim("failed", line)))
         self._failure = self._failure or first
         return self._failure
 
     def _live(self) -> None:
-        """Take a turn again and again until this process leaves: in a thread."""
+        """Take turns until this process leaves, in a thread."""
         try:
             while not self._leaving.wait(_BEAT_SECONDS):
                 self._turn()
@@ -186,11 +185,11 @@ class _Together(Hosts):
             self._failure = self._failure or error
 
     def _turn(self) -> None:
-        """Show that this process lives, and see whether the others do."""
+        """Show that this process lives, and check whether the others do."""
         with self._turns:
             self._beat()
             states = {number: self._store.read(f"state/{number}") for number in [*self._states]}
-            # Whose state is over because of a failure had let all know of that before.
+            # A process whose state is over because of a failure has reported the failure before.
             if (failed := self._store.read("failed")) is not None and self._failure is None:
                 self._failure = HostsError(*json.loads(failed))
             now = time.monotonic()
@@ -226,15 +225,15 @@ def met(
     patience: float = PATIENCE_SECONDS,
     waiting: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Hosts]:
-    """The processes, when all of them are there; at the end of it they know how this one ended.
+    """Context with all processes; when it ends, all processes learn how this one ended.
 
     Args:
-        process: which one this is.
-        patience: seconds until all must have begun.
-        waiting: called with a line where this takes more than a moment.
+        process: the identity of this process.
+        patience: seconds within which all processes must start.
+        waiting: called with a line of text if this takes more than a moment.
 
     Raises:
-        HostsError: process 0 is not reached, others do not come, or are not as this one knows them.
+        HostsError: process 0 is unreachable, others do not come, or they disagree about the processes.
         MissingDependencyError: torch is not installed here.
     """
     if process.count == 1:
@@ -246,15 +245,15 @@ def met(
 
     until = time.monotonic() + patience
     if process.index == 0:
-        store = Store(process, listen(process), SILENT_SECONDS)
+        store = KeyValueStore(process, listen(process), SILENT_SECONDS)
         waiting(f"waiting for all {process.count} processes at {process.host}:{process.port}")
     else:
         reach(process, until, waiting)
         try:
-            store = Store(process, None, SILENT_SECONDS)
+            store = KeyValueStore(process, None, SILENT_SECONDS)
         except HostsError:
             raise _stranger(process) from None
-    together = _Together(process, store)
+    together = _StoreHosts(process, store)
     try:
         together.meet(until)
         yield together

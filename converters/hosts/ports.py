@@ -1,4 +1,4 @@
-"""The port of process 0: opened by itself, reached by the others."""
+"""Port of process 0: opened by process 0, reached by the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONNECT_SECONDS = 10.0
 
 
 def listen(process: Process) -> socket.socket:
-    """Listen at the port of process 0; to this host only where the others reach it by a local name.
+    """Listen at the port of process 0; on this host only, if the others use a local name.
 
     Raises:
         HostsError: the port is taken.
@@ -36,7 +36,7 @@ def reach(process: Process, until: float, waiting: Callable[[str], None]) -> Non
     """Wait until the port of process 0 accepts connections.
 
     Raises:
-        HostsError: it does not by the time `until`.
+        HostsError: it does not accept any by the time `until`.
     """
     where = f"{process.host}:{process.port}"
     reported = False

@@ -1,25 +1,27 @@
-"""Who of several processes does what: each about as many bytes."""
+"""Distribution of work among several processes, each with about the same number of bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-# A share of this many times the mean is even; above it a tensor is rather read in several processes.
+# A share up to this multiple of the mean counts as even; above it, a tensor is read in several
+# processes.
 _EVEN = 1.05
 
 
 def shares(
     groups: Sequence[Mapping[str, int]], count: int, divisible: Callable[[int], bool]
 ) -> dict[str, int]:
-    """Item → the process that does it; the same on all of them.
+    """Return item → the process that handles it; the result is the same on all processes.
 
-    What belongs together (the parts of one array) stays with one process, so that what it is made from is
-    read once; unless the shares would be uneven, and it is divisible or larger than a share.
+    Items of a group (the parts of one array) stay with one process, so that their source is read
+    once. They are divided if the shares would be uneven and the group is divisible, or larger than
+    a share.
 
     Args:
-        groups: item → bytes, of what belongs together.
-        count: of processes.
-        divisible: whether the items of a group, by its position, cost no more to read apart.
+        groups: item → bytes, for each group of items that belong together.
+        count: the number of processes.
+        divisible: whether the items of the group at this position cost no more to read separately.
     """
     sizes = [sum(group.values()) for group in groups]
     mean = sum(sizes) / count
@@ -28,8 +30,8 @@ def shares(
     for number in sorted(range(len(groups)), key=lambda at: (-sizes[at], at)):
         group = groups[number]
         fits = min(held) + sizes[number] <= _EVEN * mean
-        whole = fits or (sizes[number] <= mean and not divisible(number))
-        for names in [list(group)] if whole else [[name] for name in group]:
+        stays_together = fits or (sizes[number] <= mean and not divisible(number))
+        for names in [list(group)] if stays_together else [[name] for name in group]:
             process = held.index(min(held))
             held[process] += sum(group[name] for name in names)
             dealt |= dict.fromkeys(names, process)

@@ -1,8 +1,8 @@
-"""The key-value store through which the processes of one conversion talk: process 0 holds it, all reach it.
+"""Key-value store through which the processes of one conversion communicate, held by process 0.
 
-It is torch.distributed's TCPStore, so that all hosts need torch. The client of jax.distributed cannot take
-its place: it aborts its process when process 0 dies, with `missed_heartbeat_callback` too (std::bad_cast in
-jaxlib 0.10).
+It is torch.distributed's TCPStore, so all hosts need torch. The client of jax.distributed cannot
+replace it: it aborts its process when process 0 dies, even with `missed_heartbeat_callback`
+(std::bad_cast in jaxlib 0.10).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from converters.hosts.identity import Process
 
 START_AGAIN = "start the same command on every host again, with --resume"
 _OPEN_SECONDS = 10.0
-_PART = 4 << 20  # TCPStore's server takes 8 MiB at once
+_PART = 4 << 20  # bytes; TCPStore's server accepts 8 MiB at once
 
 
-class Store:
-    """Texts by key, the same for all processes.
+class KeyValueStore:
+    """Text values by key, shared by all processes.
 
     Args:
-        process: the process that opens it.
-        server: in process 0: the socket that listens.
-        seconds: what takes longer has failed: a call of TCPStore never returns where a host is cut off.
+        process: the process that opens the store.
+        server: the listening socket, in process 0.
+        seconds: timeout of a call: a call of TCPStore never returns if a host is cut off.
 
-    Each method raises HostsError where process 0 no longer answers.
+    Each method raises HostsError if process 0 no longer answers.
     """
 
     def __init__(self, process: Process, server: socket.socket | None, seconds: float) -> None:
@@ -40,7 +40,7 @@ class Store:
         self._seconds = seconds
 
     def read(self, key: str) -> str | None:
-        """Return the text of a key, None where there is none."""
+        """Return the text of a key, or None."""
         if not self._ask("check", [key]):
             return None
         parts = range(int(self._ask("get", key)))
@@ -54,7 +54,7 @@ class Store:
         self._ask("set", key, str(len(starts)))
 
     def claim(self, key: str, text: str) -> str:
-        """Set the text of a key that has none; return the text that it has."""
+        """Set the text of a key that has none; return the current text."""
         claimed: bytes = self._ask("compare_set", f"{key}/0", "", text)
         self._ask("set", key, "1")
         return claimed.decode()
@@ -73,7 +73,7 @@ class Store:
             try:
                 with self._lock:
                     answers.put((True, call()))
-            except Exception:  # each library has errors of its own
+            except Exception:  # each library has its own errors
                 answers.put((False, "died"))
 
         threading.Thread(target=run, daemon=True).start()

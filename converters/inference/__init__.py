@@ -1,9 +1,10 @@
-"""Which layer each key belongs to, without a module: from names, shapes and companions.
+"""Inference of the layer of each key without a module: from names, shapes and related keys.
 
     inference = infer(checkpoint.infos, parse_assumptions(["tok.*=Embedding", "heads=8"]))
     plan = make_plan(checkpoint.source, checkpoint.infos, inference.slots)
 
-Each guess has its evidence and its confidence. What is ambiguous is refused until the user decides it.
+Each guess has its evidence and its confidence. An ambiguous guess is refused until the user
+decides.
 """
 
 from converters.inference.assume import Assumptions, parse_assumptions

@@ -1,4 +1,4 @@
-"""What a user says of layers that names and shapes leave open: `--assume 'tok.*=Embedding'`.
+"""The user's assumptions about layers that names and shapes leave open: `--assume 'tok.*=Embedding'`.
 
     heads=8                                      every MultiheadAttention has 8 heads
     encoder\\..*\\.attn=MultiheadAttention(heads=8)  these modules are one, with 8 heads
@@ -6,8 +6,9 @@
     .*\\.experts=Parameter                        kept as they are, under their own names
     .*\\.inv_freq=dropped                         not converted
 
-The regular expression must match the whole path of a module ("encoder.layers.0.attn") or the whole of a
-key ("tok_embed.weight"), and is then about that key alone. The first that matches decides.
+The regular expression must match the whole path of a module ("encoder.layers.0.attn") or a whole
+key ("tok_embed.weight"); in the latter case the assumption is about that key alone. The first match
+decides.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ AS_THEY_ARE = (PARAMETER, BUFFER, DROPPED)
 KINDS = (*LAYERS, *AS_THEY_ARE, *CONTAINERS)
 OPTIONS = ("heads", "groups")
 
-# The classes of torch.nn that say more than the shapes need.
+# Classes of torch.nn with more information than the shapes need.
 _OTHER_NAMES = {
     **{f"Conv{rank}d": "Conv" for rank in (1, 2, 3)},
     **{f"ConvTranspose{rank}d": "ConvTranspose" for rank in (1, 2, 3)},
@@ -58,12 +59,12 @@ _REMEDY = "write REGEX=Kind, REGEX=Kind(heads=8), REGEX: heads=8 or heads=8"
 
 @dataclass(frozen=True)
 class Assumption:
-    """One of them.
+    """Assumption of the user.
 
     Attributes:
         text: as the user wrote it.
-        pattern: which modules or keys; None: all.
-        kind: what they are; "" where only options are given.
+        pattern: the modules or keys; None for all.
+        kind: their layer kind; "" if only options are given.
         options: {"heads": 8}.
     """
 
@@ -73,26 +74,27 @@ class Assumption:
     options: Mapping[str, int] = field(default_factory=dict)
 
     def matches(self, name: str) -> bool:
-        """Whether it speaks of this path or key."""
+        """Whether the assumption is about this path or key."""
         return self.pattern is None or self.pattern.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """All that the user assumes, in their order."""
+    """Assumptions of the user, in order."""
 
     all: tuple[Assumption, ...] = ()
 
     def kind_for(self, names: Iterable[str]) -> Assumption | None:
-        """The first that says the kind of something with one of these names."""
-        given = tuple(names)
+        """Return the first assumption about the kind of something with one of these names."""
+        candidates = tuple(names)
         for assumption in self.all:
-            if assumption.kind and any(assumption.matches(name) for name in given):
+            if assumption.kind and any(assumption.matches(name) for name in candidates):
                 return assumption
         return None
 
     def options_for(self, path: str) -> tuple[dict[str, int], tuple[Assumption, ...]]:
-        """The options for a module, the first that names one deciding, and who gave them."""
+        """Return the options for a module and the assumptions they come from. The first one with an
+        option decides."""
         options: dict[str, int] = {}
         used = []
         for assumption in self.all:
@@ -105,17 +107,17 @@ class Assumptions:
 
 
 def kind_of_class(name: str) -> str | None:
-    """The kind of a class of torch.nn by its full name; None where no kind is called so."""
+    """Return the kind of a torch.nn class by its full name, or None."""
     name = name.rpartition(".")[2]
     kind = _OTHER_NAMES.get(name, name)
     return kind if kind in LAYERS else None
 
 
 def parse_assumptions(texts: Sequence[str]) -> Assumptions:
-    """Assumptions from the form that a command line has.
+    """Parse assumptions from the command line.
 
     Raises:
-        AssumptionError: one of them is not of a known form, or names no known kind or option.
+        AssumptionError: an assumption has an unknown form, kind or option.
     """
     return Assumptions(tuple(_parsed(text) for text in texts))
 

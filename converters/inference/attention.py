@@ -1,4 +1,4 @@
-"""MultiheadAttention: known by its names; how many heads it has, no shape says."""
+"""MultiheadAttention: recognized by its names; no shape determines the number of heads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = {
 
 
 def guess_attention(group: Group, context: Context) -> Guess | None:
-    """The attention that a group is; None if it holds none of its tensors."""
+    """Return the attention that a group is; None if it has none of its tensors."""
     names = set(group.tensors)
     if not names & {"in_proj_weight", "q_proj_weight"} or "out_proj.weight" not in names:
         return None
@@ -32,12 +32,12 @@ def guess_attention(group: Group, context: Context) -> Guess | None:
 
 
 def with_heads(group: Group, context: Context) -> Guess:
-    """An attention, once the user has said how many heads it has."""
+    """Return an attention, after the user has given the number of heads."""
     shape = group.tensors["out_proj.weight"].shape
     options, _ = context.assumptions.options_for(group.path)
     heads = options.get("heads")
     if heads is None:
-        what = f"a {KIND} of {shape[0]} channels; no shape says how many heads it has"
+        what = f"a {KIND} of {shape[0]} channels; no shape shows the number of heads"
         return ambiguous(what, f"{KIND}(heads=N)")
     if shape[0] % heads:
         return ambiguous(f"{heads} heads do not divide {shape[0]} channels", f"{KIND}(heads=N)")

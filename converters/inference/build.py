@@ -1,7 +1,7 @@
-"""The `torch.nn` layer that a guess stands for, on the meta device: nothing is allocated.
+"""Construction of the `torch.nn` layer of a guess on the meta device, without allocation.
 
-Real layers, so that everything after an inference is the same as with the user's own module. What a
-checkpoint does not tell (epsilon, strides, padding) is left at its default, and said so.
+Real layers make everything after an inference the same as with the user's own module. Settings that
+a checkpoint does not contain (epsilon, strides, padding) keep their defaults, and a note says so.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _UNTOLD = {
 }
 
 
-def untold(kind: str) -> str:
-    """What the Flax layer must be told that a checkpoint does not hold; "" for what is complete."""
+def unknown_settings(kind: str) -> str:
+    """Return the settings that the user must give to the Flax layer, or ""."""
     return _UNTOLD["Conv"] if kind.startswith("Conv") and kind[-1] == "d" else _UNTOLD.get(kind, "")
 
 
 def make_layer(group: Group, guess: Guess) -> Any:
-    """The layer, its tensors named and shaped as the group's.
+    """Return the layer, with tensors named and shaped as in the group.
 
     Raises:
-        ValueError: no such layer has these tensors; the message says which differ.
+        ValueError: no such layer has these tensors; the message names the differences.
     """
     import torch
 
@@ -42,7 +42,7 @@ def make_layer(group: Group, guess: Guess) -> Any:
     if maker is None:
         raise ValueError(f"a {guess.kind} cannot be built")
     try:
-        # The older forms of weight_norm and spectral_norm are deprecated, and still in checkpoints.
+        # The older forms of weight_norm and spectral_norm are deprecated, but still in checkpoints.
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             layer = _normed(maker(torch.nn, shapes, guess.options), group)
@@ -64,7 +64,7 @@ def _require_same(layer: Any, tensors: Mapping[str, TensorInfo], kind: str) -> N
 
 
 def _normed(layer: Any, group: Group) -> Any:
-    """The layer with the weight_norm or spectral_norm that the group's names show."""
+    """Apply the weight_norm or spectral_norm that the group's names show."""
     from torch.nn import utils
 
     if group.normed.endswith("spectral_norm"):
@@ -89,7 +89,8 @@ def _linear(nn: Any, shapes: Shapes, options: Options) -> Any:
 def _embedding(nn: Any, shapes: Shapes, options: Options) -> Any:
     import torch
 
-    # Given its weight: to draw one on the meta device, torch imports its compiler, for seconds.
+    # With a given weight: drawing one on the meta device makes torch import its compiler, for
+    # seconds.
     return nn.Embedding(*shapes["weight"], _weight=torch.empty(shapes["weight"]))
 
 

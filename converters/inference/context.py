@@ -1,4 +1,4 @@
-"""What a group can be compared with: the same layer of other blocks, its neighbours, the whole checkpoint."""
+"""Context of a group: the same layer in other blocks, its neighbors, the whole checkpoint."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from converters.inference.words import family, own_name
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of the groups.
+    """Context of the groups.
 
     Attributes:
-        groups: all of them, by path, in the checkpoint's order.
-        shared: key → the other keys that are the same tensor, as far as the file tells.
-        assumptions: what the user says.
+        groups: all groups by path, in the checkpoint's order.
+        shared: key → the other keys of the same tensor, as far as the file shows.
+        assumptions: the assumptions of the user.
     """
 
     groups: Mapping[str, Group]
@@ -30,75 +30,77 @@ class Context:
     probable: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def learn(self, path: str, kind: str) -> None:
-        """Remember a layer whose shapes leave no doubt, for those that resemble it."""
+        """Record a layer whose shapes leave no doubt, for layers that resemble it."""
         self.certain[family(path)][kind] += 1
         self.certain[own_name(path)][kind] += 1
         self.certain[""][kind] += 1
 
     def suspect(self, path: str, kind: str) -> None:
-        """Remember a layer that is likely of a kind."""
+        """Record a layer that is likely of a kind."""
         self.probable[family(path)][kind] += 1
 
-    def probably(self, path: str, kind: str) -> bool:
-        """Whether the same layer of another block is likely of this kind."""
+    def is_probably(self, path: str, kind: str) -> bool:
+        """Whether the same layer in another block is likely of this kind."""
         return self.probable[family(path)][kind] > 0 if family(path) in self.probable else False
 
     def twins(self, path: str) -> Counter[str]:
-        """Certain kinds of the same layer in other blocks."""
+        """Return the certain kinds of the same layer in other blocks."""
         return self.certain.get(family(path)) or Counter()
 
     def like(self, path: str) -> Counter[str]:
-        """Certain kinds of the same layer in other blocks; failing these, of layers of the same name."""
+        """Return the certain kinds of the same layer in other blocks, else of layers of the same name."""
         return self.certain.get(family(path)) or self.certain.get(own_name(path)) or Counter()
 
-    def anywhere(self, kind: str) -> bool:
-        """Whether a layer is certainly of this kind, anywhere in the checkpoint."""
+    def has_certain(self, kind: str) -> bool:
+        """Whether any layer of the checkpoint is certainly of this kind."""
         return self.certain[""][kind] > 0 if "" in self.certain else False
 
     @cached_property
     def widths(self) -> frozenset[int]:
-        """How many channels flow through the model: the lengths of its norms, what its Linears take."""
-        found = set()
+        """Channel counts of the model: the lengths of its norms, and the inputs of its Linears."""
+        widths = set()
         for group in self.groups.values():
             weight, bias = group.shape("weight"), group.shape("bias")
             if weight and len(weight) == 1:
-                found.add(weight[0])
+                widths.add(weight[0])
             elif weight and len(weight) == 2 and bias == weight[:1] != weight[1:]:
-                found.add(weight[1])
-        return frozenset(found)
+                widths.add(weight[1])
+        return frozenset(widths)
 
     def norm_of(self, path: str) -> int | None:
-        """The number of channels of the norm that a convolution goes into; None if no name says so.
+        """Return the number of channels of the norm after a convolution; None if no name shows it.
 
-        Of its siblings, the next of a numbered row (`net.0`, `net.1`), the one of its number (`conv2`,
-        `bn2`), or the only one beside the only convolution. The order of keys says nothing, since
-        safetensors sorts them.
+        The norm is a sibling: the next of a numbered row (`net.0`, `net.1`), the one of the same
+        number (`conv2`, `bn2`), or the only norm beside the only convolution. The order of keys
+        says nothing, since safetensors sorts them.
         """
-        above, _, name = path.rpartition(".")
-        beside = self._children[above]
-        norms = [it for it in beside if self._channels(above, it) is not None]
+        parent, _, name = path.rpartition(".")
+        beside = self._children[parent]
+        norms = [it for it in beside if self._channels(parent, it) is not None]
         if name.isdecimal():
             norms = [it for it in norms if it == str(int(name) + 1)]
         elif number := _numbers(name):
             norms = [it for it in norms if _numbers(it) == number]
         else:
-            kernels = [it for it in beside if len(self._child(above, it).shape("weight") or ()) > 2]
+            kernels = [
+                it for it in beside if len(self._child(parent, it).shape("weight") or ()) > 2
+            ]
             norms = norms if kernels == [name] else []
-        return self._channels(above, norms[0]) if len(norms) == 1 else None
+        return self._channels(parent, norms[0]) if len(norms) == 1 else None
 
-    def _channels(self, above: str, name: str) -> int | None:
-        """Of a norm, one with running statistics or with a scale of one axis."""
-        group = self._child(above, name)
+    def _channels(self, parent: str, name: str) -> int | None:
+        """Return the channels of a norm, which has running statistics or a scale of one axis."""
+        group = self._child(parent, name)
         shape = group.shape("running_mean") or group.shape("weight")
         return shape[0] if shape and len(shape) == 1 else None
 
-    def _child(self, above: str, name: str) -> Group:
-        return self.groups[f"{above}.{name}" if above else name]
+    def _child(self, parent: str, name: str) -> Group:
+        return self.groups[f"{parent}.{name}" if parent else name]
 
     def __post_init__(self) -> None:
         for path in self.groups:
-            above, _, name = path.rpartition(".")
-            self._children[above].append(name)
+            parent, _, name = path.rpartition(".")
+            self._children[parent].append(name)
 
     _children: dict[str, list[str]] = field(
         init=False, default_factory=lambda: defaultdict(list), repr=False
@@ -110,5 +112,5 @@ def _numbers(name: str) -> list[str]:
 
 
 def sharers(groups: Iterable[frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Key → the others of its set."""
+    """Return key → the other keys of its set."""
     return {key: keys - {key} for keys in groups for key in keys if len(keys) > 1}

@@ -1,4 +1,5 @@
-"""A `weight` of three to five axes: Conv (out, in / groups, *k) or ConvTranspose (in, out / groups, *k)."""
+"""Guesses for a `weight` of three to five axes: Conv (out, in / groups, *k) or ConvTranspose (in, out
+/ groups, *k)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,19 @@ from converters.inference.words import (
     DECODER_WORDS,
     INWARD_WORDS,
     UPWARD_WORDS,
+    is_linear_name,
     own_name,
-    says_linear,
     words,
 )
 
 CONV = "Conv"
 TRANSPOSED = "ConvTranspose"
-# A longer one, in a layer that is not called a convolution, is looked upon with doubt.
+# Longer kernels are doubtful in a layer that is not called a convolution.
 LONGEST_KERNEL = 16
 
 
 def guess_conv(group: Group, context: Context) -> Guess:
-    """What a group with a `weight` of three to five axes is."""
+    """Return the guess for a group with a `weight` of three to five axes."""
     weight, bias = group.shape("weight"), group.shape("bias")
     assert weight is not None
     rank = len(weight) - 2
@@ -55,14 +56,15 @@ def guess_conv(group: Group, context: Context) -> Guess:
 
 
 def _perhaps_no_kernel(path: str, side: int) -> bool:
-    """Whether the last of three axes may be something else than a kernel's side."""
+    """Whether the last of three axes may be something other than a kernel size."""
     if side == 1 or any(word.startswith("conv") for word in words(path)):
         return False
-    return "bilinear" in words(path) or says_linear(own_name(path)) or side > LONGEST_KERNEL
+    return "bilinear" in words(path) or is_linear_name(own_name(path)) or side > LONGEST_KERNEL
 
 
 def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bool) -> Guess:
-    """Shapes that both kinds allow: companions decide, names only against."""
+    """Guess between both kinds if the shapes allow both: related layers decide, names only speak
+    against."""
     rank = len(weight) - 2
     first, second, *kernel = weight
     conv, transposed = f"Conv{rank}d", f"ConvTranspose{rank}d"
@@ -71,7 +73,7 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
         name = own_name(group.path)
         return ambiguous(f"other {name} are transposed by their shapes", conv, transposed)
     if biased and first != second and second != 1:
-        # Transposed, it would have groups and as many channels out as in.
+        # Transposed, it would have groups and as many output as input channels.
         grouped = (
             f"the bias has {first} channels; transposed it would have {first // second} groups"
         )
@@ -94,7 +96,7 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
         return ambiguous(what, conv, transposed)
     inward = bool(INWARD_WORDS & set(words(group.path)))
     if all(side % 2 == 0 for side in kernel) and not inward and second != 1:
-        if context.probably(group.path, conv):
+        if context.is_probably(group.path, conv):
             return likely(conv, f"an even kernel, but other {own_name(group.path)} are plain ones")
         what = f"shapes allow both, and an even kernel {tuple(kernel)} is often a transposed one's"
         return ambiguous(what, conv, transposed)
@@ -102,12 +104,12 @@ def _open(group: Group, context: Context, weight: tuple[int, ...], *, biased: bo
 
 
 def _upward(path: str) -> bool:
-    """Whether one of the last two parts of a path speaks of an output larger than its input."""
+    """Whether one of the last two parts of a path suggests an output larger than the input."""
     parts = [part for part in path.split(".") if not part.isdigit()][-2:]
     return any(UPWARD_WORDS & set(words(part)) for part in parts)
 
 
 def _numbered_only(path: str) -> bool:
-    """Whether no name, but a number, tells a layer from others: `decoder.3`, unlike `convs.3`."""
+    """Whether only a number distinguishes the layer from others: `decoder.3`, unlike `convs.3`."""
     named = any(word.startswith("conv") for word in words(own_name(path)))
     return path.rpartition(".")[2].isdecimal() and not named

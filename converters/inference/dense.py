@@ -1,4 +1,5 @@
-"""A `weight` of two axes: Linear (transposed in Flax), GPT-2's Conv1D or Embedding (not transposed)."""
+"""Guesses for a `weight` of two axes: Linear (transposed in Flax), GPT-2's Conv1D or Embedding
+(unchanged)."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from converters.inference.groups import Group
 from converters.inference.guess import CONV1D, NORM, PARAMETER, Guess, ambiguous, certain, likely
 from converters.inference.words import (
     ROUTER_NAMES,
-    ends_embedding,
-    ends_linear,
+    ends_as_embedding,
+    ends_as_linear,
+    is_embedding_name,
+    is_linear_name,
+    is_lookup_name,
     own_name,
-    says_embedding,
-    says_linear,
-    says_lookup,
 )
 
 _LORA = ("lora_A", "lora_B")
@@ -21,7 +22,7 @@ _BASE = "base_layer"
 
 
 def guess_dense(group: Group, context: Context) -> Guess:
-    """What a group with a `weight` of two axes is."""
+    """Return the guess for a group with a `weight` of two axes."""
     weight, bias = group.shape("weight"), group.shape("bias")
     assert weight is not None
     extra = sorted(set(group.plain) - {"weight", "bias"})
@@ -46,21 +47,22 @@ def guess_dense(group: Group, context: Context) -> Guess:
 
 
 def _of_adapter(group: Group, context: Context) -> Guess | None:
-    """Return what an adapter of PEFT's kind tells of its own weights, and of the layer that it is put around.
+    """Return the guess from a PEFT adapter, for its own weights and for the layer that it wraps.
 
-    A Linear's `lora_A` and `lora_B` are Linears; an Embedding's are bare, `lora_embedding_A` and `_B`.
+    A Linear's `lora_A` and `lora_B` are Linears; an Embedding's are bare parameters,
+    `lora_embedding_A` and `_B`.
     """
-    above, _, name = group.path.rpartition(".")
-    layer, _, outer = above.rpartition(".")
+    parent, _, name = group.path.rpartition(".")
+    layer, _, outer = parent.rpartition(".")
     weight = group.shape("weight") or ()
-    for owner, part in ((above, name), (layer, outer)):  # lora_A.weight, lora_A.default.weight
+    for owner, part in ((parent, name), (layer, outer)):  # lora_A.weight, lora_A.default.weight
         if part in _LORA:
             return certain(
                 "Linear", f"{part} of {owner or 'the model'}: a Linear, as PEFT makes it"
             )
     if name != _BASE:
         return None
-    beside = f"{above}." if above else ""
+    beside = f"{parent}." if parent else ""
     shapes = {
         f"{path}.{tensor}".removeprefix(beside): info.shape
         for path, other in context.groups.items()
@@ -83,7 +85,7 @@ def _of_adapter(group: Group, context: Context) -> Guess | None:
 
 
 def _square(group: Group, context: Context) -> Guess:
-    """With a bias, rows = columns: the others of the checkpoint tell which axis is the output's."""
+    """Guess a square weight with a bias: other layers of the checkpoint show which axis is the output's."""
     alike = context.like(group.path)
     name = own_name(group.path)
     if alike[CONV1D] and not alike["Linear"]:
@@ -94,7 +96,7 @@ def _square(group: Group, context: Context) -> Guess:
         return likely(
             "Linear", f"a square weight with a bias; other {name} are Linear by their shapes"
         )
-    if context.anywhere(CONV1D):
+    if context.has_certain(CONV1D):
         what = "a square weight with a bias, in a checkpoint that has both Linear and Conv1D"
         return ambiguous(what, "Linear", CONV1D)
     return likely("Linear", "a square weight with a bias; nothing in the checkpoint is a Conv1D")
@@ -102,21 +104,21 @@ def _square(group: Group, context: Context) -> Guess:
 
 def _by_name(group: Group, context: Context) -> Guess:
     name = own_name(group.path)
-    linear, embedding = says_linear(name), says_embedding(name)
-    if embedding and ends_linear(name):
+    linear, embedding = is_linear_name(name), is_embedding_name(name)
+    if embedding and ends_as_linear(name):
         embedding = False  # the projection of an embedding
-    if linear and ends_embedding(name):
+    if linear and ends_as_embedding(name):
         linear = False  # the embedding of a score
     if linear and not embedding:
         return likely("Linear", f"the name {name}, no bias")
     tied = sorted(
         other
         for other in context.shared.get(group.key("weight"), ())
-        if says_linear(own_name(other.rpartition(".")[0]))
+        if is_linear_name(own_name(other.rpartition(".")[0]))
     )
     rows, columns = group.shape("weight") or (0, 0)
     if embedding and not linear:
-        looked_up = tied or says_lookup(name) or columns in context.widths
+        looked_up = tied or is_lookup_name(name) or columns in context.widths
         if rows in context.widths and not looked_up:
             what = f"the name {name}; but its rows, {rows}, are as many as the model has channels"
             return ambiguous(what, "Embedding", "Linear")
@@ -124,5 +126,5 @@ def _by_name(group: Group, context: Context) -> Guess:
         return likely("Embedding", f"the name {name}, no bias{also}")
     if tied:
         return likely("Embedding", f"no bias, tied to {tied[0]}")
-    what = f"the name {name} tells neither" if name else "no name"
+    what = f"the name {name} shows neither" if name else "no name"
     return ambiguous(f"two axes, no bias; {what}", "Linear", "Embedding")

@@ -1,4 +1,4 @@
-"""The keys of a checkpoint in groups, each the tensors of what was probably one layer."""
+"""Groups of a checkpoint's keys: each holds the tensors of what was probably one layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from converters.checkpoint.reader import TensorInfo
 
 PARAMETRIZATIONS = "parametrizations"
-# Tensors that weight_norm and spectral_norm keep instead of a weight; the last gives its shape.
+# Tensors that weight_norm and spectral_norm store instead of a weight; the last gives its shape.
 _NORMED = {
     "weight_norm": ("weight_g", "weight_v"),
     "spectral_norm": ("weight_u", "weight_orig"),
@@ -35,25 +35,25 @@ class Group:
 
     Attributes:
         path: the parent ("encoder.layer.0.attn"); "" for the whole model.
-        tensors: name below the parent → shape and dtype. An attention's `out_proj.weight` is among its
-            own, and so is what `torch.nn.utils.parametrizations` adds.
+        tensors: name below the parent → shape and dtype. They include an attention's
+            `out_proj.weight`, and the tensors of `torch.nn.utils.parametrizations`.
     """
 
     path: str
     tensors: Mapping[str, TensorInfo]
 
     def key(self, name: str) -> str:
-        """The whole key of one of its tensors."""
+        """Return the complete key of a tensor."""
         return f"{self.path}.{name}" if self.path else name
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All of them."""
+        """Keys of all tensors."""
         return tuple(map(self.key, self.tensors))
 
     @cached_property
     def normed(self) -> str:
-        """How the weight is kept: "weight_norm", "parametrizations.spectral_norm", …, or ""."""
+        """The form of the weight: "weight_norm", "parametrizations.spectral_norm", …, or ""."""
         for form, names in _NORMED.items():
             if all(name in self.tensors for name in names):
                 return form
@@ -61,33 +61,33 @@ class Group:
 
     @cached_property
     def plain(self) -> dict[str, TensorInfo]:
-        """The tensors as they are without weight_norm or spectral_norm: `weight` instead of its parts."""
+        """Tensors without weight_norm or spectral_norm: `weight` instead of its parts."""
         form = self.normed
         if not form:
             return dict(self.tensors)
-        own = (*_NORMED[form], *_SPARE.get(form, ()))
-        rest = {name: info for name, info in self.tensors.items() if name not in own}
+        names = (*_NORMED[form], *_SPARE.get(form, ()))
+        rest = {name: info for name, info in self.tensors.items() if name not in names}
         return {"weight": self.tensors[_NORMED[form][-1]], **rest}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of one of the plain tensors; None without it."""
+        """Return the shape of a plain tensor, or None."""
         info = self.plain.get(name)
         return None if info is None else info.shape
 
 
 def make_groups(infos: Mapping[str, TensorInfo]) -> dict[str, Group]:
-    """Path → group, in the order in which the checkpoint begins them."""
+    """Return path → group, in the order of their first keys."""
     attention = {key.rpartition(".")[0] for key in infos if key.rpartition(".")[2] in _ATTENTION}
-    found: dict[str, dict[str, TensorInfo]] = {}
+    groups: dict[str, dict[str, TensorInfo]] = {}
     for key, info in infos.items():
         path, _, name = key.rpartition(".")
         before, marker, after = f".{path}.".partition(f".{PARAMETRIZATIONS}.")
         if marker:
             path, name = before[1:], f"{PARAMETRIZATIONS}.{after}{name}"
-        above, _, last = path.rpartition(".")
-        if last == "out_proj" and above in attention:
-            path, name = above, f"{last}.{name}"
+        parent, _, last = path.rpartition(".")
+        if last == "out_proj" and parent in attention:
+            path, name = parent, f"{last}.{name}"
         elif path == "out_proj" and "" in attention:
             path, name = "", f"out_proj.{name}"
-        found.setdefault(path, {})[name] = info
-    return {path: Group(path, tensors) for path, tensors in found.items()}
+        groups.setdefault(path, {})[name] = info
+    return {path: Group(path, tensors) for path, tensors in groups.items()}

@@ -1,4 +1,4 @@
-"""What an inference says of a group of keys: the kind of layer, how sure that is, and why."""
+"""Guess for a group of keys: the kind of layer, the confidence, and the evidence."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# Kinds that are no class of `torch.nn`; all others are named as there.
+# Kinds that are not classes of `torch.nn`; all others have torch's names.
 NORM = "norm"
 BATCH_NORM = "BatchNorm"
-CONV1D = "Conv1D"  # GPT-2's: a Linear that keeps its weight as (in, out)
+CONV1D = "Conv1D"  # GPT-2's: a Linear that stores its weight as (in, out)
 PARAMETER = "Parameter"
 BUFFER = "buffer"
 DROPPED = "dropped"
@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 
 
 class Confidence(StrEnum):
-    """How sure a guess is; only `ambiguous` is refused.
+    """Confidence of a guess; only `ambiguous` is refused.
 
     certain: names and shapes allow nothing else (or the user has said so). likely: they allow another
     reading, which the names speak against. ambiguous: the readings differ in their layout, and nothing
@@ -39,10 +39,10 @@ class Guess:
         kind: the class in `torch.nn` ("Linear", "Conv2d", "LSTM"), or one of "norm" (Layer, RMS and
             GroupNorm, which convert alike), "BatchNorm" (of any rank), "Conv1D" (GPT-2's transposed
             Linear), "Parameter" (kept as it is), "buffer", "dropped", "unknown".
-        confidence: how sure that is.
-        evidence: the names, shapes and companions that say so, in a few words.
-        options: what else is needed to build the layer: {"heads": 8}.
-        alternatives: of an ambiguous guess, what `--assume` may say.
+        confidence: the confidence.
+        evidence: the names, shapes and related keys behind it, in a few words.
+        options: other data needed to build the layer: {"heads": 8}.
+        alternatives: the possible `--assume` values for an ambiguous guess.
     """
 
     kind: str
@@ -53,29 +53,29 @@ class Guess:
 
 
 def certain(kind: str, evidence: str, **options: int) -> Guess:
-    """A guess that names and shapes leave no other reading of."""
+    """Create a guess for which names and shapes allow no alternative."""
     return Guess(kind, Confidence.CERTAIN, evidence, options)
 
 
 def likely(kind: str, evidence: str, **options: int) -> Guess:
-    """A guess that another reading, if an odd one, would contradict."""
+    """Create a guess for which an unusual alternative exists."""
     return Guess(kind, Confidence.LIKELY, evidence, options)
 
 
 def ambiguous(evidence: str, *alternatives: str) -> Guess:
-    """No guess: what speaks for each of the alternatives."""
+    """Create an ambiguous guess, with the evidence for each alternative."""
     return Guess(UNKNOWN, Confidence.AMBIGUOUS, evidence, {}, alternatives)
 
 
 @dataclass(frozen=True)
 class GroupGuess:
-    """A guess and the keys it is about.
+    """Guess and its keys.
 
     Attributes:
         path: the path of the module ("encoder.layer.0.attn"); "" for the whole model.
         keys: the torch keys, in the checkpoint's order.
         shapes: their shapes.
-        guess: what they are.
+        guess: the guess.
     """
 
     path: str
@@ -84,7 +84,7 @@ class GroupGuess:
     guess: Guess
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values, for a report."""
+        """Return the guess as plain values, for a report."""
         return {
             "path": self.path,
             "keys": list(self.keys),

@@ -1,4 +1,4 @@
-"""Slots without a module: the layer of each key from names, shapes and companions, or a refusal."""
+"""Slots without a module: the layer of each key from names, shapes and related keys, or a refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from converters.checkpoint.inert.modules import RecordedModule
 from converters.checkpoint.reader import TensorInfo
 from converters.inference.assume import Assumptions
-from converters.inference.build import make_layer, untold
+from converters.inference.build import make_layer, unknown_settings
 from converters.inference.context import Context, sharers
 from converters.inference.groups import Group, make_groups
 from converters.inference.guess import (
@@ -25,15 +25,15 @@ from converters.inference.guess import (
     ambiguous,
 )
 from converters.inference.recognise import assumed, is_container, learn, recognise, splits
-from converters.inference.recorded import Recorded
+from converters.inference.recorded import RecordedTree
 from converters.inference.tree import Node, make_tree
 from converters.mapping.module_tree import Outcome, Slot, read_slots
 from converters.mapping.paths import Api
 
-# A tree deeper than any model's would exhaust the stack of whoever walks it.
+# A tree deeper than any real model's would exhaust the stack of recursive code.
 _DEEPEST = 100
-_FIXED = {PARAMETER, BUFFER, CONV1D}  # placed as loose tensors, no layer of torch.nn
-# Buffers by their names, where the dtype does not tell.
+_FIXED = {PARAMETER, BUFFER, CONV1D}  # stored as loose tensors, not as a layer of torch.nn
+# Names of buffers, for dtypes that do not show it.
 _BUFFER_NAMES = frozenset(
     {"inv_freq", "original_inv_freq", "freqs_cis", "cos_cached", "sin_cached", "masked_bias"}
     | {"running_mean", "running_var", "pixel_mean", "pixel_std"}
@@ -43,12 +43,12 @@ _BUFFER_DTYPES = ("int", "uint", "bool")
 
 @dataclass(frozen=True)
 class Inference:
-    """What could be said of a checkpoint without its module.
+    """Result of an inference without a module.
 
     Attributes:
-        guesses: one for every group of keys.
-        slots: key → slot, as `read_slots` gives them; what is ambiguous is refused in them.
-        unused: assumptions that no key is touched by, as the user wrote them.
+        guesses: one guess per group of keys.
+        slots: key → slot, as from `read_slots`; ambiguous keys are refused.
+        unused: assumptions that affect no key, as the user wrote them.
     """
 
     guesses: tuple[GroupGuess, ...]
@@ -63,10 +63,10 @@ class Inference:
     @property
     def counts(self) -> dict[str, int]:
         """Confidence → number of keys."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for it in self.guesses:
-            found[it.guess.confidence.value] += len(it.keys)
-        return {confidence.value: found[confidence.value] for confidence in Confidence}
+            counts[it.guess.confidence.value] += len(it.keys)
+        return {confidence.value: counts[confidence.value] for confidence in Confidence}
 
 
 def infer(
@@ -76,34 +76,34 @@ def infer(
     shared: Iterable[frozenset[str]] = (),
     modules: Mapping[str, RecordedModule] | None = None,
 ) -> Inference:
-    """Find the layer of every key of a checkpoint without the module that it was saved from.
+    """Infer the layer of every key of a checkpoint without its module.
 
     Args:
-        infos: key → shape and dtype, prefixes already taken off.
-        assumptions: what the user says of ambiguous layers (`parse_assumptions`).
+        infos: key → shape and dtype, without prefixes.
+        assumptions: the user's assumptions about ambiguous layers (`parse_assumptions`).
         api: whose names the paths are made of: "linen" (collection first) or "nnx".
-        shared: sets of keys that the file holds as one tensor.
-        modules: what the file says of its modules, by path, if it holds a whole one.
+        shared: sets of keys that share a tensor in the file.
+        modules: the modules recorded in the file by path, if it holds a whole model.
 
     Raises:
         ImportError: torch is not installed (its layers are built, on the meta device).
     """
     assumptions = assumptions or Assumptions()
     shared = [frozenset(key for key in keys if key in infos) for keys in shared]
-    named = {key: info for key, info in infos.items() if not _odd(key)}
+    named = {key: info for key, info in infos.items() if not _is_odd(key)}
     context = Context(make_groups(named), sharers(shared), assumptions)
     learn(context)
     guesses = [
         GroupGuess(key, (key,), (info.shape,), ambiguous("no name of a module", DROPPED))
         for key, info in infos.items()
-        if _odd(key)
+        if _is_odd(key)
     ]
     root = Node()
-    recorded = Recorded(modules or {}, infos)
+    recorded = RecordedTree(modules or {}, infos)
     recorded.lay_out(root)
     used: set[str] = set()
     for group in context.groups.values():
-        sure = recorded.sure.get(group.path)
+        sure = recorded.certain_guesses.get(group.path)
         if sure is not None:
             shapes = tuple(info.shape for info in group.tensors.values())
             guesses.append(GroupGuess(group.path, group.keys, shapes, sure))
@@ -120,18 +120,18 @@ def infer(
     return Inference(tuple(guesses), slots, unused)
 
 
-def _odd(key: str) -> bool:
-    """Whether a key has an empty part, or more parts than any model's."""
+def _is_odd(key: str) -> bool:
+    """Whether a key has an empty part, or more parts than any real model's."""
     parts = key.split(".")
     return len(parts) > _DEEPEST or not all(parts)
 
 
 def _guesses(
-    group: Group, context: Context, used: set[str], recorded: Recorded
+    group: Group, context: Context, used: set[str], recorded: RecordedTree
 ) -> Iterable[tuple[Group, Guess]]:
-    """The group and its guess; in two parts where an assumption is about some of its keys only."""
+    """Yield the group and its guess; in two parts if an assumption is about some of its keys only."""
     _, givers = context.assumptions.options_for(group.path)
-    if guess_needs_options(group):
+    if needs_options(group):
         used |= {giver.text for giver in givers}
     layers = Assumptions(tuple(it for it in context.assumptions.all if not is_container(it)))
     assumption = layers.kind_for((group.path, *group.keys))
@@ -139,8 +139,8 @@ def _guesses(
         yield group, recorded.guess(group, context) or recognise(group, context)
         return
     used.add(assumption.text)
-    own, rest = splits(group, assumption)
-    part = Group(group.path, {name: group.tensors[name] for name in own})
+    assumed_names, rest = splits(group, assumption)
+    part = Group(group.path, {name: group.tensors[name] for name in assumed_names})
     yield part, assumed(part, assumption, context)
     if rest:
         yield from _guesses(
@@ -148,8 +148,8 @@ def _guesses(
         )
 
 
-def guess_needs_options(group: Group) -> bool:
-    """Whether options such as heads are about this group."""
+def needs_options(group: Group) -> bool:
+    """Whether options such as heads apply to this group."""
     return "out_proj.weight" in group.tensors or "weight" in group.plain
 
 
@@ -162,7 +162,7 @@ def _assumed_container(path: str, assumptions: Assumptions, used: set[str]) -> s
 
 
 def _place(root: Node, group: Group, guess: Guess) -> Guess:
-    """Put the group into the tree; the guess is ambiguous after all if no such layer has its tensors."""
+    """Put the group into the tree. The guess becomes ambiguous if no such layer has its tensors."""
     if guess.confidence is Confidence.AMBIGUOUS or guess.kind == DROPPED:
         return guess
     if guess.kind in _FIXED:
@@ -192,7 +192,7 @@ def _loose(
 
 
 def _share(root: Node, shared: Iterable[frozenset[str]]) -> None:
-    """One Parameter where the file has one tensor."""
+    """Use one Parameter where the file has one tensor."""
     for keys in shared:
         holders: list[tuple[dict[str, Any], str]] = []
         for key in sorted(keys):
@@ -200,46 +200,47 @@ def _share(root: Node, shared: Iterable[frozenset[str]]) -> None:
             node = root.find(path)
             if node is None:
                 continue
-            own = node.layer._parameters if node.layer is not None else node.parameters
-            if own.get(name) is not None:
-                holders.append((own, name))
-        for own, name in holders[1:]:
+            parameters = node.layer._parameters if node.layer is not None else node.parameters
+            if parameters.get(name) is not None:
+                holders.append((parameters, name))
+        for parameters, name in holders[1:]:
             first, first_name = holders[0]
-            if own[name].shape == first[first_name].shape:
-                own[name] = first[first_name]
+            if parameters[name].shape == first[first_name].shape:
+                parameters[name] = first[first_name]
 
 
 def _slots(
     infos: Mapping[str, TensorInfo],
     guesses: Iterable[GroupGuess],
-    found: Mapping[str, Slot],
-    recorded: Recorded,
+    placed: Mapping[str, Slot],
+    recorded: RecordedTree,
 ) -> dict[str, Slot]:
-    """The slots in the checkpoint's order, with what each rests on."""
+    """Return the slots in the checkpoint's order, with the evidence of each."""
     guess_of = {key: it for it in guesses for key in it.keys}
     slots = {}
     for key, info in infos.items():
         evidence = recorded.evidence(key)
-        if evidence is not None and key in found:
-            slots[key] = replace(found[key], evidence=evidence)
+        if evidence is not None and key in placed:
+            slots[key] = replace(placed[key], evidence=evidence)
             continue
         it = guess_of[key]
-        if key not in found and it.guess.kind != DROPPED:
-            # Of a layer that the file says (attention's out_proj), but in a module that it does not.
+        if key not in placed and it.guess.kind != DROPPED:
+            # A layer that the file names (attention's out_proj), in a module that it does not name.
             unsure = (
                 it.guess if it.guess.alternatives else ambiguous("of no known layer", PARAMETER)
             )
             it = replace(it, guess=unsure)
-        slots[key] = _slot(key, info, it, found.get(key))
+        slots[key] = _slot(key, info, it, placed.get(key))
     return slots
 
 
 def _tied(
     slots: Mapping[str, Slot], shared: Mapping[str, frozenset[str]]
 ) -> Iterable[tuple[str, Slot]]:
-    """What is ambiguous, but one tensor with an Embedding, and what is one tensor with the ambiguous.
+    """Yield the slots of keys tied to an Embedding, and of keys tied to an ambiguous key.
 
-    A shared tensor has one layout, that of its first owner: it is open as long as one of them is.
+    A shared tensor has one layout, that of its first owner. It is ambiguous as long as one owner
+    is.
     """
     for key, others in shared.items():
         slot = slots[key]
@@ -281,12 +282,16 @@ def _slot(key: str, info: TensorInfo, it: GroupGuess, slot: Slot | None) -> Slot
         note = "unchanged, under its own name"
         return replace(slot, note=note, evidence=evidence)
     kind = guess.kind
-    note = untold(kind) if kind in ("norm", "BatchNorm") or kind.startswith("Conv") else slot.note
+    note = (
+        unknown_settings(kind)
+        if kind in ("norm", "BatchNorm") or kind.startswith("Conv")
+        else slot.note
+    )
     return replace(slot, kind=kind, note=note, evidence=evidence)
 
 
 def _pattern(path: str) -> str:
-    """A regular expression for a path, and for that of the same layer in other blocks."""
+    """Return a regular expression for a path that also matches the same layer in other blocks."""
     return re.sub(r"\d+", r"\\d+", re.escape(path))
 
 

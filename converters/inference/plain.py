@@ -1,4 +1,5 @@
-"""Tensors that Flax keeps as they are: scales, biases, statistics, parameters of a user's own module."""
+"""Guesses for tensors that Flax stores unchanged: scales, biases, statistics, parameters of a user's
+module."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from converters.inference.words import own_name, words
 
 _BATCH_NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 _ACTIVATIONS = {"act", "activation", "prelu", "relu", "nonlinearity"}
-# What is left of a tensor that torch computes from several, when no form above knows it.
+# Remains of a tensor that torch computes from several, in a form not known above.
 _PIECES = ("weight_g", "weight_v", "weight_orig")
 _QUANTIZED = {"qweight", "qzeros", "scales", "SCB", "absmax", "quant_map", "quant_state", "g_idx"}
 
 
 def guess_batch_norm(group: Group) -> Guess | None:
-    """BatchNorm, if running statistics are there."""
+    """Return a BatchNorm if running statistics are present."""
     if not {"running_mean", "running_var"} <= set(group.tensors):
         return None
     shapes = {info.shape for name, info in group.tensors.items() if name != "num_batches_tracked"}
@@ -32,7 +33,7 @@ def guess_batch_norm(group: Group) -> Guess | None:
 
 
 def guess_norm(group: Group) -> Guess:
-    """A `weight` of at most one axis: unchanged, whatever layer it is of."""
+    """Return the guess for a `weight` of at most one axis: unchanged in any layer."""
     weight, bias = group.shape("weight"), group.shape("bias")
     names = set(group.plain)
     if weight and names <= {"weight", "bias"} and bias in (None, weight):
@@ -42,8 +43,9 @@ def guess_norm(group: Group) -> Guess:
     return certain(PARAMETER, "no axis, or names that no layer of torch.nn has")
 
 
-def guess_own(group: Group) -> Guess:
-    """No `weight`: parameters and buffers of a user's own module, under their own names."""
+def guess_parameters(group: Group) -> Guess:
+    """Return the guess for a group without `weight`: parameters and buffers of a user's module, under
+    their own names."""
     names = set(group.tensors)
     left = [name for name in names if name.startswith(PARAMETRIZATIONS) or name in _PIECES]
     if left:
@@ -52,8 +54,8 @@ def guess_own(group: Group) -> Guess:
     if _QUANTIZED & names:
         what = f"quantized weights ({', '.join(sorted(_QUANTIZED & names))})"
         return ambiguous(f"{what}: dequantize them before", PARAMETER)
-    found = {"expert", "experts"} & set(words(group.path))
-    if found and any(len(info.shape) > 2 for info in group.tensors.values()):
-        what = "the stacked weights of experts: which axis is the output's, no shape says"
+    experts = {"expert", "experts"} & set(words(group.path))
+    if experts and any(len(info.shape) > 2 for info in group.tensors.values()):
+        what = "the stacked weights of experts: no shape shows which axis is the output's"
         return ambiguous(what, PARAMETER)
     return certain(PARAMETER, "a name that no layer of torch.nn has: kept as it is")

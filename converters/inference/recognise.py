@@ -1,4 +1,4 @@
-"""The guess for one group: what the user says, else the recogniser that its names and axes call for."""
+"""Guess for one group: the user's assumption, or the recognizer for its names and axes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from converters.inference.guess import (
     certain,
     likely,
 )
-from converters.inference.plain import guess_batch_norm, guess_norm, guess_own
+from converters.inference.plain import guess_batch_norm, guess_norm, guess_parameters
 from converters.inference.recurrent import guess_recurrent
 
 
 def recognise(group: Group, context: Context) -> Guess:
-    """The guess for a group of which nothing is assumed."""
+    """Return the guess for a group without assumptions."""
     for guess in (
         guess_attention(group, context),
         guess_recurrent(group),
@@ -36,7 +36,7 @@ def recognise(group: Group, context: Context) -> Guess:
             return guess
     weight = group.shape("weight")
     if weight is None:
-        return guess_own(group)
+        return guess_parameters(group)
     if len(weight) < 2:
         return guess_norm(group)
     if len(weight) > 5:
@@ -52,7 +52,7 @@ def recognise(group: Group, context: Context) -> Guess:
 
 
 def learn(context: Context) -> None:
-    """Go through all groups, for those whose shapes alone decide between kinds, then for likely ones."""
+    """Go through all groups, first for those whose shapes alone decide the kind, then for likely ones."""
     open_groups = [
         group
         for group in context.groups.values()
@@ -69,7 +69,7 @@ def learn(context: Context) -> None:
 
 
 def assumed(group: Group, assumption: Assumption, context: Context) -> Guess:
-    """The guess for a group of which the user says the kind, its rank taken from the shape."""
+    """Return the guess for a group whose kind is assumed; its rank comes from the shape."""
     options, _ = context.assumptions.options_for(group.path)
     options = dict(assumption.options) | {
         name: value for name, value in options.items() if name not in assumption.options
@@ -100,7 +100,7 @@ def assumed(group: Group, assumption: Assumption, context: Context) -> Guess:
 
 
 def _groups(group: Group) -> int:
-    """Of a transposed convolution, as its bias says; 1 without one."""
+    """Return the groups of a transposed convolution, according to its bias; 1 without a bias."""
     weight, bias = group.shape("weight"), group.shape("bias")
     if weight is None or len(weight) < 2 or not bias or bias[0] % weight[1]:
         return 1
@@ -108,15 +108,16 @@ def _groups(group: Group) -> int:
 
 
 def splits(group: Group, assumption: Assumption) -> tuple[Iterable[str], Iterable[str]]:
-    """The names that an assumption is about, and the rest: all, unless it matches keys and not the path."""
+    """Return the names that an assumption is about, and the rest: all, unless it matches keys and not
+    the path."""
     if assumption.matches(group.path):
         return tuple(group.tensors), ()
-    own = tuple(name for name in group.tensors if assumption.matches(group.key(name)))
-    return own, tuple(name for name in group.tensors if name not in own)
+    matching = tuple(name for name in group.tensors if assumption.matches(group.key(name)))
+    return matching, tuple(name for name in group.tensors if name not in matching)
 
 
 def is_container(assumption: Assumption) -> bool:
-    """Whether it says how numbered children are held, and nothing of a layer."""
+    """Whether the assumption is about the container of numbered children, not a layer."""
     return assumption.kind in CONTAINERS
 
 

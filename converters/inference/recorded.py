@@ -1,10 +1,11 @@
-"""The layers that a file itself tells of: those of a whole pickled `nn.Module`, or of a TorchScript archive.
+"""Layers recorded in the file itself: in a pickled `nn.Module`, or in a TorchScript archive.
 
-The classes of torch.nn and their settings are in a pickled module, so that the layer of each key is certain:
-it is made again on the meta device from torch's own class and the settings, as unpickling would, without the
-file's code. A class that is not torch's holds what it holds under its own names; one that derives from a
-layer is told by having all the attributes that this layer's constructor sets. A TorchScript archive has the
-classes only, and an exported program those of the modules that have run.
+A pickled module contains the classes of torch.nn and their settings, so the layer of each key is
+certain. The layer is recreated on the meta device from torch's own class and the settings, as
+unpickling would do, without the file's code. A class that is not torch's keeps its tensors under
+its own names. A class derived from a layer is recognized if it has all attributes that the layer's
+constructor sets. A TorchScript archive has the classes only, and an exported program those of the
+modules that have run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from converters.layers.reparametrized import CannotComputeError, reparametrized
 _TORCH = "torch.nn.modules."
 _RENAMED = {"_LinearWithBias": "NonDynamicallyQuantizableLinear"}  # torch 1.5 to 1.8
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict")
-# Attributes that the constructor of a layer sets, and of no other class all of them.
+# Attributes set by a layer's constructor. No other class has all of them.
 _SIGNATURES = {
     frozenset(names.split()): kind
     for kind, names in {
@@ -46,7 +47,7 @@ _SIGNATURES = {
         "Bilinear": "in1_features in2_features out_features",
     }.items()
 }
-_LINEAR = {"in_features", "out_features"}  # which layers of one's own have, too
+_LINEAR = {"in_features", "out_features"}  # users' own layers may have these too
 _HOOKS = {
     "torch.nn.utils.weight_norm.WeightNorm": ("name", "dim"),
     "torch.nn.utils.spectral_norm.SpectralNorm": ("name", "n_power_iterations", "dim", "eps"),
@@ -54,33 +55,37 @@ _HOOKS = {
 
 
 @dataclass
-class Recorded:
-    """The modules of a file, laid out in a tree.
+class RecordedTree:
+    """Modules of a file, arranged in a tree.
 
     Args:
-        modules: path → what the file says of the module there.
+        modules: path → recorded module.
         infos: key → shape and dtype.
 
     Attributes:
-        sure: path → the guess for a module of which the file says all.
+        certain_guesses: path → the guess for a completely recorded module.
     """
 
     modules: Mapping[str, RecordedModule]
     infos: Mapping[str, TensorInfo]
-    sure: dict[str, Guess] = field(default_factory=dict)
+    certain_guesses: dict[str, Guess] = field(default_factory=dict)
 
     def lay_out(self, root: Node) -> None:
-        """Put every module into the tree, in the file's order; what it holds, where that is certain."""
+        """Put every module into the tree in the file's order, with its layer if that is certain."""
         for path, module in self.modules.items():
             self._place(root.at(path), path, module)
 
     def evidence(self, key: str) -> str | None:
-        """What the file says of the module that a key belongs to; None where that is not all."""
+        """Return the recorded class of a key's module; None if the record is incomplete."""
         path = key.rpartition(".")[0]
-        return f"certain: {self.modules[path].kind} in the file" if path in self.sure else None
+        return (
+            f"certain: {self.modules[path].kind} in the file"
+            if path in self.certain_guesses
+            else None
+        )
 
     def guess(self, group: Group, context: Context) -> Guess | None:
-        """The guess for a group whose layer only its class tells; None: the names must do."""
+        """Return the guess for a group whose layer only its class shows; None to use the names."""
         module = self.modules.get(group.path)
         if module is None:
             return None
@@ -111,19 +116,20 @@ class Recorded:
         layer = None if cls is None else self._layer(cls, path, module)
         if layer is not None and not _is_whole(cls, layer):
             return
-        self.sure[path] = certain(name, f"{module.kind} in the file")
+        self.certain_guesses[path] = certain(name, f"{module.kind} in the file")
         if layer is None:
             self._hold(node.parameters, node.buffers, path, module)
         else:
             node.layer, node.kind = layer, cls.__name__
 
     def _layer(self, cls: Any, path: str, module: RecordedModule) -> Any:
-        """The layer as unpickling makes it: no constructor runs, its attributes are those of the file."""
+        """Return the layer as unpickling creates it: no constructor runs, and the attributes are the
+        file's."""
         from torch import nn
 
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        # Not what torch's machinery keeps in a module: its hooks and registers.
+        # Not the internals of torch's modules: their hooks and registries.
         kept = {*layer.__dict__, *module.parameters, *module.buffers, *module.children}
         for name, value in (_defaults(cls) | dict(module.settings)).items():
             if name not in kept and not hasattr(cls, name):
@@ -161,26 +167,26 @@ class Recorded:
 
 
 def _may_be_layer(module: RecordedModule) -> bool:
-    """Whether a module of an unknown class may be a layer: one of torch's, or a Linear of one's own."""
+    """Whether a module of an unknown class may be a layer: a torch layer, or a user's Linear."""
     if module.kind.startswith("torch."):
-        own = module.parameters or set(module.buffers) - module.transient
-        return bool(own) and module.kind.rpartition(".")[2] not in _CONTAINERS
+        persistent = module.parameters or set(module.buffers) - module.transient
+        return bool(persistent) and module.kind.rpartition(".")[2] not in _CONTAINERS
     return set(module.settings) >= _LINEAR and "weight" in module.parameters
 
 
 def _unsure(module: RecordedModule) -> Guess:
-    """The guess for a module of which the file says too little."""
+    """Return the guess for an incompletely recorded module."""
     kind = kind_of_class(module.kind) or PARAMETER
     if _class_of(module) is not None:
         return ambiguous(f"the settings of {module.kind} in the file are not a layer's", kind)
     if module.kind.startswith("torch."):
         return ambiguous(f"the layer kind {module.kind} is not known", PARAMETER)
-    what = f"{module.kind} keeps a weight as a Linear does; whether it is one, its class says"
+    what = f"{module.kind} keeps a weight as a Linear does, but its class is unknown"
     return ambiguous(what, "Linear", PARAMETER)
 
 
 def _class_of(module: RecordedModule) -> Any:
-    """torch's class of a module, or the one that its class derives from; None for what is neither."""
+    """Return the torch class of a module, or the one that its class derives from, or None."""
     name = module.kind.rpartition(".")[2]
     if module.kind.startswith(_TORCH):
         name = _RENAMED.get(name, name)
@@ -193,7 +199,7 @@ def _class_of(module: RecordedModule) -> Any:
 
 
 def _exact(kind: str, module: RecordedModule) -> str:
-    """The class of torch.nn of which a class has all attributes."""
+    """Return the torch.nn class whose attributes a class has."""
     if kind == "Conv":
         sides = module.settings["kernel_size"]
         rank = len(sides) if isinstance(sides, tuple | list) else 0
@@ -209,11 +215,11 @@ def _exact(kind: str, module: RecordedModule) -> str:
 
 @cache
 def _classes() -> Mapping[str, Any]:
-    """The layers of torch.nn, by name; a file's names are only ever looked up here."""
+    """Return the layers of torch.nn by name; names from a file are only looked up here."""
     from torch import nn
     from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-    found = {
+    classes = {
         name: cls
         for module in map(inspect.getmodule, (vars(nn).values()))
         if module is not None and module.__name__.startswith(_TORCH)
@@ -223,37 +229,40 @@ def _classes() -> Mapping[str, Any]:
         and cls.__module__ == module.__name__
         and not name.startswith("_")
     }
-    return {**found, "NonDynamicallyQuantizableLinear": NonDynamicallyQuantizableLinear}
+    return {**classes, "NonDynamicallyQuantizableLinear": NonDynamicallyQuantizableLinear}
 
 
 @cache
 def _defaults(cls: Any) -> dict[str, Any]:
-    """What torch's constructor sets where it is told nothing; files of older versions lack the newest."""
+    """Return the defaults of torch's constructors; files of older versions lack the newest attributes."""
     parameters = inspect.signature(cls).parameters.values()
     return {
-        one.name: one.default
-        for one in parameters
-        if one.default is None or isinstance(one.default, bool | int | float | str)
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.default is None or isinstance(parameter.default, bool | int | float | str)
     }
 
 
 def _is_whole(cls: Any, layer: Any) -> bool:
-    """Whether the file has the settings of such a layer, each of the type that it must have."""
-    own = layer.__dict__
-    for one in inspect.signature(cls).parameters.values():
-        value = own.get(one.name)
+    """Whether the file has the settings of a layer, each with the required type."""
+    attributes = layer.__dict__
+    for parameter in inspect.signature(cls).parameters.values():
+        value = attributes.get(parameter.name)
         sides = value if isinstance(value, tuple | list) else (value,)
-        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD:
+        if (
+            parameter.default is parameter.empty
+            and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ):
             if not sides or any(type(side) is not int for side in sides):
                 return False
-            if (one.name == "kernel_size") is not isinstance(
+            if (parameter.name == "kernel_size") is not isinstance(
                 value, tuple
             ) and "Conv" in cls.__name__:
                 return False
     try:
         entry, _ = find_entry(layer)
         weights = () if entry is None else entry.weights_of(layer)
-        with contextlib.suppress(CannotComputeError):  # the plan refuses it by that name
+        with contextlib.suppress(CannotComputeError):  # the plan refuses it under that name
             reparametrized(layer, weights)
         if entry is not None:
             entry.note(layer, "linen")
@@ -264,14 +273,14 @@ def _is_whole(cls: Any, layer: Any) -> bool:
 
 
 def _require_weights(layer: Any) -> None:
-    """Not more layers than the file has weights: their number is a loop's."""
+    """Check that there are not more layers than weights in the file: their number drives a loop."""
     layers = layer.__dict__.get("num_layers")
     if type(layers) is not int or not 0 < layers <= max(1, len(layer._parameters)):
         layer.num_layers = 1
 
 
 def _hook(kind: str, settings: Mapping[str, Any]) -> Any:
-    """weight_norm or spectral_norm of torch.nn.utils; None for what is neither."""
+    """Return the weight_norm or spectral_norm of torch.nn.utils, or None."""
     names = _HOOKS.get(kind)
     if names is None or not set(names) <= set(settings):
         return None

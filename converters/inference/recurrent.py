@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, and their cells: all that they are made with is in their names and shapes."""
+"""LSTM, GRU and RNN, and their cells, whose names and shapes determine all settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CELL = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"}
 
 
 def guess_recurrent(group: Group) -> Guess | None:
-    """The recurrent layer that a group is; None if it holds none of their tensors."""
+    """Return the recurrent layer that a group is; None if it has none of the tensors."""
     if "weight_ih_l0" in group.tensors and "weight_hh_l0" in group.tensors:
         return _layer(group)
     if {"weight_ih", "weight_hh"} <= set(group.tensors) <= _CELL:

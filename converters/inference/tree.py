@@ -1,9 +1,9 @@
-"""A tree of `torch.nn` modules from guesses, its containers told from the names of their children.
+"""Tree of `torch.nn` modules from guesses; the names of the children determine the containers.
 
-Children with other names than numbers: a plain module. Numbers that leave gaps, that hold layers of several
-kinds, or at the top: a Sequential, whose gaps are layers without weights. Numbers from 0 on that hold
-layers of one kind, or blocks: a ModuleList. `--assume 'PATH=Sequential'` says otherwise. The layout of a
-weight does not depend on it, only its path.
+Children with names other than numbers: a plain module. Numbers with gaps, with layers of several
+kinds, or at the top: a Sequential, whose gaps are layers without weights. Numbers from 0 on with
+layers of one kind, or blocks: a ModuleList. `--assume 'PATH=Sequential'` overrides this. The layout
+of a weight does not depend on it, only its path.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Container = str  # "", "Sequential", "ModuleList"; of a file also "ModuleDict", "ParameterList", …
+Container = str  # "", "Sequential", "ModuleList"; from a file also "ModuleDict", "ParameterList", …
 
-# A Sequential has a place for every number below its last; more than these are no positions.
+# A Sequential has an entry for every number below its last; more than these are not positions.
 _PLACES = 10_000
 
 
 @dataclass
 class Node:
-    """A module of the tree.
+    """Module of the tree.
 
     Attributes:
-        layer: the layer that it is; None: a container or a module of tensors of its own.
-        kind: what kind of layer that is, to compare children with; of a container the name of its class,
-            where a file says it.
-        parameters: tensors of its own.
-        buffers: the same, of buffers.
-        children: by name.
-        container: how its children are held, where a file says it.
+        layer: its layer; None for a container or a module with direct tensors.
+        kind: its layer kind, for comparing children; for a container, the class name recorded in
+            the file.
+        parameters: its direct parameters.
+        buffers: its direct buffers.
+        children: its children by name.
+        container: its container type, if recorded in the file.
     """
 
     layer: Any = None
@@ -40,14 +40,14 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
 
     def at(self, path: str) -> Node:
-        """The node of a path, made if it is not there."""
+        """Return the node of a path; create it if missing."""
         node = self
         for name in path.split(".") if path else ():
             node = node.children.setdefault(name, Node())
         return node
 
     def find(self, path: str) -> Node | None:
-        """The node of a path, if it is there."""
+        """Return the node of a path, or None."""
         node: Node | None = self
         for name in path.split(".") if path else ():
             node = node.children.get(name) if node else None
@@ -55,7 +55,7 @@ class Node:
 
 
 def make_tree(root: Node, container: Callable[[str], Container | None]) -> Any:
-    """The module of a node; `container` says what the user assumes of a path, or None."""
+    """Return the module of a node; `container` returns the user's assumption about a path, or None."""
     return _make(root, "", container)
 
 
@@ -68,17 +68,17 @@ def _make(node: Node, path: str, container: Callable[[str], Container | None]) -
     }
     module = node.layer
     if module is not None and (node.parameters or node.buffers):
-        # A layer with more than its kind has is somebody's subclass of it.
+        # A layer with more children than its kind is a user's subclass of it.
         module.__class__ = type(node.kind, (type(module),), {"__module__": "the checkpoint"})
     if module is None:
-        told = node.container
-        kind = _container(node, container(path), top=not path) if told is None else told
+        recorded = node.container
+        kind = _container(node, container(path), top=not path) if recorded is None else recorded
         module = getattr(nn, kind)() if kind else nn.Module()
-        if told == "" and node.kind:
+        if recorded == "" and node.kind:
             module.__class__ = type(node.kind, (nn.Module,), {"__module__": "the checkpoint"})
-        if kind == "Sequential" and told is None:
+        if kind == "Sequential" and recorded is None:
             children = _filled(children)
-    # Not by attributes: a child may be called "type" or "forward".
+    # Not by attribute: a child may be called "type" or "forward".
     module._parameters.update(node.parameters)
     module._buffers.update(node.buffers)
     module._modules.update(children)
@@ -86,9 +86,9 @@ def _make(node: Node, path: str, container: Callable[[str], Container | None]) -
 
 
 def _container(node: Node, assumed: Container | None, *, top: bool) -> Container:
-    own = [*node.parameters, *node.buffers]
-    if own:
-        numbers = not node.children and _numbers(own) is not None
+    direct = [*node.parameters, *node.buffers]
+    if direct:
+        numbers = not node.children and _numbers(direct) is not None
         return "ParameterList" if numbers and not node.buffers else ""
     positions = _numbers(node.children)
     if positions is None:
@@ -102,7 +102,7 @@ def _container(node: Node, assumed: Container | None, *, top: bool) -> Container
 
 
 def _numbers(names: Mapping[str, Any] | Sequence[str]) -> list[int] | None:
-    """The names as sorted positions; None where they are not."""
+    """Return the names as sorted positions, or None."""
     if not names or not all(name.isdecimal() and str(int(name)) == name for name in names):
         return None
     positions = sorted(map(int, names))
@@ -110,7 +110,7 @@ def _numbers(names: Mapping[str, Any] | Sequence[str]) -> list[int] | None:
 
 
 def _filled(children: dict[str, Any]) -> dict[str, Any]:
-    """Children at their positions, those between them layers without weights."""
+    """Return the children at their positions, with layers without weights between them."""
     from torch import nn
 
     last = max(map(int, children), default=-1)

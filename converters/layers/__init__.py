@@ -1,4 +1,4 @@
-"""Kinds of layers: names and layouts in torch, linen and nnx, each proven by a forward case."""
+"""Layer kinds: names and layouts in torch, linen and nnx, each proven by a forward case."""
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
 from converters.layers.flax_call import FlaxCall

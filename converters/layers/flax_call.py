@@ -1,7 +1,7 @@
-"""How a torch layer is written in Flax: a class, its arguments, and what stands around its call, as data.
+"""Flax source of a torch layer as data: a class, its arguments, and the code around its call.
 
-From it are derived what `migrate weights` says of a layer, the layers' pages, and source. The forward cases
-build their modules from that source, so that what it says is proven.
+`migrate weights` notes, the layers' pages, and source code are derived from it. The forward cases
+build their modules from that source, which proves it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 Api = Literal["linen", "nnx"]
 
 _OURS = "converters.modules"
-# Where a name is looked up in source, and the import that it needs.
+# Names in source, and the import that each needs.
 _MODULES = {
     "flax.linen": ("nn", "from flax import linen as nn"),
     "flax.nnx": ("nnx", "from flax import nnx"),
@@ -25,7 +25,7 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Variable:
-    """A name that whoever writes the call has: `rngs`, `deterministic`."""
+    """Variable of the surrounding code: `rngs`, `deterministic`."""
 
     name: str
 
@@ -36,19 +36,19 @@ DETERMINISTIC = Variable("deterministic")  # a bool: False in training
 
 @dataclass(frozen=True)
 class Name:
-    """Something importable that stands for itself: a dtype ("jax.numpy.bfloat16")."""
+    """Importable name that is a value itself: a dtype ("jax.numpy.bfloat16")."""
 
     of: str
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call of something importable.
+class SourceCall:
+    """Call of an importable name.
 
     Attributes:
         of: module and name ("flax.linen.Conv", "jax.numpy.pad").
-        named: its arguments by name.
-        first: those before them.
+        named: the keyword arguments.
+        first: the positional arguments.
     """
 
     of: str
@@ -58,36 +58,36 @@ class Call:
 
 @dataclass(frozen=True)
 class Maker:
-    """A function without arguments, which gives what the call gives each time."""
+    """Function without arguments that returns the result of the call each time."""
 
-    call: Call
+    call: SourceCall
 
 
 Value: TypeAlias = (
-    "bool | int | float | str | Variable | Name | Call | Maker | tuple[Value, ...] | None"
+    "bool | int | float | str | Variable | Name | SourceCall | Maker | tuple[Value, ...] | None"
 )
 
 
 @dataclass(frozen=True)
 class FlaxCall:
-    """A Flax module that computes as a torch layer does, and how it is called.
+    """Flax module that computes the same as a torch layer, and how to call it.
 
     Attributes:
         of: its class ("flax.linen.LayerNorm", "converters.modules.nnx.LSTM").
-        sizes: those of its arguments that the weights show: features, whether there is a bias.
-        settings: the others.
-        before: what the first input goes through on its way, each with the input as its first argument.
-        options: what every call is given beside the inputs.
-        channels_last: whether the axis of the channels, torch's 1, is the last of input and output.
-        called_otherwise: how its inputs or outputs differ else from the torch layer's; "": they do not.
-        differs: where its forward pass does, because Flax has no form for it.
-        remarks: what else to know.
+        sizes: the arguments that the weights determine: features, whether there is a bias.
+        settings: the other arguments.
+        before: calls that transform the first input, each with the input as its first argument.
+        options: further arguments of every call.
+        channels_last: whether the channel axis, torch's axis 1, is the last axis of input and output.
+        called_otherwise: other differences of its inputs or outputs from the torch layer's, or "".
+        differs: differences of its forward pass, for options that Flax lacks.
+        remarks: further notes.
     """
 
     of: str
     sizes: Mapping[str, Value]
     settings: Mapping[str, Value] = field(default_factory=dict)
-    before: tuple[Call, ...] = ()
+    before: tuple[SourceCall, ...] = ()
     options: Mapping[str, Value] = field(default_factory=dict)
     channels_last: bool = False
     called_otherwise: str = ""
@@ -95,16 +95,17 @@ class FlaxCall:
     remarks: tuple[str, ...] = ()
 
     @property
-    def construction(self) -> Call:
-        """The call that makes the module."""
-        return Call(self.of, {**self.sizes, **self.settings})
+    def construction(self) -> SourceCall:
+        """Call that creates the module."""
+        return SourceCall(self.of, {**self.sizes, **self.settings})
 
     def source(self, **more: Value) -> str:
-        """The expression that makes the module; `more` are further arguments (a linen module's name)."""
-        return written(Call(self.of, {**self.sizes, **self.settings, **more}))
+        """Return the expression that creates the module; `more` are further arguments (a linen
+        module's name)."""
+        return written(SourceCall(self.of, {**self.sizes, **self.settings, **more}))
 
     def applied(self, layer: str, first: str, *inputs: str) -> str:
-        """The expression that calls the module of this name on these inputs."""
+        """Return the expression that calls the module of this name on these inputs."""
         for call in self.before:
             first = _called(call, first)
         options = (f"{name}={written(value)}" for name, value in self.options.items())
@@ -112,43 +113,43 @@ class FlaxCall:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """The statements that both expressions need."""
+        """Return the import statements that both expressions need."""
         return imports_of(self.construction, *self.before)
 
     @property
     def note(self) -> str:
-        """What to know when one writes it, in a few words; "" where the weights say it all."""
-        told = (
+        """Return notes for a user who writes the call, or "" if the weights determine everything."""
+        settings = (
             [f"converters.modules: {self.of.rpartition('.')[2]}"]
             if self.of.startswith(_OURS)
             else []
         )
-        told += [f"{_called(call, 'x')} first" for call in self.before]
-        told += [
+        settings += [f"{_called(call, 'x')} first" for call in self.before]
+        settings += [
             f"{name}={written(value)}"
             for name, value in self.settings.items()
             if not isinstance(value, Variable)
         ]
-        notes = (", ".join(told), self.called_otherwise, *self.remarks, *self.differs)
+        notes = (", ".join(settings), self.called_otherwise, *self.remarks, *self.differs)
         return "; ".join(filter(None, notes))
 
 
 def own(api: Api, name: str, sizes: Mapping[str, Value], **rest: Any) -> FlaxCall:
-    """A class of Flax itself; `rest` is as in `FlaxCall`."""
+    """Create the call of a class of Flax; `rest` are other fields of `FlaxCall`."""
     return _made(f"flax.{api}.{name}", api, sizes, **rest)
 
 
 def ours(api: Api, name: str, sizes: Mapping[str, Value], **rest: Any) -> FlaxCall:
-    """A class of `converters.modules`; `rest` is as in `FlaxCall`."""
+    """Create the call of a class of `converters.modules`; `rest` are other fields of `FlaxCall`."""
     return _made(f"{_OURS}.{api}.{name}", api, sizes, **rest)
 
 
 def _made(of: str, api: Api, sizes: Mapping[str, Value], **rest: Any) -> FlaxCall:
-    given = {"rngs": RNGS} if api == "nnx" and of not in _WITHOUT_RNGS else {}
-    return FlaxCall(of, sizes, {**rest.pop("settings", {}), **given}, **rest)
+    rngs = {"rngs": RNGS} if api == "nnx" and of not in _WITHOUT_RNGS else {}
+    return FlaxCall(of, sizes, {**rest.pop("settings", {}), **rngs}, **rest)
 
 
-# What draws nothing and has no such argument.
+# Modules that draw nothing and take no rngs.
 _WITHOUT_RNGS = {
     "flax.nnx.PReLU",
     "converters.modules.nnx.WeightNorm",
@@ -159,12 +160,12 @@ _WITHOUT_RNGS = {
 
 
 def changed(**arguments: tuple[Value, Value]) -> dict[str, Value]:
-    """Of arguments with their defaults those that differ from them."""
+    """Return the arguments that differ from their defaults."""
     return {name: value for name, (value, default) in arguments.items() if value != default}
 
 
 def features(api: Api, inputs: int, outputs: int) -> dict[str, Value]:
-    """The sizes of a layer from features to features: linen finds out the inputs' by itself."""
+    """Return the sizes of a layer from features to features; linen infers the inputs."""
     return {"features": outputs} if api == "linen" else _both(inputs, outputs)
 
 
@@ -173,34 +174,34 @@ def _both(inputs: int, outputs: int) -> dict[str, Value]:
 
 
 def num_features(api: Api, number: int) -> dict[str, Value]:
-    """The size of a norm, which linen finds out by itself."""
+    """Return the size of a norm, which linen infers."""
     return {} if api == "linen" else {"num_features": number}
 
 
 def has(layer: Any, name: str) -> bool:
-    """Whether a torch layer has this parameter, without a look at a value that it may compute."""
+    """Whether a torch layer has this parameter, without reading a value that it may compute."""
     held = layer._parameters if name in layer._parameters else vars(layer)
     return held.get(name, True) is not None
 
 
 def use_bias(layer: Any) -> dict[str, Value]:
-    """What says that there is no bias."""
+    """Return the argument that turns off the bias."""
     return changed(use_bias=(has(layer, "bias"), True))
 
 
 def use_scale(layer: Any) -> dict[str, Value]:
-    """What says that there is no scale."""
+    """Return the argument that turns off the scale."""
     return changed(use_scale=(has(layer, "weight"), True))
 
 
 def written(value: Value) -> str:
-    """A value as source."""
+    """Return a value as source."""
     match value:
         case Variable():
             return value.name
         case Name():
-            return _spelled(value.of)[0]
-        case Call():
+            return _source_name(value.of)[0]
+        case SourceCall():
             return _called(value)
         case Maker():
             return f"lambda: {_called(value.call)}"
@@ -211,29 +212,29 @@ def written(value: Value) -> str:
 
 
 def imports_of(*values: Value) -> tuple[str, ...]:
-    """The statements that these values need as source."""
-    return tuple(sorted({_spelled(of)[1] for value in values for of in _names(value)}))
+    """Return the import statements that these values need."""
+    return tuple(sorted({_source_name(of)[1] for value in values for of in _names(value)}))
 
 
-def _called(call: Call, *before: str) -> str:
+def _called(call: SourceCall, *before: str) -> str:
     named = (f"{key}={written(value)}" for key, value in call.named.items())
     arguments = (*before, *map(written, call.first), *named)
-    return f"{_spelled(call.of)[0]}({', '.join(arguments)})"
+    return f"{_source_name(call.of)[0]}({', '.join(arguments)})"
 
 
-def _spelled(of: str) -> tuple[str, str]:
-    """A name as it stands in source, and the import that it needs."""
+def _source_name(of: str) -> tuple[str, str]:
+    """Return a name as source, and the import that it needs."""
     module = next(module for module in _MODULES if of.startswith(f"{module}."))
     alias, statement = _MODULES[module]
     return f"{alias}{of.removeprefix(module)}", statement
 
 
 def _names(value: Value) -> Iterator[str]:
-    """The importable names in a value."""
+    """Return the importable names in a value."""
     match value:
         case Name():
             yield value.of
-        case Call():
+        case SourceCall():
             yield value.of
             for part in (*value.first, *value.named.values()):
                 yield from _names(part)

@@ -1,8 +1,8 @@
-"""How several pieces of torch tensors become one Flax array, and whether that can be undone.
+"""Joins of several pieces of torch tensors into one Flax array, and their inverses.
 
-A join takes the pieces in their order and gives the array; `split` gives the pieces back, or None where
-they cannot be had from the array alone. Those tensors travel beside the output, so that the way back is exact
-(`converters.kept`).
+A join takes the pieces in their order and returns the array. `split` returns the pieces, or None if
+the array does not determine them. Tensors that are not determined are stored beside the output, so
+that the way back is exact (`converters.kept`).
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ Shape = tuple[int, ...]
 
 
 class Join(ABC):
-    """One array from one or more pieces."""
+    """Join of one or more pieces into an array."""
 
     @abstractmethod
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """The array."""
+        """Return the array."""
 
     @abstractmethod
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """Its shape; ValueError if pieces of these shapes do not fit together."""
+        """Return its shape. Raise ValueError if pieces of these shapes do not fit together."""
 
     @abstractmethod
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """The pieces again, bit for bit; None if the array does not determine them."""
+        """Return the pieces, bit for bit; None if the array does not determine them."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """The form that a mapping file has; `converters.layers.text.parse_join` reads it."""
+        """Return the form used in mapping files; `converters.layers.text.parse_join` reads it."""
 
 
 @dataclass(frozen=True)
 class Alone(Join):
-    """One piece, which is the array."""
+    """Join of a single piece, which is the array."""
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """The piece itself."""
+        """Return the piece itself."""
         (piece,) = pieces
         return piece
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """Its shape."""
+        """Return its shape."""
         if len(shapes) != 1:
             raise ValueError(f"one piece expected, there are {len(shapes)}")
         return shapes[0]
 
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """The array itself."""
+        """Return the array itself."""
         return [array]
 
     def __str__(self) -> str:
@@ -67,16 +67,16 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Stack(Join):
-    """Pieces of one shape along a new axis, as `nn.scan` wants the layers that it repeats."""
+    """Pieces of one shape along a new axis, as `nn.scan` expects repeated layers."""
 
     axis: int = 0
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """The pieces, one behind the other."""
+        """Stack the pieces."""
         return np.stack(pieces, self.axis)
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The pieces' shape with their number at the axis."""
+        """Return the pieces' shape with their number at the axis."""
         if len(set(shapes)) != 1:
             raise ValueError(f"pieces of {len(set(shapes))} shapes cannot be stacked")
         if self.axis > len(shapes[0]):
@@ -84,7 +84,7 @@ class Stack(Join):
         return (*shapes[0][: self.axis], len(shapes), *shapes[0][self.axis :])
 
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """One piece for each place of the axis."""
+        """Return one piece per index of the axis."""
         return [np.take(array, index, self.axis) for index in range(array.shape[self.axis])]
 
     def __str__(self) -> str:
@@ -96,26 +96,26 @@ class Grid(Join):
     """Pieces of one shape along several new axes: keys and values of layers, (layers, 2, …).
 
     Attributes:
-        axis: the first of them.
-        sides: theirs; the pieces are in row-major order.
+        axis: the first new axis.
+        sides: the sizes of the new axes; the pieces are in row-major order.
     """
 
     axis: int
     sides: tuple[int, ...]
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """The pieces, one behind the other, the new axis taken apart."""
-        return np.stack(pieces, self.axis).reshape(self.shape([one.shape for one in pieces]))
+        """Stack the pieces and split the new axis."""
+        return np.stack(pieces, self.axis).reshape(self.shape([piece.shape for piece in pieces]))
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The pieces' shape with the new sides at the axis."""
+        """Return the pieces' shape with the new sides at the axis."""
         if len(shapes) != math.prod(self.sides):
             raise ValueError(f"{len(shapes)} pieces do not fill {self.sides}")
         stacked = Stack(self.axis).shape(shapes)
         return (*stacked[: self.axis], *self.sides, *stacked[self.axis + 1 :])
 
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """One piece for each place."""
+        """Return one piece per index."""
         end = self.axis + len(self.sides)
         merged = (*array.shape[: self.axis], math.prod(self.sides), *array.shape[end:])
         return Stack(self.axis).split(array.reshape(merged), shapes)
@@ -126,16 +126,16 @@ class Grid(Join):
 
 @dataclass(frozen=True)
 class Concat(Join):
-    """Pieces along an axis that they have: fused gates, fused query, key and value."""
+    """Pieces along an existing axis: fused gates, fused query, key and value."""
 
     axis: int = 0
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """The pieces, one behind the other."""
+        """Concatenate the pieces."""
         return np.concatenate(pieces, self.axis)
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The sum of their sides at the axis, the others as they are."""
+        """Return the shape with the sum of the sides at the axis."""
         rest = {(*shape[: self.axis], *shape[self.axis + 1 :]) for shape in shapes}
         if len(rest) != 1 or any(len(shape) <= self.axis for shape in shapes):
             raise ValueError(f"shapes {list(shapes)} cannot be joined along axis {self.axis}")
@@ -144,7 +144,7 @@ class Concat(Join):
         return (*first[: self.axis], total, *first[self.axis + 1 :])
 
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """The parts, as long as the pieces were."""
+        """Return the parts, as long as the pieces were."""
         ends = np.cumsum([shape[self.axis] for shape in shapes])[:-1]
         return list(np.split(array, ends, self.axis))
 
@@ -154,23 +154,23 @@ class Concat(Join):
 
 @dataclass(frozen=True)
 class Sum(Join):
-    """Pieces that torch adds and Flax keeps as one: the two biases of an LSTM's gate."""
+    """Pieces that torch adds and Flax keeps as one array: the two biases of an LSTM's gate."""
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """Their sum, in their own dtype, from left to right."""
+        """Return their sum in their own dtype, from left to right."""
         total = pieces[0]
         for piece in pieces[1:]:
             total = total + piece
         return total
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The one shape that all have."""
+        """Return the shape that all pieces share."""
         if len(set(shapes)) != 1:
             raise ValueError(f"pieces of {len(set(shapes))} shapes cannot be added")
         return shapes[0]
 
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """None: a sum does not tell its terms."""
+        """Return None: a sum does not determine its terms."""
         return None
 
     def __str__(self) -> str:
@@ -182,15 +182,16 @@ SUM = Sum()
 
 @dataclass(frozen=True)
 class ComputedBefore(Join):
-    """What torch computed from the pieces, as a file tells of it: the result's shape, not how.
+    """Value computed by torch from the pieces, as recorded in a file: the result's shape, without the
+    function.
 
-    `converters.layers.reparametrized.Computed` is the same while the module is at hand.
+    `converters.layers.reparametrized.ComputedWeight` is the same while the module is available.
     """
 
     sides: tuple[int, ...]
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """Impossible.
+        """Raise: the value cannot be computed without the model.
 
         Raises:
             ValueError: always.
@@ -198,11 +199,11 @@ class ComputedBefore(Join):
         raise ValueError("what torch computed cannot be computed again without the model")
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The result's shape."""
+        """Return the result's shape."""
         return self.sides
 
     def split(self, array: Array, shapes: Sequence[Shape]) -> list[Array] | None:
-        """None: what it was computed from is not in the result."""
+        """Return None: the result does not determine its inputs."""
         return None
 
     def __str__(self) -> str:

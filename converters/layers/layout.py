@@ -1,4 +1,4 @@
-"""How one array's axes are arranged in torch and in Flax: bijections, whose inverse is derived.
+"""Bijections between the axis orders of an array in torch and in Flax; the inverse is derived.
 
 Two of them compute: a number that one model has in its code and the other in its weights.
 """
@@ -18,42 +18,43 @@ Shape = tuple[int, ...]
 
 
 class Layout(ABC):
-    """A bijection between a torch tensor and a Flax array of the same elements.
+    """Bijection between a torch tensor and a Flax array with the same elements.
 
-    `apply` goes from torch to Flax; `inverse.apply` goes back. No element is computed on, but where
-    `computes` says so: so both are exact for every dtype. `str` gives the form that a mapping file has,
-    which `converters.layers.text.parse_layout` reads.
+    `apply` goes from torch to Flax; `inverse.apply` goes back. Elements are not changed unless
+    `computes` is true, so both directions are exact for every dtype. `str` returns the form used in
+    mapping files, which `converters.layers.text.parse_layout` reads.
     """
 
     @abstractmethod
     def apply(self, array: Array) -> Array:
-        """The array in its new arrangement (a view where numpy allows it)."""
+        """Return the array in its new arrangement (a view if numpy allows it)."""
 
     @abstractmethod
     def shape(self, shape: Shape) -> Shape:
-        """The shape that `apply` gives to an array of this shape; ValueError if it does not fit."""
+        """Return the shape that `apply` gives to an array of this shape. Raise ValueError if it does
+        not fit."""
 
     @property
     @abstractmethod
     def inverse(self) -> Layout:
-        """The way back."""
+        """Inverse layout."""
 
     @property
     def computes(self) -> bool:
-        """Whether elements are other numbers behind it: then the way back is exact up to rounding."""
+        """Whether elements change their values: then the way back is exact only up to rounding."""
         return False
 
 
 @dataclass(frozen=True)
 class Unchanged(Layout):
-    """The same arrangement on both sides."""
+    """Identical arrangement on both sides."""
 
     def apply(self, array: Array) -> Array:
-        """The array itself."""
+        """Return the array itself."""
         return array
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape itself."""
+        """Return the shape itself."""
         return shape
 
     @property
@@ -79,18 +80,18 @@ class Permute(Layout):
             raise ValueError(f"{self.axes} is not a permutation of axes")
 
     def apply(self, array: Array) -> Array:
-        """The array with its axes permuted, a view."""
+        """Return the array with its axes permuted, as a view."""
         return np.transpose(array, self.axes)
 
     def shape(self, shape: Shape) -> Shape:
-        """The permuted shape; ValueError if the rank is not the permutation's."""
+        """Return the permuted shape. Raise ValueError if the rank is not the permutation's."""
         if len(shape) != len(self.axes):
             raise ValueError(f"{len(self.axes)} axes expected, the shape is {shape}")
         return tuple(shape[axis] for axis in self.axes)
 
     @property
     def inverse(self) -> Layout:
-        """The permutation that undoes this one."""
+        """Inverse permutation."""
         return Permute(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
 
     def __str__(self) -> str:
@@ -99,7 +100,7 @@ class Permute(Layout):
 
 @dataclass(frozen=True)
 class Flip(Layout):
-    """The elements along these axes in reverse order: a convolution's kernel as a correlation's."""
+    """Reversed order along these axes: a convolution's kernel as a correlation's."""
 
     axes: tuple[int, ...]
 
@@ -108,11 +109,11 @@ class Flip(Layout):
             raise ValueError(f"{self.axes} are no axes to flip")
 
     def apply(self, array: Array) -> Array:
-        """The array, reversed along the axes; a view."""
+        """Return the array, reversed along the axes, as a view."""
         return np.flip(array, self.axes)
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape itself; ValueError if it lacks an axis."""
+        """Return the shape itself. Raise ValueError if it lacks an axis."""
         if max(self.axes) >= len(shape):
             raise ValueError(f"axes {self.axes} to be flipped, the shape is {shape}")
         return shape
@@ -128,24 +129,24 @@ class Flip(Layout):
 
 @dataclass(frozen=True)
 class Split(Layout):
-    """One axis in several, the first of them the slowest: heads and what each of them has."""
+    """Split of one axis into several, the first varying slowest: heads and their features."""
 
     axis: int
     sides: tuple[int, ...]
 
     def apply(self, array: Array) -> Array:
-        """The array with the axis taken apart."""
+        """Return the array with the axis split."""
         return array.reshape(self.shape(array.shape))
 
     def shape(self, shape: Shape) -> Shape:
-        """The new shape; ValueError if the axis is not as long as its parts together."""
+        """Return the new shape. Raise ValueError if the axis is not as long as the product of its parts."""
         if self.axis >= len(shape) or shape[self.axis] != math.prod(self.sides):
             raise ValueError(f"axis {self.axis} of {shape} is not {self.sides}")
         return (*shape[: self.axis], *self.sides, *shape[self.axis + 1 :])
 
     @property
     def inverse(self) -> Layout:
-        """The axes joined again."""
+        """The axes merged again."""
         return Merge(self.axis, self.sides)
 
     def __str__(self) -> str:
@@ -154,17 +155,17 @@ class Split(Layout):
 
 @dataclass(frozen=True)
 class Merge(Layout):
-    """Several axes, from `axis` on and of these sides, as one: the inverse of `Split`."""
+    """Merge of several axes with these sizes, from `axis` on: the inverse of `Split`."""
 
     axis: int
     sides: tuple[int, ...]
 
     def apply(self, array: Array) -> Array:
-        """The array with the axes joined."""
+        """Return the array with the axes merged."""
         return array.reshape(self.shape(array.shape))
 
     def shape(self, shape: Shape) -> Shape:
-        """The new shape; ValueError if the axes have other sides."""
+        """Return the new shape. Raise ValueError if the axes have other sizes."""
         end = self.axis + len(self.sides)
         if shape[self.axis : end] != self.sides:
             raise ValueError(f"axes {self.axis} to {end - 1} of {shape} are not {self.sides}")
@@ -172,7 +173,7 @@ class Merge(Layout):
 
     @property
     def inverse(self) -> Layout:
-        """The axis taken apart again."""
+        """The axis split again."""
         return Split(self.axis, self.sides)
 
     def __str__(self) -> str:
@@ -181,7 +182,8 @@ class Merge(Layout):
 
 @dataclass(frozen=True)
 class Times(Layout):
-    """Each element times a number, or over it, rounded once: a factor that is folded into a weight."""
+    """Multiplication of each element by a number, or division by it, rounded once: a factor folded
+    into a weight."""
 
     factor: float
     over: bool = False
@@ -191,17 +193,17 @@ class Times(Layout):
             raise ValueError(f"{self.factor} is not a factor")
 
     def apply(self, array: Array) -> Array:
-        """The products, in the array's dtype."""
+        """Return the products, in the array's dtype."""
         wide = _wide(array)
         return (wide / self.factor if self.over else wide * self.factor).astype(array.dtype)
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape itself."""
+        """Return the shape itself."""
         return shape
 
     @property
     def inverse(self) -> Layout:
-        """Divided again: exact where the factor is a power of two."""
+        """Division instead of multiplication: exact if the factor is a power of two."""
         return Times(self.factor, not self.over)
 
     @property
@@ -215,7 +217,8 @@ class Times(Layout):
 
 @dataclass(frozen=True)
 class Plus(Layout):
-    """A number added to each element, rounded once: a scale that begins at 0 here and at 1 there."""
+    """Number added to each element, rounded once: a scale that starts at 0 in one model and at 1 in
+    the other."""
 
     offset: float
 
@@ -224,16 +227,16 @@ class Plus(Layout):
             raise ValueError(f"{self.offset} is not a number to add")
 
     def apply(self, array: Array) -> Array:
-        """The sums, in the array's dtype."""
+        """Return the sums, in the array's dtype."""
         return (_wide(array) + self.offset).astype(array.dtype)
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape itself."""
+        """Return the shape itself."""
         return shape
 
     @property
     def inverse(self) -> Layout:
-        """Taken away again, up to rounding."""
+        """Subtraction, exact up to rounding."""
         return Plus(-self.offset)
 
     @property
@@ -246,7 +249,7 @@ class Plus(Layout):
 
 
 def affine(factor: float, offset: float) -> Layout:
-    """Each element times a number, and another one added."""
+    """Return the layout that multiplies each element by a number and adds another."""
     return chain(
         (
             Times(factor) if factor != 1 else UNCHANGED,
@@ -256,31 +259,31 @@ def affine(factor: float, offset: float) -> Layout:
 
 
 def _wide(array: Array) -> Array:
-    """In float64, so that one rounding is left."""
+    """Return the array in float64, so that only one rounding remains."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 @dataclass(frozen=True)
 class Chain(Layout):
-    """Layouts one after the other."""
+    """Sequence of layouts."""
 
     layouts: tuple[Layout, ...]
 
     def apply(self, array: Array) -> Array:
-        """The array, rearranged by each in turn."""
+        """Return the array, rearranged by each layout in turn."""
         for layout in self.layouts:
             array = layout.apply(array)
         return array
 
     def shape(self, shape: Shape) -> Shape:
-        """The last one's shape; ValueError if one of them does not fit."""
+        """Return the last layout's shape. Raise ValueError if one does not fit."""
         for layout in self.layouts:
             shape = layout.shape(shape)
         return shape
 
     @property
     def inverse(self) -> Layout:
-        """Their inverses, the last first."""
+        """Inverse layouts, the last first."""
         return Chain(tuple(layout.inverse for layout in reversed(self.layouts)))
 
     @property
@@ -293,7 +296,7 @@ class Chain(Layout):
 
 
 def chain(layouts: Sequence[Layout]) -> Layout:
-    """One layout for all, without those that change nothing."""
+    """Return one layout for all, omitting layouts that change nothing."""
     flat: list[Layout] = []
     for layout in layouts:
         flat += layout.layouts if isinstance(layout, Chain) else [layout]
@@ -305,12 +308,12 @@ def chain(layouts: Sequence[Layout]) -> Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """A slice of a torch tensor along one axis: one of the gates or projections that it holds.
+    """Slice of a torch tensor along one axis: one of the gates or projections that it holds.
 
     Attributes:
-        axis: of the torch tensor.
-        start: its first place.
-        stop: the place after its last.
+        axis: the axis of the torch tensor.
+        start: the first index.
+        stop: the index after the last.
     """
 
     axis: int
@@ -318,17 +321,17 @@ class Part:
     stop: int
 
     def apply(self, array: Array) -> Array:
-        """The slice, a view."""
+        """Return the slice as a view."""
         return array[self._index(array.ndim)]
 
     def shape(self, shape: Shape) -> Shape:
-        """The slice's shape; ValueError if the tensor does not hold it."""
+        """Return the slice's shape. Raise ValueError if the tensor does not contain it."""
         if self.axis >= len(shape) or not 0 <= self.start < self.stop <= shape[self.axis]:
             raise ValueError(f"{self} is not in the shape {shape}")
         return (*shape[: self.axis], self.stop - self.start, *shape[self.axis + 1 :])
 
     def write(self, array: Array, part: Array) -> None:
-        """Put the slice back into the whole tensor."""
+        """Write the slice back into the tensor."""
         array[self._index(array.ndim)] = part
 
     def _index(self, ndim: int) -> tuple[slice, ...]:

@@ -1,4 +1,4 @@
-"""All layer kinds there are: every module of `converters/layers/kinds/` with its `ENTRIES`."""
+"""Registry of all layer kinds: the `ENTRIES` of every module of `converters/layers/kinds/`."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from converters.layers.reparametrized import around, is_reparametrized
 
 @cache
 def entries() -> Mapping[str, LayerEntry]:
-    """Kind → entry, found by looking through the package: a new file needs no other change.
+    """Return kind → entry, found by searching the package: a new file needs no other change.
 
     Raises:
-        ValueError: a file without entries, or two entries of one kind.
+        ValueError: a file has no entries, or two entries have one kind.
     """
-    found: dict[str, LayerEntry] = {}
+    by_kind: dict[str, LayerEntry] = {}
     for info in pkgutil.iter_modules(kinds.__path__):
         module = importlib.import_module(f"{kinds.__name__}.{info.name}")
         declared: tuple[LayerEntry, ...] = getattr(module, "ENTRIES", ())
         if not declared:
             raise ValueError(f"{module.__name__} declares no ENTRIES")
         for entry in declared:
-            if entry.kind in found:
+            if entry.kind in by_kind:
                 raise ValueError(f"{module.__name__} declares {entry.kind}, which there is already")
-            found[entry.kind] = entry
-    return MappingProxyType(found)
+            by_kind[entry.kind] = entry
+    return MappingProxyType(by_kind)
 
 
 def find_entry(
     module: Any, kinds: Mapping[str, LayerEntry] | None = None
 ) -> tuple[LayerEntry | None, str]:
-    """The entry of a module's layer kind, and the name of its torch class if no entry knows that.
+    """Return the entry of a module's layer kind; without an entry, the name of its torch class.
 
-    The nearest class of torch itself decides, so that a user's subclass of `nn.Linear` is a Linear.
-    Neither is given for a user's own module, a plain container, or a loss (its class weights are
-    buffers under their own name).
+    The nearest torch class decides, so a user's subclass of `nn.Linear` is a Linear. Neither is
+    returned for a user's own module, a plain container, or a loss (its class weights are buffers
+    under their own name).
     """
     from torch import nn
 
@@ -53,7 +53,7 @@ def find_entry(
         if cls in (nn.ParameterList, nn.ParameterDict) or cls.__module__ == "torch.nn.modules.loss":
             return None, ""
         entry = kinds.get(cls.__name__)
-        # Not `getattr(nn, kind) is cls`: importing torch_xla puts its own GRU in the place of torch's.
+        # Not `getattr(nn, kind) is cls`: importing torch_xla replaces torch's GRU.
         if entry is not None and cls.__module__.startswith("torch.nn.modules."):
             return entry, ""
         if cls.__module__.startswith("torch.") and not _is_variant(cls):
@@ -63,9 +63,10 @@ def find_entry(
 
 
 def _is_variant(cls: type) -> bool:
-    """Whether this class of torch computes as the one that it derives from.
+    """Whether this torch class computes the same as its base class.
 
-    So do a layer with parametrizations, a lazy one after its first run, and the Linear in attention.
+    This holds for a layer with parametrizations, for a lazy layer after its first run, and for the
+    Linear in attention.
     """
     return "forward" not in vars(cls)
 
@@ -73,18 +74,18 @@ def _is_variant(cls: type) -> bool:
 def flax_calls(
     module: Any, api: Api, known: Mapping[str, LayerEntry] | None = None
 ) -> tuple[FlaxCall, ...]:
-    """The Flax modules that compute as a torch layer does, the one to take first.
+    """Return the Flax modules that compute the same as a torch layer, the preferred one first.
 
-    None where its kind is not known, or has no counterpart for how it is configured.
+    The result is empty if the kind is unknown, or has no counterpart for its configuration.
 
     Args:
         module: the layer; a user's own subclass of one may compute something else.
-        api: in which of Flax's APIs.
-        known: entries that stand for those of their kinds; None: all are as they are.
+        api: the Flax API.
+        known: entries that replace those of their kinds, or None.
     """
     entry, _ = find_entry(module, {**entries(), **(known or {})})
     inside = (child for child in module.modules() if child is not module)
-    # The call of a layer that is made of others says nothing of what was done to those.
+    # The call of a layer made of other layers does not show their parametrizations.
     if entry is None or any(is_reparametrized(child) for child in inside):
         return ()
     calls = (around(module, entry, call, api) for call in entry.calls(module, api))

@@ -1,4 +1,4 @@
-"""Weights that a torch layer computes from others: weight norm, spectral norm, and the rest.
+"""Weights that a torch layer computes from other tensors: weight norm, spectral norm, and the rest.
 
 - **weight_norm**, of `torch.nn.utils.parametrizations` (original0, original1) and of `torch.nn.utils`
   (weight_g, weight_v): both tensors are kept, as `kernel_g` and `kernel_v`, for
@@ -38,24 +38,24 @@ from converters.layers.layout import (
 )
 
 Array = np.ndarray[Any, Any]
-# The module of torch in which the classes of layers with a parametrization are made.
+# Module of torch that creates the classes of layers with a parametrization.
 _PARAMETRIZED = "torch.nn.utils.parametrize"
-Compute = Callable[[Mapping[str, Any]], Any]  # the tensors by their names in the layer → the weight
+Compute = Callable[[Mapping[str, Any]], Any]  # tensors by their names in the layer → the weight
 
 
 class CannotComputeError(ValueError):
-    """torch could not compute the weight from its tensors alone; the message says why."""
+    """torch could not compute the weight from its tensors alone; the message gives the reason."""
 
 
 @dataclass(frozen=True, eq=False)
-class Computed(Join):
-    """A weight that torch computes from several tensors.
+class ComputedWeight(Join):
+    """Weight that torch computes from several tensors.
 
     Attributes:
-        what: the parametrization's name, for people.
-        names: of the tensors in the layer, in the order of the pieces.
-        compute: the tensors by name → the weight.
-        part: what of the weight; None: all of it.
+        what: the parametrization's name, for messages.
+        names: the names of the tensors in the layer, in the order of the pieces.
+        compute: returns the weight for the tensors by name.
+        part: the part of the weight; None for all of it.
         layout: its arrangement in Flax.
         sides: its shape in torch.
     """
@@ -68,7 +68,7 @@ class Computed(Join):
     sides: tuple[int, ...]
 
     def apply(self, pieces: Sequence[Array]) -> Array:
-        """The weight, in Flax's arrangement, as torch computes it in the dtype of its tensors."""
+        """Return the weight in Flax's arrangement, computed by torch in the dtype of its tensors."""
         import torch
 
         from converters.checkpoint.dtypes import torch_to_numpy
@@ -79,13 +79,13 @@ class Computed(Join):
         return self.layout.apply(weight if self.part is None else self.part.apply(weight))
 
     def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Its shape in Flax."""
+        """Return its shape in Flax."""
         if len(shapes) != len(self.names):
             raise ValueError(f"{len(self.names)} tensors expected, there are {len(shapes)}")
         return self.layout.shape(self.sides if self.part is None else self.part.shape(self.sides))
 
     def split(self, array: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array] | None:
-        """None: what it was computed from is not in the result."""
+        """Return None: the result does not determine its inputs."""
         return None
 
     def __str__(self) -> str:
@@ -93,24 +93,24 @@ class Computed(Join):
 
 
 def reparametrized(module: Any, weights: Weights) -> Weights:
-    """The weights of a layer, those replaced that it computes from other tensors.
+    """Return the weights of a layer, replacing those that it computes from other tensors.
 
     Args:
         module: the torch layer.
-        weights: what its kind has. Of a user's own module: nothing, and what it computes is kept
-            under its own name.
+        weights: the weights of its kind; empty for a user's own module, whose computed weights are
+            kept under their own names.
 
     Raises:
-        CannotComputeError: one of them has no form in Flax.
+        CannotComputeError: a computed weight has no form in Flax.
     """
     computed = _computed(module)
     known = {weight.torch for weight in weights}
     plain = tuple(Weight(name, name, name) for name in computed if name not in known)
-    found: list[Weight] = []
+    replaced: list[Weight] = []
     for weight in (*weights, *plain):
-        one = computed.get(weight.torch)
-        found += [weight] if one is None else one.weights(weight)
-    return tuple(found)
+        source = computed.get(weight.torch)
+        replaced += [weight] if source is None else source.weights(weight)
+    return tuple(replaced)
 
 
 def is_reparametrized(module: Any) -> bool:
@@ -119,18 +119,19 @@ def is_reparametrized(module: Any) -> bool:
 
 
 def class_before(module: Any) -> type:
-    """The class of a module as it was made: torch gives one with a parametrization a class of its own."""
+    """Return the original class of a module: torch creates a new class for a module with a
+    parametrization."""
     return next(cls for cls in type(module).__mro__ if cls.__module__ != _PARAMETRIZED)
 
 
 def is_computed_before(module: Any, weights: Weights) -> bool:
-    """Whether the layer computes a weight in a way that no layer of `converters.modules` computes with.
+    """Whether the layer computes a weight in a way that no layer of `converters.modules` supports.
 
-    A conversion keeps the result then. A model that trains has to compute it at each call.
+    A conversion then stores the result. A model that trains must compute it at each call.
 
     Args:
         module: the torch layer.
-        weights: what its kind has.
+        weights: the weights of its kind.
     """
     from torch.nn.utils.parametrize import ParametrizationList
 
@@ -145,7 +146,7 @@ def is_computed_before(module: Any, weights: Weights) -> bool:
 
 
 def layer_around(module: Any, name: str) -> str:
-    """Which layer of `converters.modules` computes with this tensor, in a few words; "" if none."""
+    """Return the layer of `converters.modules` that computes with this tensor, in a few words, or ""."""
     for source in _computed(module).values():
         if name in source.tensors and source.form:
             return f"converters.modules: {_AROUND[source.form]} around the layer"
@@ -153,9 +154,10 @@ def layer_around(module: Any, name: str) -> str:
 
 
 def around(module: Any, entry: LayerEntry, call: FlaxCall, api: Api) -> FlaxCall | None:
-    """The Flax module of a layer with what computes its weights around it.
+    """Return the Flax module of a layer, wrapped in the module that computes its weights.
 
-    None if those are computed in more than one way. What torch has computed before is a plain weight.
+    The result is None if the weights are computed in more than one way. A weight that torch has
+    computed before is a plain weight.
     """
     names: list[str] = []
     ways: list[tuple[str, dict[str, Value]]] = []
@@ -178,31 +180,31 @@ _AROUND = {"weight_norm": "WeightNorm", "spectral_norm": "SpectralNorm"}
 
 
 @dataclass(frozen=True)
-class _Source:
-    """How one weight of a layer is computed."""
+class _WeightSource:
+    """Computation of one weight of a layer."""
 
     what: str
     tensors: Mapping[str, Any]  # by their names in the layer
     compute: Compute
     form: str = ""  # "weight_norm", "spectral_norm" or ""
     dim: int = 0
-    given: Mapping[str, Value] = field(
+    arguments: Mapping[str, Value] = field(
         default_factory=dict
-    )  # to the layer around it, of its defaults
+    )  # arguments of the layer around it that differ from their defaults
 
     def is_kept(self, weight: Weight) -> bool:
-        """Whether the tensors are kept apart, for a layer that computes with them."""
+        """Whether the tensors are kept separately, for a layer that computes with them."""
         base, _ = _apart(weight.layout)
         return bool(self.form) and weight.join == ALONE and weight.part is None and _keeps(base)
 
     def settings(self, weight: Weight) -> dict[str, Value]:
-        """What that layer is told: along which axis of the Flax weight torch's dim lies now."""
+        """Return the arguments of that layer: the axis of the Flax weight for torch's dim."""
         base, _ = _apart(weight.layout)
-        if self.form == "weight_norm" and self.dim == -1:  # torch's word for None
+        if self.form == "weight_norm" and self.dim == -1:  # torch's value for None
             return {"axis": None}
         axes = len(self._shape(weight.torch))
         axis = _axis(base, self.dim % axes, axes)
-        return {**changed(axis=(axis, -1)), **self.given}
+        return {**changed(axis=(axis, -1)), **self.arguments}
 
     def weights(self, weight: Weight) -> list[Weight]:
         names = tuple(self.tensors)
@@ -211,19 +213,19 @@ class _Source:
         if weight.join != ALONE:
             raise CannotComputeError(f"{self.what} of {weight.torch}, which Flax joins with others")
         sides = self._shape(weight.torch)
-        join = Computed(self.what, names, self.compute, weight.part, weight.layout, sides)
+        join = ComputedWeight(self.what, names, self.compute, weight.part, weight.layout, sides)
         return [
             Weight(name, weight.linen, weight.nnx, UNCHANGED, weight.collection, join=join)
             for name in names
         ]
 
     def _kept_apart(self, weight: Weight, base: Layout, tail: Layout) -> list[Weight]:
-        """All the tensors, with sides of 1 where a norm runs."""
+        """Return all tensors, with sides of 1 where a norm runs."""
 
         def arranged(sides: tuple[int, ...]) -> Layout:
             try:
                 tail.shape(base.shape(sides))
-            except ValueError:  # it has one place only along the axis that is reordered
+            except ValueError:  # its size is 1 except along the reordered axis
                 return base
             return chain([base, tail])
 
@@ -238,7 +240,8 @@ class _Source:
         rows = tuple(side if axis == dim else 1 for axis, side in enumerate(full))
         columns = tuple(1 if axis == dim else side for axis, side in enumerate(full))
         spread = {
-            name: chain([Split(0, one), arranged(one)]) for name, one in ((u, rows), (v, columns))
+            name: chain([Split(0, side), arranged(side)])
+            for name, side in ((u, rows), (v, columns))
         }
         return [
             _named(weight, original, "_orig", arranged(full)),
@@ -247,18 +250,20 @@ class _Source:
         ]
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """The weight's, by computing it without values.
+        """Return the weight's shape, by computing it without values.
 
         Raises:
-            CannotComputeError: torch needs more than the tensors that the layer holds.
+            CannotComputeError: torch needs more than the layer's tensors.
         """
         import torch
 
-        empty = {key: torch.empty_like(one, device="meta") for key, one in self.tensors.items()}
+        empty = {
+            key: torch.empty_like(tensor, device="meta") for key, tensor in self.tensors.items()
+        }
         try:
             with torch.no_grad():
                 return tuple(self.compute(empty).shape)
-        except Exception as error:  # a parametrization of the user's own may raise anything
+        except Exception as error:  # a user's parametrization may raise anything
             reason = " ".join(str(error).split())[:120]
             raise CannotComputeError(
                 f"torch cannot compute {name} ({self.what}) from its tensors alone: {reason}"
@@ -276,7 +281,8 @@ def _named(weight: Weight, torch_name: str, suffix: str, layout: Layout) -> Weig
 
 
 def _apart(layout: Layout) -> tuple[Layout, Layout]:
-    """A layout without, and only, the reordering of one axis at its end (a flattened input)."""
+    """Split a layout into one without the reordering of an axis at its end (a flattened input), and
+    the reordering."""
     if isinstance(layout, Chain) and len(layout.layouts) >= 3:
         split, _, merge = layout.layouts[-3:]
         if isinstance(split, Split) and isinstance(merge, Merge) and split.axis == merge.axis:
@@ -285,23 +291,25 @@ def _apart(layout: Layout) -> tuple[Layout, Layout]:
 
 
 def _keeps(layout: Layout) -> bool:
-    """Whether every axis stays one, so that a norm over axes means the same in Flax."""
+    """Whether every axis stays a single axis, so that a norm over axes means the same in Flax."""
     if isinstance(layout, Chain):
         return all(_keeps(part) for part in layout.layouts)
     return isinstance(layout, Unchanged | Permute | Flip)
 
 
-def _computed(module: Any) -> dict[str, _Source]:
-    """The weights that a layer computes, by name."""
-    found = {name: _hooked(hook, module) for name, hook in _hooks(module)}
+def _computed(module: Any) -> dict[str, _WeightSource]:
+    """Return the weights that a layer computes, by name."""
+    sources = {name: _hooked(hook, module) for name, hook in _hooks(module)}
     lists = module._modules.get("parametrizations")
     if type(module).__module__ == _PARAMETRIZED and lists is not None:
-        found |= {name: _parametrized(name, one) for name, one in lists.items()}
-    return found
+        sources |= {
+            name: _parametrized(name, parametrizations) for name, parametrizations in lists.items()
+        }
+    return sources
 
 
 def _hooks(module: Any) -> list[tuple[str, Any]]:
-    """The old forms: a hook before each pass computes the weight."""
+    """Return the hooks of the old forms, which compute the weight before each pass."""
     from torch.nn.utils.prune import BasePruningMethod
 
     old = tuple(
@@ -314,7 +322,7 @@ def _hooks(module: Any) -> list[tuple[str, Any]]:
     return named + [(hook._tensor_name, hook) for hook in pruned]
 
 
-def _hooked(hook: Any, module: Any) -> _Source:
+def _hooked(hook: Any, module: Any) -> _WeightSource:
     what = type(hook).__name__
     name = getattr(hook, "name", None) or hook._tensor_name
 
@@ -323,7 +331,7 @@ def _hooked(hook: Any, module: Any) -> _Source:
 
     if what == "WeightNorm":
         g, v = f"{name}_g", f"{name}_v"
-        return _Source(
+        return _WeightSource(
             "weight_norm",
             tensors("_g", "_v"),
             _weight_norm(g, v, hook.dim),
@@ -331,45 +339,64 @@ def _hooked(hook: Any, module: Any) -> _Source:
             hook.dim,
         )
     if what == "SpectralNorm":
-        given = tensors("_orig", "_u", "_v")
+        tensors_by_name = tensors("_orig", "_u", "_v")
         norm = _spectral_norm(f"{name}_orig", f"{name}_u", f"{name}_v", hook.dim)
         more = {**_iterations(hook), "first": "v"}
-        return _Source("spectral_norm", given, norm, "spectral_norm", hook.dim, more)
+        return _WeightSource(
+            "spectral_norm", tensors_by_name, norm, "spectral_norm", hook.dim, more
+        )
     mask, original = f"{name}_mask", f"{name}_orig"
-    return _Source(
-        "pruning", tensors("_orig", "_mask"), lambda given: given[original] * given[mask]
+    return _WeightSource(
+        "pruning", tensors("_orig", "_mask"), lambda values: values[original] * values[mask]
     )
 
 
-def _parametrized(name: str, parametrizations: Any) -> _Source:
+def _parametrized(name: str, parametrizations: Any) -> _WeightSource:
     prefix = f"parametrizations.{name}."
-    own = dict(parametrizations.named_parameters()) | dict(parametrizations.named_buffers())
-    tensors = {prefix + key: tensor for key, tensor in own.items()}
-    what = ", ".join(type(one).__name__.lstrip("_") for one in parametrizations)
+    stored = dict(parametrizations.named_parameters()) | dict(parametrizations.named_buffers())
+    tensors = {prefix + key: tensor for key, tensor in stored.items()}
+    what = ", ".join(type(item).__name__.lstrip("_") for item in parametrizations)
     if len(parametrizations) == 1:
-        (one,) = parametrizations
-        if what == "WeightNorm" and type(one).__module__.startswith("torch."):
+        (parametrization,) = parametrizations
+        if what == "WeightNorm" and type(parametrization).__module__.startswith("torch."):
             g, v = f"{prefix}original0", f"{prefix}original1"
             pair = {g: tensors[g], v: tensors[v]}
-            return _Source("weight_norm", pair, _weight_norm(g, v, one.dim), "weight_norm", one.dim)
-        if what == "SpectralNorm" and type(one).__module__.startswith("torch.") and len(own) == 3:
+            return _WeightSource(
+                "weight_norm",
+                pair,
+                _weight_norm(g, v, parametrization.dim),
+                "weight_norm",
+                parametrization.dim,
+            )
+        if (
+            what == "SpectralNorm"
+            and type(parametrization).__module__.startswith("torch.")
+            and len(stored) == 3
+        ):
             names = (f"{prefix}original", f"{prefix}0._u", f"{prefix}0._v")
-            given = {key: tensors[key] for key in names}
-            norm = _spectral_norm(*names, one.dim)
-            return _Source("spectral_norm", given, norm, "spectral_norm", one.dim, _iterations(one))
+            inputs = {key: tensors[key] for key in names}
+            norm = _spectral_norm(*names, parametrization.dim)
+            return _WeightSource(
+                "spectral_norm",
+                inputs,
+                norm,
+                "spectral_norm",
+                parametrization.dim,
+                _iterations(parametrization),
+            )
 
-    def compute(given: Mapping[str, Any]) -> Any:
+    def compute(values: Mapping[str, Any]) -> Any:
         import torch
 
-        plain = {key.removeprefix(prefix): tensor for key, tensor in given.items()}
+        plain = {key.removeprefix(prefix): tensor for key, tensor in values.items()}
         training = parametrizations.training
-        parametrizations.eval()  # in training some of them iterate
+        parametrizations.eval()  # some of them iterate in training
         try:
             return torch.func.functional_call(parametrizations, plain, ())
         finally:
             parametrizations.train(training)
 
-    return _Source(what, tensors, compute)
+    return _WeightSource(what, tensors, compute)
 
 
 def _iterations(norm: Any) -> dict[str, Value]:
@@ -377,33 +404,33 @@ def _iterations(norm: Any) -> dict[str, Value]:
 
 
 def _axis(layout: Layout, axis: int, axes: int) -> int:
-    """Where an axis is after a layout that keeps all of them, from the end."""
+    """Return the axis after a layout that keeps all axes, counted from the end."""
     marked = tuple(2 if at == axis else 1 for at in range(axes))
     return layout.shape(marked).index(2) - axes
 
 
 def _weight_norm(g: str, v: str, dim: int) -> Compute:
-    def compute(given: Mapping[str, Any]) -> Any:
+    def compute(values: Mapping[str, Any]) -> Any:
         import torch
 
-        return torch._weight_norm(given[v], given[g], dim)
+        return torch._weight_norm(values[v], values[g], dim)
 
     return compute
 
 
 def _spectral_norm(original: str, u: str, v: str, dim: int) -> Compute:
-    def compute(given: Mapping[str, Any]) -> Any:
+    def compute(values: Mapping[str, Any]) -> Any:
         import torch
 
-        weight = given[original]
+        weight = values[original]
         rows = weight.movedim(dim, 0).flatten(1)
-        return weight / torch.dot(given[u], torch.mv(rows, given[v]))
+        return weight / torch.dot(values[u], torch.mv(rows, values[v]))
 
     return compute
 
 
 def _to_torch(array: Array) -> Any:
-    """A tensor of the same bits; numpy's bfloat16 and float8 go through a view."""
+    """Return a tensor with the same bits; numpy's bfloat16 and float8 go through a view."""
     import torch
 
     bits = np.array(array)  # a copy: files are mapped read-only

@@ -1,4 +1,4 @@
-"""The forward cases of `converters.layers.reparametrized`: layers that compute a weight from others."""
+"""Forward cases of `converters.layers.reparametrized`: layers that compute a weight from other tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Norm = Callable[[Any], Any]
 
 
 def _linear(name: str, norm: _Norm) -> ForwardCase:
-    """Of a Linear."""
+    """Create a case of a Linear."""
     return ForwardCase(
         f"{name} of a Linear",
         torch=lambda nn: norm(nn.Linear(5, 3)),
@@ -21,7 +21,7 @@ def _linear(name: str, norm: _Norm) -> ForwardCase:
 
 
 def _conv(name: str, norm: _Norm) -> ForwardCase:
-    """Of a convolution with groups."""
+    """Create a case of a convolution with groups."""
     return ForwardCase(
         f"{name} of a Conv2d",
         torch=lambda nn: norm(nn.Conv2d(10, 4, (2, 3), groups=2)),
@@ -30,7 +30,7 @@ def _conv(name: str, norm: _Norm) -> ForwardCase:
 
 
 def _transposed(name: str, norm: _Norm, groups: int = 1) -> Any:
-    """Of a transposed convolution, whose dim 0 is the input."""
+    """Create a case of a transposed convolution, whose dim 0 is the input."""
 
     return ForwardCase(
         f"{name} of a ConvTranspose1d" + (", groups" if groups > 1 else ""),
@@ -40,7 +40,7 @@ def _transposed(name: str, norm: _Norm, groups: int = 1) -> Any:
 
 
 def _computed(name: str, norm: _Norm) -> ForwardCase:
-    """What torch computes, for a plain Dense."""
+    """Create a case of a weight that torch computes, for a plain Dense."""
     return ForwardCase(
         name,
         torch=lambda nn: norm(nn.Linear(5, 3)),
@@ -61,7 +61,9 @@ def _old(norm: str, **options: Any) -> _Norm:
         import warnings
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch.nn.utils.weight_norm is old
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # torch.nn.utils.weight_norm is deprecated
             return getattr(import_module("torch.nn.utils"), norm)(layer, **options)
 
     return apply

@@ -1,4 +1,4 @@
-"""Layouts, parts and joins from the form that a mapping file has: `transpose(1, 0) | split(1, 8, 64)`."""
+"""Parser of layouts, parts and joins as written in mapping files: `transpose(1, 0) | split(1, 8, 64)`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAYOUTS: dict[str, Callable[[tuple[int, ...]], Layout]] = {
     "split": lambda numbers: Split(numbers[0], numbers[1:]),
     "merge": lambda numbers: Merge(numbers[0], numbers[1:]),
 }
-# Those of one number, which need not be a whole one.
+# Forms with one number, which need not be an integer.
 _COMPUTING: dict[str, Callable[[float], Layout]] = {
     "times": Times,
     "over": lambda number: Times(number, over=True),
@@ -49,10 +49,10 @@ _JOINS: dict[str, Callable[[tuple[int, ...]], Join]] = {
 
 
 def parse_layout(text: str) -> Layout:
-    """The layout of this form.
+    """Parse a layout.
 
     Raises:
-        ValueError: it is not one; the message says what is wrong, and what there is.
+        ValueError: the text is invalid; the message gives the reason and the known forms.
     """
     return chain(
         [_computing(part) or _parsed(part, _LAYOUTS, "transform") for part in text.split("|")]
@@ -60,19 +60,19 @@ def parse_layout(text: str) -> Layout:
 
 
 def parse_join(text: str) -> Join:
-    """The join of this form.
+    """Parse a join.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is invalid.
     """
     return _parsed(text, _JOINS, "join")
 
 
 def parse_part(text: str) -> Part:
-    """The part of this form: `slice(axis, start, stop)`.
+    """Parse a part: `slice(axis, start, stop)`.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is invalid.
     """
     return _parsed(text, {"slice": lambda numbers: Part(*numbers)}, "part")
 
@@ -92,10 +92,10 @@ def _parsed(text: str, known: dict[str, Callable[[tuple[int, ...]], _Made]], wha
     if call is None or call["name"] not in known:
         there = [*known, *(_COMPUTING if what == "transform" else ())]
         raise ValueError(f"{text.strip()!r} is no {what}; there are {', '.join(there)}")
-    given = (call["numbers"] or "").split(",")
-    if not all(_WHOLE.fullmatch(number) for number in given):
+    words = (call["numbers"] or "").split(",")
+    if not all(_WHOLE.fullmatch(word) for word in words):
         raise ValueError(f"{text.strip()!r} has numbers that are not whole")
-    numbers = tuple(int(number) for number in given if number.strip())
+    numbers = tuple(int(word) for word in words if word.strip())
     try:
         return known[call["name"]](numbers)
     except (TypeError, IndexError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""From a model's tree of modules and a checkpoint's keys to a plan: every key has one outcome."""
+"""Plan of a conversion from a model's module tree and a checkpoint's keys; every key has one outcome."""
 
 from converters.mapping.module_tree import Outcome, Slot, read_slots
 from converters.mapping.plan import Plan, Row, make_plan

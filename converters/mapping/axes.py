@@ -1,4 +1,4 @@
-"""What each axis of a tensor means while a model runs: channels, space, or several of them flattened."""
+"""Meaning of each axis of a tensor while a model runs: channels, space, or several of them flattened."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-Factor = tuple[str, int]  # "C" (channels), "S0", "S1" … (space), "N" (anything else), and its side
+Factor = tuple[str, int]  # "C" (channels), "S0", "S1" … (space), "N" (anything else), and its size
 Axis = tuple[Factor, ...]
 
-# What keeps the meaning of every axis, though sides may change: beside all that works element by element.
+# Operators that keep the meaning of every axis, though sizes may change, in addition to elementwise
+# ones.
 _KEEPING = (
     "pool",
     "batch_norm",
@@ -26,7 +27,7 @@ _KEEPING = (
     "cat",
     "slice",
     "contiguous",
-    # Element by element too, though torch does not mark them so.
+    # Elementwise operators that torch does not mark as such.
     "leaky_relu",
     "hardswish",
     "prelu",
@@ -38,7 +39,8 @@ _RESHAPING = ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeez
 
 
 def make_labels() -> Any:
-    """A mode that gives every tensor's axes their labels; made late, for torch is imported late."""
+    """Create a mode that labels the axes of every tensor. The class is defined here because torch is
+    imported late."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.weak import WeakIdKeyDictionary
@@ -57,8 +59,10 @@ def make_labels() -> Any:
             output = func(*args, **(kwargs or {}))
             result = output[0] if isinstance(output, tuple | list) and output else output
             if isinstance(result, torch.Tensor):
-                given = [one for one in _flat(args) if isinstance(one, torch.Tensor)]
-                axes = self._axes(func, args, given, tuple(result.shape))
+                tensors = [
+                    argument for argument in _flat(args) if isinstance(argument, torch.Tensor)
+                ]
+                axes = self._axes(func, args, tensors, tuple(result.shape))
                 if axes:
                     self.known[result] = axes
                 else:
@@ -66,12 +70,12 @@ def make_labels() -> Any:
             return output
 
         def _axes(
-            self, func: Any, args: tuple[Any, ...], given: list[Any], shape: tuple[int, ...]
+            self, func: Any, args: tuple[Any, ...], tensors: list[Any], shape: tuple[int, ...]
         ) -> tuple[Axis, ...]:
             name = func._schema.name.removeprefix("aten::").removesuffix("_")
             if "convolution" in name:
                 return _image(shape)
-            source = next((one for one in given if self.of(one)), None)
+            source = next((tensor for tensor in tensors if self.of(tensor)), None)
             if source is None:
                 return ()
             axes = self.of(source)
@@ -89,11 +93,11 @@ def make_labels() -> Any:
 
 
 def _flat(args: Iterable[Any]) -> Iterator[Any]:
-    for one in args:
-        if isinstance(one, tuple | list):
-            yield from _flat(one)
+    for argument in args:
+        if isinstance(argument, tuple | list):
+            yield from _flat(argument)
         else:
-            yield one
+            yield argument
 
 
 def _image(shape: tuple[int, ...]) -> tuple[Axis, ...]:
@@ -104,36 +108,36 @@ def _image(shape: tuple[int, ...]) -> tuple[Axis, ...]:
 def _permuted(name: str, args: tuple[Any, ...], axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     if name == "permute":
         return tuple(axes[axis] for axis in args[1])
-    one, two = (0, 1) if name == "t" else (axis % len(axes) for axis in args[1:3])
-    found = list(axes)
-    found[one], found[two] = found[two], found[one]
-    return tuple(found)
+    first, second = (0, 1) if name == "t" else (axis % len(axes) for axis in args[1:3])
+    permuted = list(axes)
+    permuted[first], permuted[second] = permuted[second], permuted[first]
+    return tuple(permuted)
 
 
 def _resized(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]:
-    """The same axes with other sides; () where one that was put together has changed."""
+    """Return the same axes with other sizes; () if a merged axis has changed."""
     if len(axes) != len(shape):
         return ()
-    found = []
+    resized = []
     for axis, side in zip(axes, shape, strict=True):
-        if math.prod(one for _, one in axis) == side:
-            found.append(axis)
+        if math.prod(size for _, size in axis) == side:
+            resized.append(axis)
         elif len(axis) == 1:
-            found.append(((axis[0][0], side),))
+            resized.append(((axis[0][0], side),))
         else:
             return ()
-    return tuple(found)
+    return tuple(resized)
 
 
 def _regrouped(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]:
-    """The factors of all axes, in new groups; () where one would have to be cut."""
+    """Return the factors of all axes in new groups; () if a factor would have to be split."""
     factors = [factor for axis in axes for factor in axis if factor[1] != 1]
-    found = []
+    groups = []
     for side in shape:
         group: list[Factor] = []
-        while factors and math.prod(one for _, one in group) < side:
+        while factors and math.prod(size for _, size in group) < side:
             group.append(factors.pop(0))
-        if math.prod(one for _, one in group) != side:
+        if math.prod(size for _, size in group) != side:
             return ()
-        found.append(tuple(group) or (("N", 1),))
-    return () if factors else tuple(found)
+        groups.append(tuple(group) or (("N", 1),))
+    return () if factors else tuple(groups)

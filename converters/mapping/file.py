@@ -1,4 +1,4 @@
-"""Mapping files: what becomes of each key, to be read, edited and used again.
+"""Mapping files: the outcome of each key, to be read, edited and reused.
 
     version: 1
     api: linen
@@ -9,7 +9,7 @@
       kind: Linear
       evidence: module tree
 
-Neither a module nor torch is needed to use one.
+Using a mapping file requires neither a module nor torch.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from converters.checkpoint.reader import TensorInfo
 from converters.errors import MappingFileError
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED
-from converters.mapping.fold import Entry, Folded, fold
+from converters.mapping.fold import Folded, FoldEntry, fold
 from converters.mapping.module_tree import Outcome, Slot, Target
 from converters.mapping.paths import Api
 from converters.mapping.plan import Plan, Row, make_plan
-from converters.mapping.rules import Rule
+from converters.mapping.rules import MappingRule
 from converters.mapping.rules_text import VERSION, parse_rules
 
 _REMEDY = "edit it, or write it anew with --save-mapping"
-# A mapping file cannot say how torch computes a weight (spectral_norm in its old form, pruning).
+# A mapping file cannot express how torch computes a weight (spectral_norm in its old form,
+# pruning).
 _COMPUTED = "computed by torch from several tensors: convert with --model"
 _HEADER = """\
 # What becomes of each key of a torch checkpoint: migrate weights CHECKPOINT --mapping THIS_FILE
@@ -50,22 +51,22 @@ _HEADER = """\
 
 @dataclass(frozen=True)
 class MappingFile:
-    """A mapping file that was read and found valid in itself.
+    """Mapping file that was read and is consistent.
 
     Attributes:
         path: the file.
         api: whose names its paths are made of: "linen" or "nnx".
-        rules: in its order.
+        rules: the rules in file order.
     """
 
     path: Path
     api: Api
-    rules: tuple[Rule, ...]
-    _literal: Mapping[str, tuple[Rule, ...]] = field(init=False, repr=False, compare=False)
-    _general: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
+    rules: tuple[MappingRule, ...]
+    _literal: Mapping[str, tuple[MappingRule, ...]] = field(init=False, repr=False, compare=False)
+    _general: tuple[MappingRule, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        known: dict[str, tuple[Rule, ...]] = {}
+        known: dict[str, tuple[MappingRule, ...]] = {}
         for rule in self.rules:
             if rule.key is not None:
                 known[rule.key] = (*known.get(rule.key, ()), rule)
@@ -73,11 +74,11 @@ class MappingFile:
         object.__setattr__(self, "_general", tuple(it for it in self.rules if it.key is None))
 
     def slots(self, infos: Mapping[str, TensorInfo]) -> dict[str, Slot]:
-        """Key → slot for every key of the checkpoint, as `read_slots` gives them for a module.
+        """Return key → slot for every key of the checkpoint, as `read_slots` does for a module.
 
         Raises:
-            MappingFileError: keys that no rule or several match, shapes that do not fit, two keys for one
-                path, ties to what is not mapped: all of them.
+            MappingFileError: keys match no rule or several, shapes do not fit, two keys have one
+                path, or a tie refers to an unmapped key; the message lists all.
         """
         problems: list[str] = []
         slots: dict[str, Slot] = {}
@@ -93,7 +94,7 @@ class MappingFile:
                 slots[key] = rules[0].slot(key, info, self.path.name)
             except ValueError as error:
                 problems.append(f"line {rules[0].line}: {key} of shape {info.shape}: {error}")
-        for rule in self.rules:  # what was noted as lacking when the file was saved
+        for rule in self.rules:  # keys recorded as missing when the file was saved
             if rule.key is not None and rule.key not in infos and rule.outcome is Outcome.REFUSED:
                 slots[rule.key] = rule.slot(rule.key, None, self.path.name)
         problems += _wrong_ties(slots, lines)
@@ -103,13 +104,13 @@ class MappingFile:
             raise MappingFileError(str(self.path), problems, _REMEDY)
         return slots
 
-    def matching(self, key: str) -> tuple[Rule, ...]:
-        """The rules that are about a key, in their order."""
+    def matching(self, key: str) -> tuple[MappingRule, ...]:
+        """Return the rules that match a key, in file order."""
         general = tuple(rule for rule in self._general if rule.pattern.fullmatch(key))
         return tuple(sorted((*self._literal.get(key, ()), *general), key=lambda rule: rule.line))
 
     def unused(self, infos: Mapping[str, TensorInfo]) -> tuple[str, ...]:
-        """The rules that match no key, each in one line: to be warned of."""
+        """Return warnings for the rules that match no key, one line each."""
         used = {rule.line for key in infos for rule in self.matching(key)}
         return tuple(
             f"{self.path}, line {rule.line}: no key is matched by {rule.pattern.pattern}"
@@ -132,7 +133,7 @@ def _wrong_ties(slots: Mapping[str, Slot], lines: Mapping[str, int]) -> list[str
 def _misfits(
     infos: Mapping[str, TensorInfo], slots: Mapping[str, Slot], lines: Mapping[str, int]
 ) -> list[str]:
-    """What the plan refuses although the file maps it: collisions, pieces that do not fit together."""
+    """Return the mapped keys that the plan refuses: collisions, pieces that do not fit together."""
     plan = make_plan("", infos, slots)
     return [
         f"line {lines[row.key]}: {row.key}: {row.note}"
@@ -145,7 +146,8 @@ def load_mapping(path: Path | str) -> MappingFile:
     """Read a mapping file.
 
     Raises:
-        MappingFileError: it cannot be read, or is not valid: all that is wrong, with lines.
+        MappingFileError: the file cannot be read or is invalid; the message lists all problems with
+            their lines.
     """
     path = Path(path)
     try:
@@ -160,18 +162,18 @@ def load_mapping(path: Path | str) -> MappingFile:
 
 
 def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bool = False) -> None:
-    """Write a plan as a mapping file; loaded, it gives the same plan for the same checkpoint.
+    """Write a plan as a mapping file. Loaded again, it gives the same plan for the same checkpoint.
 
-    Except for weights that torch computes from several tensors: these are refused in it.
+    The exception are weights that torch computes from several tensors: the file refuses them.
 
     Args:
-        plan: what becomes of each key. Refused keys are written too, to be edited.
+        plan: the outcome of each key. Refused keys are written too, to be edited.
         path: the file.
         api: whose names the plan's paths are made of.
         overwrite: whether an existing file may be replaced.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     text = mapping_text(plan, api)
     with atomic_write(Path(path), overwrite=overwrite) as file:
@@ -179,7 +181,7 @@ def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bo
 
 
 def mapping_text(plan: Plan, api: Api = "linen") -> str:
-    """The text of a plan's mapping file."""
+    """Return the text of a plan's mapping file."""
     owners = {row.targets: row.key for row in plan.mapped}
     written = [row.refuse(_COMPUTED) if _is_computed(row) else row for row in plan.rows]
     rows = {row.key: row for row in written}
@@ -196,7 +198,7 @@ def _is_computed(row: Row) -> bool:
     return any(str(target.join).startswith("computed") for target in row.targets)
 
 
-def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> Entry:
+def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> FoldEntry:
     if row.outcome is Outcome.TIED:
         texts: tuple[str, ...] = (owners[row.targets],)
     else:
@@ -204,11 +206,11 @@ def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> Entry:
     pieces = tuple((str(it.layout), str(it.part), str(it.join)) for it in row.targets)
     note = "" if row.outcome is Outcome.TIED else row.note
     rest = (row.outcome, row.kind, note, row.evidence, pieces)
-    return Entry(row.key, texts, rest, alone=row.shape is None)
+    return FoldEntry(row.key, texts, rest, alone=row.shape is None)
 
 
 def _fields(folded: Folded, row: Row) -> dict[str, Any]:
-    """The fields of one rule, in the order in which they are best read."""
+    """Return the fields of one rule, in a readable order."""
     fields: dict[str, Any] = {"key": folded.pattern}
     if row.outcome is Outcome.TIED:
         fields["tied"] = folded.texts[0]
@@ -218,7 +220,7 @@ def _fields(folded: Folded, row: Row) -> dict[str, Any]:
         fields["refuse"] = row.note
     else:
         places = [
-            _place(path, index, target)
+            _target_fields(path, index, target)
             for path, index, target in zip(
                 folded.texts[::2], folded.texts[1::2], row.targets, strict=True
             )
@@ -231,7 +233,7 @@ def _fields(folded: Folded, row: Row) -> dict[str, Any]:
     }
 
 
-def _place(path: str, index: str, target: Target) -> dict[str, Any]:
+def _target_fields(path: str, index: str, target: Target) -> dict[str, Any]:
     place = {"path": path}
     if target.part is not None:
         place["part"] = str(target.part)

@@ -1,12 +1,12 @@
-"""Linear layers behind a flattened convolution: torch flattens (C, H, W), a channels-last model (H, W, C).
+"""Linear layers after a flattened convolution: torch flattens (C, H, W), a channels-last model (H, W, C).
 
-The model is run without values (on the meta device, nothing is allocated), every axis of every tensor with a
-label: channels or space since the last convolution. Where a Linear, a norm on the way to it or a recurrent
-layer gets an axis in which channels come before space, its rows are in another order in Flax.
+The model runs without values (on the meta device, without allocation), with labels on every axis:
+channels or space since the last convolution. If channels come before space in the input of a
+Linear, a norm before it or a recurrent layer, its rows have another order in Flax.
 
-The input is not known, so usual images are tried. Where the sides of the flattened image do not depend on
-the input (an adaptive pool before it, or one axis of space only), they are certain; else they are those of a
-square input, and the row says so.
+The input is unknown, so common image sizes are tried. The sides of the flattened image are certain
+if they do not depend on the input (an adaptive pool before it, or a single axis of space).
+Otherwise they are those of a square input, and the row says so.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ UNKNOWN = (
 )
 MAYBE = UNKNOWN.replace("its input is", "its input may be").replace("rows", "if so, rows")
 _BATCH = 2
-_WORK = 6000  # modules to run, at most: more than the usual sides are tried in small models only
+_WORK = 6000  # maximum number of modules to run: large models try only the usual sides
 _USUAL = (224, 32, 28, 64, 96, 128, 256, 84)
 _LARGER = (112, 144, 150, 160, 192, 200, 227, 240, 299, 300, 320, 384, 416, 448, 512, 1024)
 
 
 @dataclass(frozen=True)
 class Flattened:
-    """What is known of the input of a layer.
+    """Flattened input of a layer.
 
     Attributes:
-        sides: of the axes that were flattened, in torch's order: channels first.
-        order: these axes in Flax's order: channels last. Empty if the sides are not known.
-        note: what to know.
+        sides: the sizes of the flattened axes in torch's order, channels first.
+        order: the same axes in Flax's order, channels last; empty if the sides are unknown.
+        note: a note for the user.
     """
 
     sides: tuple[int, ...]
@@ -51,7 +51,7 @@ class Flattened:
     note: str
 
     def apply(self, module: Any, weights: Weights) -> Weights:
-        """The weights of the layer, with those reordered that meet this input."""
+        """Return the layer's weights, with those reordered that are applied to this input."""
         return tuple(
             replace(weight, layout=chain([weight.layout, self._layout(weight.layout)]))
             if self.order and concerns(module, weight.torch)
@@ -60,7 +60,8 @@ class Flattened:
         )
 
     def _layout(self, before: Layout) -> Layout:
-        """How axis 0 of a Flax array is reordered, its rank told by how it comes from torch's."""
+        """Return the layout that reorders axis 0 of a Flax array; its rank follows from the layout
+        before it."""
         moved = tuple(self.sides[axis] for axis in self.order)
         behind = (len(self.sides),) if isinstance(before, Permute) else ()
         return chain([Split(0, self.sides), Permute((*self.order, *behind)), Merge(0, moved)])
@@ -69,31 +70,32 @@ class Flattened:
 def flattened_inputs(
     model: Any, example: Sequence[tuple[int, ...]] | None = None
 ) -> dict[str, Flattened]:
-    """Name of a layer → what is flattened in its input, for those where it matters.
+    """Return name of a layer → its flattened input, for the layers where it matters.
 
     Args:
         model: the `nn.Module`, on any device; it is neither changed nor run on its values.
-        example: the shapes of its inputs, with a batch; None: usual images are tried.
+        example: the shapes of its inputs, with a batch; None to try common image sizes.
 
     Returns:
-        Linear, BatchNorm1d, LayerNorm and recurrent modules only. Where no input could be found with
-        which the model runs, or what is flattened got lost on the way: those that the tree of modules
-        alone shows, without an order.
+        Only Linear, BatchNorm1d, LayerNorm and recurrent modules. If the model runs with no tried
+        input, or the labels were lost, the layers found by the module tree alone, without an order.
     """
     from torch import nn
 
-    convolutions: list[Any] = [one for one in model.modules() if isinstance(one, _convolutions())]
+    convolutions: list[Any] = [
+        module for module in model.modules() if isinstance(module, _convolutions())
+    ]
     behind = (nn.Linear, nn.RNNBase)
-    if not convolutions or not any(isinstance(one, behind) for one in model.modules()):
+    if not convolutions or not any(isinstance(module, behind) for module in model.modules()):
         return {}
-    if any(nn.parameter.is_lazy(one) for one in (*model.parameters(), *model.buffers())):
+    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         return {}
     if example is not None:
         try:
-            found = _trace(_without_values(model), example)
+            inputs = _trace(_without_values(model), example)
         except _NotAnImageError:
-            found = None
-        return _suspects(model) if found is None else found
+            inputs = None
+        return _suspects(model) if inputs is None else inputs
     suspects = _suspects(model)
     first = convolutions[0]
     blank = None
@@ -101,11 +103,11 @@ def flattened_inputs(
     for sides in islice(_inputs(len(first.kernel_size)), tries):
         try:
             blank = blank or _without_values(model)
-            found = _trace(blank, [(_BATCH, first.in_channels, *sides)])
+            inputs = _trace(blank, [(_BATCH, first.in_channels, *sides)])
         except _NotAnImageError:
             return suspects
-        if found is not None:
-            return _told(blank, found, first.in_channels, sides)
+        if inputs is not None:
+            return _with_assumption(blank, inputs, first.in_channels, sides)
     return suspects
 
 
@@ -114,7 +116,7 @@ def concerns(module: Any, name: str) -> bool:
     from torch import nn
 
     name = name.removeprefix("parametrizations.")
-    if isinstance(module, nn.Linear):  # weight_v and the like stand for it
+    if isinstance(module, nn.Linear):  # weight_v and similar tensors replace it
         return name.startswith("weight")
     if isinstance(module, nn.RNNBase):
         return name.startswith("weight_ih_l0")
@@ -122,33 +124,33 @@ def concerns(module: Any, name: str) -> bool:
 
 
 class _NotAnImageError(Exception):
-    """The model wants something else than one image: trying other sides is no use."""
+    """The model expects something other than one image: other sides would not help."""
 
 
-def _told(
-    model: Any, found: dict[str, Flattened], channels: int, sides: tuple[int, ...]
+def _with_assumption(
+    model: Any, inputs: dict[str, Flattened], channels: int, sides: tuple[int, ...]
 ) -> dict[str, Flattened]:
-    """The same, with what the sides rest on."""
+    """Return the inputs with a note about the assumed sides."""
     other = None
-    if found and len(sides) > 1:
+    if inputs and len(sides) > 1:
         longer = tuple(side + 32 * (1 + axis) for axis, side in enumerate(sides))
         try:
             other = _trace(model, [(_BATCH, channels, *longer)])
         except _NotAnImageError:
             other = None
-    told = {}
-    for name, one in found.items():
-        certain = len(one.sides) <= 2 or (other is not None and other.get(name) == one)
-        note = one.note
-        if not certain and one.order:
+    noted = {}
+    for name, flattened in inputs.items():
+        certain = len(flattened.sides) <= 2 or (other is not None and other.get(name) == flattened)
+        note = flattened.note
+        if not certain and flattened.order:
             shown = " x ".join(map(str, sides))
             note += f" (assumed: inputs of {shown})"
-        told[name] = Flattened(one.sides, one.order, note)
-    return told
+        noted[name] = Flattened(flattened.sides, flattened.order, note)
+    return noted
 
 
 def _inputs(rank: int) -> Iterator[tuple[int, ...]]:
-    """Sides to try: all equal, the usual ones first."""
+    """Yield sides to try: all equal, common ones first."""
     every = (*_USUAL, *range(1, 129), *_LARGER)
     if rank == 1:
         every = (*_USUAL, *range(1, 1025))
@@ -164,12 +166,11 @@ def _convolutions() -> Any:
 
 
 def _suspects(model: Any) -> dict[str, Flattened]:
-    """What the tree of modules shows: a Linear right behind a Flatten, or one that is as wide as several
-    places of the convolution that comes before it.
-    """
+    """Return the layers found by the module tree: a Linear directly after a Flatten, or one as wide as
+    several positions of the preceding convolution."""
     from torch import nn
 
-    found: dict[str, Flattened] = {}
+    suspects: dict[str, Flattened] = {}
     channels = 0
     flatten = False
     for name, module in model.named_modules():
@@ -179,37 +180,37 @@ def _suspects(model: Any) -> dict[str, Flattened]:
             flatten = channels > 0
         elif isinstance(module, nn.Linear) and channels:
             if module.in_features > channels and module.in_features % channels == 0:
-                found[name] = Flattened((), (), UNKNOWN if flatten else MAYBE)
+                suspects[name] = Flattened((), (), UNKNOWN if flatten else MAYBE)
             channels = 0
-    return found
+    return suspects
 
 
 def _without_values(model: Any) -> Any:
-    """A copy of the model on the meta device, for inference; no tensor of it is copied."""
+    """Return a copy of the model on the meta device, for inference; no tensor is copied."""
     import torch
 
     memo: dict[int, Any] = {}
 
     def empty(tensor: Any) -> Any:
-        made = torch.empty_like(tensor, device="meta", requires_grad=False)
+        result = torch.empty_like(tensor, device="meta", requires_grad=False)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
-        return torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
+        return torch.nn.Parameter(result, requires_grad=False) if is_parameter else result
 
     for module in model.modules():
         plain = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
-        own = (*module._parameters.values(), *module._buffers.values(), *plain)
-        memo |= {id(tensor): empty(tensor) for tensor in own if tensor is not None}
+        direct = (*module._parameters.values(), *module._buffers.values(), *plain)
+        memo |= {id(tensor): empty(tensor) for tensor in direct if tensor is not None}
     try:
         return copied(model, memo).eval()
-    except Exception as error:  # a user's module may hold what cannot be copied
+    except Exception as error:  # a user's module may hold objects that cannot be copied
         raise _NotAnImageError from error
 
 
 def _trace(model: Any, shapes: Sequence[tuple[int, ...]]) -> dict[str, Flattened] | None:
-    """Run the model (on the meta device); None where these shapes do not fit.
+    """Run the model on the meta device. Return None if these shapes do not fit.
 
     Raises:
-        _NotAnImageError: it cannot be run with such inputs whatever their sides.
+        _NotAnImageError: the model cannot run with images of any size.
     """
     import torch
 
@@ -221,12 +222,12 @@ def _trace(model: Any, shapes: Sequence[tuple[int, ...]]) -> dict[str, Flattened
         if concerns(module, "weight") or isinstance(module, torch.nn.RNNBase)
     ]
     try:
-        # What the user's forward prints and warns of belongs to runs, not to a plan.
+        # Output and warnings of the user's forward belong to real runs, not to a plan.
         with warnings.catch_warnings(), redirect_stdout(StringIO()), torch.no_grad():
             warnings.simplefilter("ignore")
             with torch.device("meta"), labels:
                 model(*(torch.empty(shape) for shape in shapes))
-    except NotImplementedError as error:  # a bare tree of modules, as an inference makes it
+    except NotImplementedError as error:  # a bare module tree, as built by an inference
         raise _NotAnImageError from error
     except (RuntimeError, ValueError, AssertionError, IndexError, ZeroDivisionError):
         return None  # of another size
@@ -235,13 +236,15 @@ def _trace(model: Any, shapes: Sequence[tuple[int, ...]]) -> dict[str, Flattened
     finally:
         for hook in hooks:
             hook.remove()
-    lost = {name: one for name, one in _suspects(model).items() if () in seen.get(name, ())}
+    lost = {
+        name: flattened for name, flattened in _suspects(model).items() if () in seen.get(name, ())
+    }
     return lost | dict(_flattened(seen))
 
 
 @dataclass(frozen=True)
 class _Watch:
-    """A hook that notes of what the axis is made that a layer works on."""
+    """Hook that records the factors of the axis that a layer is applied to."""
 
     name: str
     seen: dict[str, set[Axis]]
@@ -277,7 +280,7 @@ def _flattened(seen: dict[str, set[Axis]]) -> Iterator[tuple[str, Flattened]]:
 
 
 def _order(axis: Axis) -> tuple[int, ...]:
-    """Flax's order of the factors of an axis; () where it is torch's."""
+    """Return Flax's order of the factors of an axis; () if it is torch's order."""
     places = [place for place, (label, side) in enumerate(axis) if label == "C"]
     if len(places) != 1 or any(label == "N" for label, _ in axis):
         return ()

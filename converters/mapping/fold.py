@@ -1,4 +1,4 @@
-r"""Repeated blocks in one rule: `layer.0.…`, `layer.1.…` as `layer\.(\d+)\.…` with `\1` in the path."""
+r"""Repeated blocks as one rule: `layer.0.…`, `layer.1.…` as `layer\.(\d+)\.…` with `\1` in the path."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"(\d+)")
-# Of keys only whole steps: `linear1` and `linear2` are two layers, not one that is repeated.
+# In keys only whole steps are numbers: `linear1` and `linear2` are two layers, not a repetition.
 _STEP = re.compile(r"(?<![^.])(\d+)(?![^.])")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What is to be written of one key: `texts` may speak of the key's numbers, `rest` not.
+class FoldEntry:
+    """Mapping of one key. `texts` may depend on the key's numbers; `rest` may not.
 
     Attributes:
         key: the key.
-        texts: paths, places and keys tied to.
+        texts: paths, indices and keys tied to.
         rest: everything else, equal for entries that may share a rule.
-        alone: whether it must keep a rule of its own.
+        alone: whether it needs a separate rule.
     """
 
     key: str
@@ -31,54 +31,54 @@ class Entry:
 
 @dataclass(frozen=True)
 class Folded:
-    r"""One rule for several entries.
+    r"""Rule for several entries.
 
     Attributes:
         pattern: a regular expression for their keys.
         texts: the texts, with `\1` where they follow the key.
-        first: the first of them.
+        first: the first entry.
     """
 
     pattern: str
     texts: tuple[str, ...]
-    first: Entry
+    first: FoldEntry
 
 
-def fold(entries: Sequence[Entry]) -> list[Folded]:
-    """As few rules as numbers allow, in the order of their first keys; each key is matched by one."""
+def fold(entries: Sequence[FoldEntry]) -> list[Folded]:
+    """Return the smallest number of rules that the numbers allow, in key order; each key matches one."""
     by_form: dict[str, list[str]] = defaultdict(list)
-    groups: dict[object, list[Entry]] = defaultdict(list)
+    groups: dict[object, list[FoldEntry]] = defaultdict(list)
     for entry in entries:
         form = _STEP.sub("#", entry.key)
         by_form[form].append(entry.key)
         texts = tuple(_NUMBER.sub("#", text) for text in entry.texts)
         groups[entry.key if entry.alone else (form, texts, entry.rest)].append(entry)
     order = {entry.key: position for position, entry in enumerate(entries)}
-    found = [
+    rules = [
         folded
         for group in groups.values()
         for folded in _fold(group, by_form[_STEP.sub("#", group[0].key)])
     ]
-    return sorted(found, key=lambda folded: order[folded.first.key])
+    return sorted(rules, key=lambda folded: order[folded.first.key])
 
 
-def _fold(group: list[Entry], keys: Iterable[str]) -> list[Folded]:
-    """The rules of entries of one form; `keys` are all of that form, which no rule may take from others."""
+def _fold(group: list[FoldEntry], keys: Iterable[str]) -> list[Folded]:
+    """Return the rules of entries of one form; no rule may match other `keys` of that form."""
     columns = list(zip(*(_STEP.findall(entry.key) for entry in group), strict=True))
     varying = [at for at, column in enumerate(columns) if len(set(column)) > 1]
     if not varying:
         return [Folded(re.escape(entry.key), _escaped(entry.texts), entry) for entry in group]
     texts = _texts(group, columns, varying)
     if texts is not None:
-        own = {entry.key for entry in group}
+        group_keys = {entry.key for entry in group}
         for pattern in (
             _pattern(group[0].key, dict.fromkeys(varying, r"(\d+)")),
             _pattern(group[0].key, {at: _choice(columns[at]) for at in varying}),
         ):
             expression = re.compile(pattern)
-            if {key for key in keys if expression.fullmatch(key)} == own:
+            if {key for key in keys if expression.fullmatch(key)} == group_keys:
                 return [Folded(pattern, texts, group[0])]
-    parts: dict[str, list[Entry]] = defaultdict(list)
+    parts: dict[str, list[FoldEntry]] = defaultdict(list)
     for entry in group:
         parts[_STEP.findall(entry.key)[varying[-1]]].append(entry)
     return [folded for part in parts.values() for folded in _fold(part, keys)]
@@ -97,10 +97,10 @@ def _choice(column: Sequence[str]) -> str:
 
 
 def _texts(
-    group: list[Entry], columns: list[tuple[str, ...]], varying: list[int]
+    group: list[FoldEntry], columns: list[tuple[str, ...]], varying: list[int]
 ) -> tuple[str, ...] | None:
-    """The texts with references; None if a number in them follows none of the key's."""
-    found = []
+    """Return the texts with references; None if a number in them does not come from the key."""
+    templates = []
     for place, text in enumerate(group[0].texts):
         pieces = _NUMBER.split(text)
         for at in range(1, len(pieces), 2):
@@ -111,12 +111,12 @@ def _texts(
             if not same:
                 return None
             pieces[at] = f"\\{same[0]}"
-        found.append(_joined(pieces))
-    return tuple(found)
+        templates.append(_joined(pieces))
+    return tuple(templates)
 
 
 def _joined(pieces: list[str]) -> str:
-    """Pieces of text, their own backslashes doubled; every second may be a reference."""
+    """Join pieces of text with their own backslashes doubled; every second piece may be a reference."""
     return "".join(
         piece if at % 2 else piece.replace("\\", r"\\") for at, piece in enumerate(pieces)
     )

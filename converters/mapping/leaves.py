@@ -1,4 +1,4 @@
-"""The arrays of a pytree, each with the pieces of torch tensors that it is made from."""
+"""Arrays of a pytree, each with the pieces of torch tensors that it consists of."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """A torch tensor or a part of it, in the arrangement that Flax wants.
+    """Torch tensor or a part of it, in the arrangement of Flax.
 
     Attributes:
         key: the torch key.
-        layout: from torch's arrangement to Flax's.
-        part: what of the tensor; None: all of it.
+        layout: the layout from torch's arrangement to Flax's.
+        part: the part of the tensor; None for all of it.
     """
 
     key: str
@@ -30,15 +30,15 @@ class Piece:
     part: Part | None = None
 
     def take(self, tensor: Array) -> Array:
-        """The piece of the tensor, a view where numpy allows it."""
+        """Return the piece of the tensor, a view if numpy allows it."""
         return self.layout.apply(tensor if self.part is None else self.part.apply(tensor))
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Its shape, for a tensor of this shape; ValueError if it does not fit."""
+        """Return its shape for a tensor of this shape. Raise ValueError if it does not fit."""
         return self.layout.shape(shape if self.part is None else self.part.shape(shape))
 
     def put(self, array: Array, tensor: Array) -> None:
-        """Write the piece back to its place in the torch tensor."""
+        """Write the piece back into the torch tensor."""
         restored = self.layout.inverse.apply(array)
         if self.part is None:
             tensor[...] = restored
@@ -48,13 +48,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class PlannedLeaf:
-    """One array of the pytree.
+    """Array of the pytree.
 
     Attributes:
-        path: `/`-joined, collection first ("params/encoder/kernel").
+        path: the `/`-joined path, collection first ("params/encoder/kernel").
         info: its shape and dtype.
-        pieces: what it is made from, in the order of the join.
-        join: how.
+        pieces: its pieces, in the order of the join.
+        join: the join of the pieces.
     """
 
     path: str
@@ -63,17 +63,17 @@ class PlannedLeaf:
     join: Join = ALONE
 
     def read(self, tensor_of: Callable[[str], Array]) -> Array:
-        """The array, from the torch tensors by key."""
+        """Return the array, from the torch tensors by key."""
         return self.join.apply([piece.take(tensor_of(piece.key)) for piece in self.pieces])
 
 
 def keys_of(leaves: Iterable[PlannedLeaf]) -> dict[str, list[PlannedLeaf]]:
-    """Torch key → the arrays that have a piece of it."""
-    found: dict[str, list[PlannedLeaf]] = {}
+    """Return torch key → the arrays that contain a piece of it."""
+    leaves_by_key: dict[str, list[PlannedLeaf]] = {}
     for leaf in leaves:
         for key in dict.fromkeys(piece.key for piece in leaf.pieces):
-            found.setdefault(key, []).append(leaf)
-    return found
+            leaves_by_key.setdefault(key, []).append(leaf)
+    return leaves_by_key
 
 
 def restore(
@@ -83,17 +83,17 @@ def restore(
     infos: Mapping[str, TensorInfo],
     array_of: Callable[[str], Array],
 ) -> Array | None:
-    """The torch tensor of a key from the arrays that have its pieces: the way back.
+    """Return the torch tensor of a key from the arrays that contain its pieces: the way back.
 
     Args:
         key: the torch key.
         info: its shape and dtype in torch.
         leaves: the arrays that have pieces of it (`keys_of`).
-        infos: of every torch key that has a piece in one of them.
+        infos: shape and dtype of every torch key with a piece in one of the arrays.
         array_of: path → array.
 
     Returns:
-        The tensor, or None where an array's join cannot be undone or the pieces leave a gap.
+        The tensor, or None if an array's join cannot be undone or the pieces leave a gap.
     """
     tensor: Array | None = None
     filled = 0

@@ -1,6 +1,6 @@
-"""What each tensor of a torch model is: its layer kind, its place in Flax, or why it has none.
+"""Slot of each tensor of a torch model: its layer kind and its path in Flax, or the reason without one.
 
-Only the tree of modules is read, never a value: a model on the meta device will do.
+Only the module tree is read, never a value: a model on the meta device is enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from converters.layers.layout import Part
 from converters.layers.registry import find_entry
 from converters.layers.reparametrized import (
     CannotComputeError,
-    Computed,
+    ComputedWeight,
     class_before,
     is_computed_before,
     is_reparametrized,
@@ -26,7 +26,7 @@ from converters.layers.reparametrized import (
     reparametrized,
 )
 from converters.mapping.flatten import Flattened, concerns, flattened_inputs
-from converters.mapping.paths import Api, Place, is_container
+from converters.mapping.paths import Api, ModuleLocation, is_container
 
 BUFFERS = "buffers"
 PARAMETER_KIND = "Parameter"
@@ -34,7 +34,7 @@ BUFFER_KIND = "buffer"
 
 
 class Outcome(StrEnum):
-    """What becomes of a key. Every key of a checkpoint has exactly one."""
+    """Outcome of a key. Every key of a checkpoint has exactly one."""
 
     MAPPED = "mapped"
     TIED = "tied"
@@ -44,13 +44,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Target:
-    """Where a tensor, or a part of it, goes.
+    """Target of a tensor or of a part of it.
 
     Attributes:
         path: `/`-joined path in the pytree; for linen the collection first.
-        layout: from torch's arrangement to Flax's.
-        part: what of the tensor; None: all of it.
-        join: how the array at the path is put together from its pieces.
+        layout: the layout from torch's arrangement to Flax's.
+        part: the part of the tensor; None for all of it.
+        join: the join of the pieces of the array at the path.
         index: the position among these pieces.
     """
 
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor that the model holds, whether or not a checkpoint has it.
+    """Tensor of the model, whether or not a checkpoint contains it.
 
     Attributes:
         key: its torch name ("encoder.layer.0.output.dense.weight").
@@ -71,11 +71,10 @@ class Slot:
         kind: layer kind ("Linear"), "Parameter" or "buffer" for a tensor of a user's own module,
             or the name of the torch class that no entry knows.
         outcome: mapped, dropped or refused.
-        targets: where it goes; none unless mapped.
-        note: the reason, if dropped or refused; else what to know about the mapping, or "".
-        tied: the key that comes first among those that are the same tensor; "" if it is alone or
-            the first itself.
-        evidence: what says so: "module tree", or what an inference or a mapping file rests on.
+        targets: its targets; empty unless mapped.
+        note: the reason, if dropped or refused; otherwise a note on the mapping, or "".
+        tied: the first key of the same tensor; "" if this key is the first or the only one.
+        evidence: the basis: "module tree", or that of an inference or a mapping file.
     """
 
     key: str
@@ -95,23 +94,23 @@ def read_slots(
     example: Sequence[tuple[int, ...]] | None = None,
     keep_parts: bool = False,
 ) -> dict[str, Slot]:
-    """Key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
+    """Return key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
 
-    Names that share one tensor (tied weights) each have a slot; the later ones name the first.
+    Names that share one tensor (tied weights) each have a slot; the later slots name the first.
 
     Args:
         model: the module, on any device.
         api: whose names the paths are made of: "linen" (collection first) or "nnx".
-        known: entries that stand for those of their kinds; None: all are as they are.
-        example: the shapes of the model's inputs, for `flattened_inputs`; None: found by trying.
-        keep_parts: whether the tensors from which torch computes a weight keep their names, where no layer
-            of `converters.modules` computes with them.
+        known: entries that replace those of their kinds, or None.
+        example: the shapes of the model's inputs, for `flattened_inputs`; None to try common ones.
+        keep_parts: whether the tensors from which torch computes a weight keep their names, if no
+            layer of `converters.modules` supports them.
     """
     first: dict[int, str] = {}
     slots: dict[str, Slot] = {}
     kinds = entries() if known is None else {**entries(), **known}
     for tensor, slot in _Visit(kinds, flattened_inputs(model, example), keep_parts).visit(
-        model, "", Place(api), "", set()
+        model, "", ModuleLocation(api), "", set()
     ):
         if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
             slots[slot.key] = slot
@@ -126,44 +125,45 @@ def _tie(slot: Slot, owner: str) -> Slot:
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """What is known of one module: its entry, or the class that no entry knows, and its weights."""
+class _ModuleLayer:
+    """Module of the walk: its entry or the unknown class, and its weights."""
 
     entry: LayerEntry | None
     unknown: str
     weights: Weights
-    blocked: str  # why it is refused with all below it, or ""
-    flattened: str = ""  # what to know of its input, or ""
+    blocked: str  # the reason why it and its submodules are refused, or ""
+    flattened: str = ""  # a note on its input, or ""
 
 
 @dataclass(frozen=True)
 class _Visit:
-    """One walk through a tree of modules, with the entries and flattened inputs that hold there."""
+    """Walk through a module tree, with the entries and flattened inputs that apply."""
 
     kinds: Mapping[str, LayerEntry]
     flattened: Mapping[str, Flattened]
     keep_parts: bool
 
     def visit(
-        self, module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
+        self, module: Any, prefix: str, place: ModuleLocation, blocked: str, taken: set[str]
     ) -> Iterator[tuple[Any, Slot]]:
-        """The tensors of a module and of those below it.
+        """Yield the tensors of a module and of its submodules.
 
-        `blocked` is the reason for which all of this subtree is refused, if there is one: the parts
-        of a layer that is not understood are not converted apart from it. `taken` are the keys below
-        that belong to a layer above.
+        `blocked` is the reason for refusing the whole subtree, or "". The parts of an unknown layer
+        are not converted separately. `taken` are the keys below that belong to an outer layer.
         """
         tensors = list(_own_tensors(module))
         layer = self._layer(module, prefix.removesuffix("."), tensors, blocked)
-        below = dict.fromkeys(weight.torch for weight in layer.weights if "." in weight.torch)
-        found = [(name, _get(module, name), True) for name in below]
-        found = [one for one in found if one[1] is not None]
-        taken = taken | {f"{prefix}{name}" for name, _, _ in found}
-        own = {name for name, _, _ in found}
-        for name, tensor, persistent in tensors + found:
-            if f"{prefix}{name}" not in taken or name in own:
+        nested_names = dict.fromkeys(
+            weight.torch for weight in layer.weights if "." in weight.torch
+        )
+        nested = [(name, _get(module, name), True) for name in nested_names]
+        nested = [item for item in nested if item[1] is not None]
+        taken = taken | {f"{prefix}{name}" for name, _, _ in nested}
+        nested_keys = {name for name, _, _ in nested}
+        for name, tensor, persistent in tensors + nested:
+            if f"{prefix}{name}" not in taken or name in nested_keys:
                 yield tensor, _slot(module, layer, prefix, (name, tensor, persistent), place)
-        # `named_children` would skip a second name of the same child, and so a tied key.
+        # `named_children` would skip a second name of the same child, and with it a tied key.
         for index, (name, child) in enumerate(module._modules.items()):
             if child is not None:
                 at = place.child(module, name, index)
@@ -171,35 +171,41 @@ class _Visit:
 
     def _layer(
         self, module: Any, name: str, tensors: list[tuple[str, Any, bool]], blocked: str
-    ) -> _Layer:
+    ) -> _ModuleLayer:
         entry, unknown = find_entry(module, self.kinds)
         if blocked:
-            return _Layer(entry, unknown, (), blocked)
+            return _ModuleLayer(entry, unknown, (), blocked)
         if any(_shape(tensor) is None for _, tensor, _ in tensors):
-            return _Layer(entry, unknown, (), "a lazy layer that was never run")
+            return _ModuleLayer(entry, unknown, (), "a lazy layer that was never run")
         if self.keep_parts and is_computed_before(
             module, entry.weights_of(module) if entry else ()
         ):
-            return _Layer(None, "", (), "")  # as a module of the user's own
+            return _ModuleLayer(None, "", (), "")  # like a user's own module
         computed = is_reparametrized(module)
-        # What torch.ao makes of a layer (quantised, or to be) may look like plain layers below.
-        below = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
-        if unknown and (computed or below or any(persistent for _, _, persistent in tensors)):
-            return _Layer(entry, unknown, (), f"the layer kind {unknown} is not known")
+        # Layers created by torch.ao (quantized, or to be) may look like plain layers inside.
+        is_quantized = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
+        if unknown and (
+            computed or is_quantized or any(persistent for _, _, persistent in tensors)
+        ):
+            return _ModuleLayer(entry, unknown, (), f"the layer kind {unknown} is not known")
         flat = self.flattened.get(name)
         try:
             weights = entry.weights_of(module) if entry else ()
             weights = flat.apply(module, weights) if flat else weights
             weights = reparametrized(module, weights) if computed else weights
         except CannotComputeError as error:
-            return _Layer(entry, unknown, (), str(error))
-        return _Layer(entry, unknown, weights, "", flat.note if flat else "")
+            return _ModuleLayer(entry, unknown, (), str(error))
+        return _ModuleLayer(entry, unknown, weights, "", flat.note if flat else "")
 
 
 def _slot(
-    module: Any, layer: _Layer, prefix: str, item: tuple[str, Any, bool], place: Place
+    module: Any,
+    layer: _ModuleLayer,
+    prefix: str,
+    item: tuple[str, Any, bool],
+    place: ModuleLocation,
 ) -> Slot:
-    """One tensor's slot."""
+    """Return one tensor's slot."""
     name, tensor, persistent = item
     key, shape = f"{prefix}{name}", _shape(tensor) or ()
     kind = layer.unknown or (layer.entry.kind if layer.entry else "")
@@ -216,7 +222,7 @@ def _slot(
 
 
 def _get(module: Any, name: str) -> Any:
-    """The tensor of a dotted name; None if the layer was made without it."""
+    """Return the tensor of a dotted name; None if the layer lacks it."""
     *path, last = name.split(".")
     for child in path:
         module = getattr(module, child, None)
@@ -224,7 +230,7 @@ def _get(module: Any, name: str) -> Any:
 
 
 def _own_tensors(module: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Name, tensor and whether it belongs to the state dict, of what the module itself holds."""
+    """Yield name, tensor and whether it is in the state dict, for the tensors the module holds directly."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         yield name, parameter, True
     for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
@@ -232,14 +238,19 @@ def _own_tensors(module: Any) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:
-    """None for a tensor of a lazy layer, which has no shape yet."""
+    """Return the shape; None for a tensor of a lazy layer."""
     from torch.nn.parameter import is_lazy
 
     return None if is_lazy(tensor) else tuple(tensor.shape)
 
 
 def _layer_slot(
-    module: Any, layer: _Layer, name: str, key: str, shape: tuple[int, ...], place: Place
+    module: Any,
+    layer: _ModuleLayer,
+    name: str,
+    key: str,
+    shape: tuple[int, ...],
+    place: ModuleLocation,
 ) -> Slot:
     entry = layer.entry
     kind = entry.kind if entry else PARAMETER_KIND
@@ -258,7 +269,7 @@ def _layer_slot(
     except ValueError as error:
         return Slot(key, shape, kind, Outcome.REFUSED, note=str(error))
     notes = [_note(module, entry, targets, place.api)]
-    if not any(isinstance(target.join, Computed) for target in targets):
+    if not any(isinstance(target.join, ComputedWeight) for target in targets):
         notes.insert(0, layer_around(module, name))
     if concerns(module, name):
         notes.insert(0, layer.flattened)
@@ -266,30 +277,30 @@ def _layer_slot(
 
 
 def _is_own(module: Any, weights: Weights, name: str) -> bool:
-    """Whether a tensor is what a user's subclass of a layer has beside the layer's own.
+    """Whether a tensor belongs to a user's subclass of a layer, not to the layer itself.
 
-    Not what torch keeps instead of a weight (`weight_orig` and `weight_mask` of pruning).
+    This excludes torch's replacements of a weight (`weight_orig` and `weight_mask` of pruning).
     """
-    own = {weight.torch for weight in weights}
-    instead = any(name.startswith((f"{weight}_", "parametrizations.")) for weight in own)
+    weight_names = {weight.torch for weight in weights}
+    instead = any(name.startswith((f"{weight}_", "parametrizations.")) for weight in weight_names)
     return not type(module).__module__.startswith("torch.") and not instead
 
 
 def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...], api: Api) -> str:
-    """What to know about a layer's weight."""
+    """Return the note on a layer's weight."""
     notes = []
     cls = class_before(module)
     if entry and cls.__name__ != entry.kind and not cls.__module__.startswith("torch."):
         notes.append(f"{cls.__name__}, a subclass: its own forward is yours to write")
-    if any(isinstance(target.join, Computed) for target in targets):
+    if any(isinstance(target.join, ComputedWeight) for target in targets):
         notes.append("computed by torch: a training run cannot go on from the result")
     if entry:
         notes.append(entry.note(module, api))
     return "; ".join(filter(None, notes))
 
 
-def _targets(module: Any, weights: Weights, name: str, place: Place) -> tuple[Target, ...]:
-    """Where the pieces of one tensor of a layer go, with their positions in what they are part of."""
+def _targets(module: Any, weights: Weights, name: str, place: ModuleLocation) -> tuple[Target, ...]:
+    """Return the targets of the pieces of a layer's tensor, with their positions in the joined array."""
     targets = []
     pieces: Counter[str] = Counter()
     for weight in weights:
@@ -301,13 +312,15 @@ def _targets(module: Any, weights: Weights, name: str, place: Place) -> tuple[Ta
     return tuple(targets)
 
 
-def _weight_path(module: Any, weight: Weight, place: Place) -> str:
+def _weight_path(module: Any, weight: Weight, place: ModuleLocation) -> str:
     if place.api == "nnx":
         return place.weight(module, weight.nnx)
     return f"{weight.collection}/{place.weight(module, weight.linen)}"
 
 
-def _plain_slot(module: Any, name: str, key: str, shape: tuple[int, ...], place: Place) -> Slot:
+def _plain_slot(
+    module: Any, name: str, key: str, shape: tuple[int, ...], place: ModuleLocation
+) -> Slot:
     owner = "the model" if is_container(module) else type(module).__name__
     path = place.weight(module, name)
     if name in module._parameters:

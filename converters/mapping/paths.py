@@ -1,4 +1,4 @@
-"""Where a torch module's weights live in a Flax pytree: the names that Flax gives to its attributes.
+"""Paths of a torch module's weights in a Flax pytree: the names that Flax gives to its attributes.
 
     attribute of the torch module          linen                      nnx
     self.dense = nn.Linear(…)              dense                      dense
@@ -10,9 +10,9 @@
     called: it has a forward of its own
     class Parts(nn.ModuleDict), likewise   parts/a                    parts/a
 
-linen's are those of `setup`: a list or dict is no module there, so its children belong to the module that
-holds it, under the attribute's name and theirs joined by `_`, however deeply such containers are nested.
-nnx keeps lists and dicts (`nnx.List`, `nnx.Dict`) as levels of their own.
+linen's names are those of `setup`: a list or dict is not a module there. Its children belong to the
+module that holds it, under the attribute's name and theirs joined by `_`, at any depth of nesting.
+nnx keeps lists and dicts (`nnx.List`, `nnx.Dict`) as separate levels.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from converters.layers.flax_call import Api as Api
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of one module in the pytree.
+class ModuleLocation:
+    """Location of a module in the pytree.
 
     Attributes:
-        api: whose names these are.
-        scope: path of the Flax module that this one's name is written in.
-        name: its name there; "" for the whole model.
+        api: the Flax API of the names.
+        scope: the path of the enclosing Flax module.
+        name: its name in the scope; "" for the whole model.
     """
 
     api: Api = "linen"
@@ -39,28 +39,30 @@ class Place:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The path of the module's own weights."""
+        """Path of the module's own weights."""
         return (*self.scope, self.name) if self.name else self.scope
 
-    def child(self, parent: Any, name: str, index: int) -> Place:
-        """The place of the child at position `index` of `parent`, the torch module placed here."""
+    def child(self, parent: Any, name: str, index: int) -> ModuleLocation:
+        """Return the location of the child at position `index` of the torch module `parent`."""
         if has_layers(parent):
             if self.api == "nnx":
-                return Place(self.api, (*self.path, "layers"), str(index))
-            return Place(self.api, self.path, f"layers_{index}")
+                return ModuleLocation(self.api, (*self.path, "layers"), str(index))
+            return ModuleLocation(self.api, self.path, f"layers_{index}")
         if is_container(parent) and self.api == "linen":
-            return Place(self.api, self.scope, f"{self.name}_{name}" if self.name else name)
-        return Place(self.api, self.path, name)
+            return ModuleLocation(
+                self.api, self.scope, f"{self.name}_{name}" if self.name else name
+            )
+        return ModuleLocation(self.api, self.path, name)
 
     def weight(self, parent: Any, name: str) -> str:
-        """The `/`-joined path (without collection) of a tensor that `parent` itself holds."""
+        """Return the `/`-joined path (without collection) of a tensor that `parent` holds directly."""
         if is_container(parent):
             return "/".join(self.child(parent, name, 0).path)
         return "/".join((*self.path, name))
 
 
 def is_container(module: Any) -> bool:
-    """Whether this module is a plain list or dict, which in linen adds no level."""
+    """Whether this module is a plain list or dict, which adds no level in linen."""
     from torch import nn
 
     kinds = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -68,7 +70,7 @@ def is_container(module: Any) -> bool:
 
 
 def has_layers(module: Any) -> bool:
-    """Whether the parts of this module are the list `layers` of its Flax module."""
+    """Whether the children of this module are the list `layers` of its Flax module."""
     from torch import nn
 
     called = isinstance(module, nn.ModuleList) and _is_called(module)
@@ -76,7 +78,7 @@ def has_layers(module: Any) -> bool:
 
 
 def _is_called(module: Any) -> bool:
-    """Whether a module has a forward; torch's own lists and dicts have none."""
+    """Whether a module has a forward; torch's own lists and dicts do not."""
     from torch import nn
 
     return type(module).forward is not nn.Module.forward

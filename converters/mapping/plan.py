@@ -1,4 +1,4 @@
-"""The plan of a conversion: one row for every key, made before a single value is read."""
+"""Plan of a conversion: one row per key, made before any value is read."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from converters.mapping.module_tree import Outcome, Slot, Target
 
 @dataclass(frozen=True)
 class Row:
-    """What becomes of one key.
+    """Outcome of one key, with its details.
 
     Attributes:
-        key: the key in the torch checkpoint; of a refused row also a key that the checkpoint lacks.
-        shape: its shape in the checkpoint; None if the checkpoint lacks it.
-        dtype: its element type, which is kept ("float32", "bfloat16"); None if it is lacking.
+        key: the key in the torch checkpoint; a refused row may have a key that is missing there.
+        shape: its shape in the checkpoint; None if missing.
+        dtype: its element type, which is kept ("float32", "bfloat16"); None if missing.
         outcome: mapped, tied, dropped or refused.
-        targets: where in the pytree it goes, in parts where several; none if dropped or refused. Of
-            a tied row: where the shared tensor is.
+        targets: its targets in the pytree, one per part; empty if dropped or refused. For a tied
+            row, the targets of the shared tensor.
         kind: the layer kind ("Linear", "Embedding"; "Parameter" or "buffer" for a tensor of a
             user's own module); "" if the model does not have the key.
-        note: the reason if dropped or refused, the key tied to, or what to know; may be "".
-        evidence: what says so: "module tree", or what an inference or a mapping file rests on.
+        note: the reason if dropped or refused, the key tied to, or another note; may be "".
+        evidence: the basis: "module tree", or that of an inference or a mapping file.
     """
 
     key: str
@@ -45,30 +45,30 @@ class Row:
 
     @property
     def path(self) -> str:
-        """All of them in one text; "" without any."""
+        """All paths in one text, or ""."""
         return ", ".join(self.paths)
 
     @property
     def target_shape(self) -> tuple[int, ...] | None:
-        """The shape of its one piece in the pytree; None without any, or with several."""
+        """Shape of its piece in the pytree; None without a piece, or with several."""
         if len(self.targets) != 1 or self.shape is None:
             return None
         (target,) = self.targets
         return Piece(self.key, target.layout, target.part).shape(self.shape)
 
     def refuse(self, reason: str) -> Row:
-        """This row, refused."""
+        """Return this row as refused."""
         return replace(self, outcome=Outcome.REFUSED, targets=(), note=reason)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every key of a checkpoint and what becomes of it.
+    """Outcome of every key of a checkpoint.
 
     Attributes:
         checkpoint: the checkpoint as the user named it.
-        rows: one for each of its keys, in its order, then the keys that it lacks (refused).
-        leaves: the arrays of the pytree, each with the keys that it is made from.
+        rows: one row per key, in the checkpoint's order, then the missing keys (refused).
+        leaves: the arrays of the pytree, each with the keys of its pieces.
     """
 
     checkpoint: str
@@ -76,35 +76,36 @@ class Plan:
     leaves: tuple[PlannedLeaf, ...] = ()
 
     def of(self, outcome: Outcome) -> tuple[Row, ...]:
-        """The rows with this outcome."""
+        """Return the rows with this outcome."""
         return tuple(row for row in self.rows if row.outcome is outcome)
 
     @property
     def mapped(self) -> tuple[Row, ...]:
-        """The rows that become arrays of the pytree."""
+        """Rows that become arrays of the pytree."""
         return self.of(Outcome.MAPPED)
 
     @property
     def refused(self) -> tuple[Row, ...]:
-        """The rows that stand in the way of the conversion."""
+        """Rows that prevent the conversion."""
         return self.of(Outcome.REFUSED)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Outcome → number of rows, every outcome named."""
-        found = Counter(row.outcome for row in self.rows)
-        return {outcome.value: found[outcome] for outcome in Outcome}
+        """Outcome → number of rows, for every outcome."""
+        counts = Counter(row.outcome for row in self.rows)
+        return {outcome.value: counts[outcome] for outcome in Outcome}
 
 
 def make_plan(checkpoint: str, infos: Mapping[str, TensorInfo], slots: Mapping[str, Slot]) -> Plan:
     """Give every key of the checkpoint, and every tensor that the model needs, its outcome.
 
-    Nothing is raised: what cannot be converted is a refused row, so that all of it is seen at once.
+    Nothing is raised: a tensor that cannot be converted is a refused row, so that all of them are
+    reported at once.
     """
     groups: dict[str, list[str]] = defaultdict(list)  # first key of a shared tensor → all its keys
     for key, slot in slots.items():
         groups[slot.tied or key].append(key)
-    sources = {  # first key → the key that the checkpoint has it under
+    sources = {  # first key → the key under which the checkpoint has it
         first: next((key for key in keys if key in infos), None) for first, keys in groups.items()
     }
     rows = [_row(key, info, slots, sources) for key, info in infos.items()]
@@ -127,7 +128,7 @@ def _row(
     row = Row(key, info.shape, info.dtype, Outcome.REFUSED)
     if key not in slots:
         return row.refuse("the model has no such tensor")
-    slot = slots[slots[key].tied or key]  # a shared tensor lives where its first name says
+    slot = slots[slots[key].tied or key]  # the path of a shared tensor follows from its first name
     row = replace(row, kind=slot.kind)
     if slot.outcome is Outcome.DROPPED:
         return replace(row, outcome=Outcome.DROPPED, note=slot.note)
@@ -152,7 +153,7 @@ def _row(
 
 
 def _without_collisions(rows: list[Row]) -> list[Row]:
-    """Refuse rows that want a place that is another's, or one that leads through another's array."""
+    """Refuse rows whose path is already used, or leads through another array."""
     owners: dict[str, list[tuple[str, Target]]] = defaultdict(list)
     for row in rows:
         if row.outcome is Outcome.MAPPED:
@@ -161,24 +162,26 @@ def _without_collisions(rows: list[Row]) -> list[Row]:
     clashes: dict[str, str] = {}
     for path, claims in owners.items():
         folders = path.split("/")
-        above = ["/".join(folders[:end]) for end in range(1, len(folders))]
-        others = [key for parent in above for key, _ in owners.get(parent, ())]
+        parents = ["/".join(folders[:end]) for end in range(1, len(folders))]
+        others = [key for parent in parents for key, _ in owners.get(parent, ())]
         for key, target in claims:
             rivals = others + [
-                rival for rival, its in claims if its is not target and _same_place(its, target)
+                rival
+                for rival, claimed in claims
+                if claimed is not target and _overlaps(claimed, target)
             ]
             if rivals:
                 clashes[key] = f"its path {path} collides with that of {', '.join(rivals)}"
     return [row.refuse(clashes[row.key]) if row.key in clashes else row for row in rows]
 
 
-def _same_place(one: Target, other: Target) -> bool:
-    """Whether two pieces of one path cannot both be in it."""
-    return one.join == ALONE or other.join != one.join or other.index == one.index
+def _overlaps(target: Target, other: Target) -> bool:
+    """Whether two pieces with one path exclude each other."""
+    return target.join == ALONE or other.join != target.join or other.index == target.index
 
 
 def _leaves(rows: list[Row]) -> tuple[list[Row], list[PlannedLeaf]]:
-    """The arrays of the mapped rows; a row whose pieces do not fit to the others' is refused."""
+    """Return the arrays of the mapped rows. A row whose pieces do not fit the others' is refused."""
     made_of: dict[str, list[tuple[Row, Target]]] = defaultdict(list)
     for row in rows:
         if row.outcome is Outcome.MAPPED:

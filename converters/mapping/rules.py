@@ -1,4 +1,4 @@
-"""One rule of a mapping file: which keys it is about, and what becomes of them."""
+"""Rule of a mapping file: the keys that it matches, and their outcome."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _REFERENCE = re.compile(r"\\(?:(\d+)|g<(\w+)>|(.?))")
 
 @dataclass(frozen=True)
 class TargetRule:
-    r"""Where a tensor or a part of it goes, its path and place with references to the key's groups.
+    r"""Target of a tensor or a part of it; path and index may refer to the key's groups.
 
     Attributes:
-        path: "params/encoder/layer_\1/kernel".
-        layout: from torch's arrangement to Flax's.
-        part: what of the tensor; None: all of it.
-        join: how the array is put together.
-        index: the position among its pieces: a number, or a reference.
+        path: the path, as in "params/encoder/layer_\1/kernel".
+        layout: the layout from torch's arrangement to Flax's.
+        part: the part of the tensor; None for all of it.
+        join: the join of the array's pieces.
+        index: the position among the pieces: a number, or a reference.
     """
 
     path: str
@@ -34,10 +34,10 @@ class TargetRule:
     index: str = "0"
 
     def target(self, match: re.Match[str]) -> Target:
-        """The place for one key.
+        """Return the target for one key.
 
         Raises:
-            ValueError: the index is no number.
+            ValueError: the index is not a number.
         """
         index = match.expand(self.index)
         if not index.isdecimal():
@@ -46,19 +46,19 @@ class TargetRule:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What becomes of the keys that a regular expression matches as a whole.
+class MappingRule:
+    """Outcome of the keys that a regular expression matches as a whole.
 
     Attributes:
-        line: where it begins in its file, from 1.
+        line: its first line in the file, from 1.
         pattern: the expression.
         outcome: mapped, tied, dropped or refused.
-        targets: of mapped keys, where they go.
-        tied: of tied keys, the key whose tensor they are, with references.
-        reason: of dropped and refused ones.
+        targets: the targets of mapped keys.
+        tied: the key whose tensor tied keys share, with references.
+        reason: the reason for dropped and refused keys.
         kind: layer kind, for the report.
-        note: what to know, for the report.
-        evidence: what says so; "" stands for the rule itself.
+        note: a note for the report.
+        evidence: the basis; "" for the rule itself.
     """
 
     line: int
@@ -73,11 +73,12 @@ class Rule:
 
     @property
     def key(self) -> str | None:
-        """The one key that the rule is about; None if its pattern has groups or signs."""
+        """The only key that the rule matches; None if its pattern has groups or operators."""
         return literal(self.pattern.pattern)
 
     def slot(self, key: str, info: TensorInfo | None, source: str) -> Slot:
-        """The slot of a key that the pattern matches; `info` is None if the checkpoint lacks it.
+        """Return the slot of a key that the pattern matches; `info` is None if the checkpoint lacks
+        the key.
 
         Args:
             key: the key.
@@ -85,7 +86,7 @@ class Rule:
             source: the mapping file, for the evidence.
 
         Raises:
-            ValueError: a transform or part does not fit the shape, or a place is no number.
+            ValueError: a transform or part does not fit the shape, or an index is not a number.
         """
         shape = info.shape if info else ()
         evidence = self.evidence or f"{source}, line {self.line}"
@@ -105,7 +106,7 @@ class Rule:
 
 
 def literal(pattern: str) -> str | None:
-    """The one text that a pattern matches, if it has no other signs than escaped ones."""
+    """Return the only text that a pattern matches, if it has no operators except escapes."""
     text = re.sub(r"\\([^\w\s])", "", pattern)
     if re.search(r"[\\.^$*+?{}\[\]|()]", text):
         return None
@@ -113,7 +114,7 @@ def literal(pattern: str) -> str | None:
 
 
 def check_references(template: str, pattern: re.Pattern[str]) -> str:
-    r"""What is wrong with the references (`\1`, `\g<name>`) of a path; "" if nothing is."""
+    r"""Return the problem with the references (`\1`, `\g<name>`) of a path, or ""."""
     for number, name, other in _REFERENCE.findall(template):
         if number and int(number) > pattern.groups:
             return f"\\{number} refers to a group that the key's expression does not have"

@@ -1,4 +1,4 @@
-"""A mapping file's text into rules, all that is wrong with it found at once, each with its line."""
+"""Parser of a mapping file. It reports all problems at once, each with its line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from converters.layers.layout import UNCHANGED
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping.module_tree import Outcome
 from converters.mapping.paths import Api
-from converters.mapping.rules import Rule, TargetRule, check_references
+from converters.mapping.rules import MappingRule, TargetRule, check_references
 
 VERSION = 1
 APIS = ("linen", "nnx")
@@ -28,21 +28,21 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class ParsedRules:
-    """What a text holds.
+    """Result of parsing a mapping file.
 
     Attributes:
-        rules: in its order.
+        rules: the rules in file order.
         api: whose names the paths are made of.
-        problems: what is wrong, each with its line.
+        problems: the problems, each with its line.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[MappingRule, ...]
     api: Api
     problems: tuple[str, ...]
 
 
 def parse_rules(text: str) -> ParsedRules:
-    """The rules of a text. Nothing is raised: what is wrong is listed."""
+    """Parse the rules of a text. Nothing is raised: problems are listed."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -60,7 +60,7 @@ class _Reader:
     problems: list[str] = field(default_factory=list)
     api: Api = "linen"
 
-    def file(self, node: Any) -> list[Rule]:
+    def file(self, node: Any) -> list[MappingRule]:
         top = self.fields(node, TOP, "the file", 1)
         if top is None:
             return []
@@ -79,7 +79,7 @@ class _Reader:
         rules = [self.rule(entry) for entry in listed.value]
         return [rule for rule in rules if rule is not None]
 
-    def rule(self, node: Any) -> Rule | None:
+    def rule(self, node: Any) -> MappingRule | None:
         line = _line(node)
         before = len(self.problems)
         fields = self.fields(node, RULE, "a rule", line)
@@ -103,7 +103,7 @@ class _Reader:
         if len(self.problems) > before:
             return None
         outcome = {"tied": Outcome.TIED, "drop": Outcome.DROPPED, "refuse": Outcome.REFUSED}
-        return Rule(
+        return MappingRule(
             line,
             pattern,
             outcome.get(named[0], Outcome.MAPPED),
@@ -117,21 +117,21 @@ class _Reader:
 
     def targets(self, fields: dict[str, Any], pattern: re.Pattern[str]) -> tuple[TargetRule, ...]:
         if "path" in fields:
-            found = [self.target(fields, pattern)]
+            targets = [self.target(fields, pattern)]
         elif "to" not in fields:
             return ()
         elif not isinstance(fields["to"], yaml.SequenceNode) or not fields["to"].value:
             self.wrong(_line(fields["to"]), "to is no list of places")
             return ()
         else:
-            found = []
+            targets = []
             for node in fields["to"].value:
-                own = self.fields(node, TARGET, "a place", _line(node))
-                if own is not None and "path" not in own:
+                target_fields = self.fields(node, TARGET, "a place", _line(node))
+                if target_fields is not None and "path" not in target_fields:
                     self.wrong(_line(node), "a place without a path")
-                elif own is not None:
-                    found.append(self.target(own, pattern))
-        return tuple(found)
+                elif target_fields is not None:
+                    targets.append(self.target(target_fields, pattern))
+        return tuple(targets)
 
     def target(self, fields: dict[str, Any], pattern: re.Pattern[str]) -> TargetRule:
         path = self.scalar(fields, "path") or ""
@@ -173,20 +173,20 @@ class _Reader:
     def fields(
         self, node: Any, known: tuple[str, ...], what: str, line: int
     ) -> dict[str, Any] | None:
-        """Name → node of a mapping; unknown and repeated names are noted."""
+        """Return name → node of a mapping; unknown and repeated names are recorded as problems."""
         if not isinstance(node, yaml.MappingNode):
             self.wrong(line, f"{what} is no mapping of names to values")
             return None
-        found: dict[str, Any] = {}
+        nodes: dict[str, Any] = {}
         for name_node, value in node.value:
             name = str(name_node.value)
             if name not in known:
                 self.wrong(_line(name_node), f"unknown field {name}; there are {', '.join(known)}")
-            elif name in found:
+            elif name in nodes:
                 self.wrong(_line(name_node), f"{name} is given twice")
             else:
-                found[name] = value
-        return found
+                nodes[name] = value
+        return nodes
 
     def scalar(self, fields: dict[str, Any], name: str) -> str | None:
         node = fields.get(name)

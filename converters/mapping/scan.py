@@ -1,9 +1,9 @@
-"""Repeated blocks as one: `layer_0` to `layer_11` stacked, as `nn.scan` and MaxText want them.
+"""Stacking of repeated blocks: `layer_0` to `layer_11` as one array, as in `nn.scan` and MaxText.
 
     params/encoder/layer_0/dense/kernel   (4, 8)
     params/encoder/layer_1/dense/kernel   (4, 8)   →   params/encoder/layer/dense/kernel   (2, 4, 8)
 
-In nnx the number is a level of its own: `encoder/layer/0/…` becomes `encoder/layer/…`.
+In nnx the number is a separate level: `encoder/layer/0/…` becomes `encoder/layer/…`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NUMBERED = re.compile(r"(?<![^/])(?P<name>[^/]*[^/\d])(?P<joint>[_/])(?P<number
 
 
 @dataclass(frozen=True)
-class Family:
-    """Blocks that are repeated.
+class RepeatedBlocks:
+    """Repeated blocks.
 
     Attributes:
         path: of the stacked block ("params/encoder/layer").
-        joint: what stands before the number: "_" (linen) or "/" (nnx).
-        count: how many there are, numbered from 0.
+        joint: the separator before the number: "_" (linen) or "/" (nnx).
+        count: the number of blocks, numbered from 0.
     """
 
     path: str
@@ -42,16 +42,16 @@ class Family:
 
 @dataclass(frozen=True)
 class Scanned:
-    """A plan whose repeated blocks are stacked.
+    """Plan whose repeated blocks are stacked.
 
     Attributes:
         plan: the plan.
         families: the blocks that were stacked.
-        left: those that were not, with the reason, one line each.
+        left: the blocks that were not stacked, with the reason, one line each.
     """
 
     plan: Plan
-    families: tuple[Family, ...]
+    families: tuple[RepeatedBlocks, ...]
     left: tuple[str, ...]
 
 
@@ -59,15 +59,16 @@ def scan_plan(plan: Plan, axis: int = 0, blocks: Sequence[str] | None = None) ->
     """Stack the repeated blocks of a plan.
 
     Args:
-        plan: for linen or nnx.
-        axis: where in each array the blocks' number goes: 0 as `nn.scan`'s `variable_axes` mostly
-            have it, 1 as MaxText's `param_scan_axis`. An array with fewer axes has it last.
-        blocks: paths of the blocks to stack ("params/encoder/layer"), which must be alike; None: the
-            outermost ones that are alike.
+        plan: a plan for linen or nnx.
+        axis: the position of the new axis in each array: 0 as usual for `nn.scan`'s
+            `variable_axes`, 1 as MaxText's `param_scan_axis`. In an array with fewer axes it is
+            last.
+        blocks: paths of the blocks to stack ("params/encoder/layer"), which must be alike; None for
+            the outermost blocks that are alike.
 
     Raises:
-        MisfitError: blocks that were named differ, are not there or are made of joined tensors; or
-            none is repeated. All reasons are named.
+        MisfitError: the named blocks differ, are missing or have joined tensors; or no block is
+            repeated. The message lists all reasons.
     """
     leaves, families, left = scan_leaves(plan.leaves, axis, blocks)
     if not families or (blocks is not None and left):
@@ -94,14 +95,15 @@ def scan_plan(plan: Plan, axis: int = 0, blocks: Sequence[str] | None = None) ->
 
 def scan_leaves(
     leaves: Iterable[PlannedLeaf], axis: int = 0, blocks: Sequence[str] | None = None
-) -> tuple[tuple[PlannedLeaf, ...], tuple[Family, ...], tuple[str, ...]]:
-    """The arrays with the repeated blocks stacked, the families, and those left with the reason."""
+) -> tuple[tuple[PlannedLeaf, ...], tuple[RepeatedBlocks, ...], tuple[str, ...]]:
+    """Return the arrays with the repeated blocks stacked, the families, and the unstacked blocks with
+    the reason."""
     leaves = tuple(leaves)
-    found = _families(leaves)
-    paths = [family.path for family in found]
+    candidates = _families(leaves)
+    paths = [family.path for family in candidates]
     left = [f"{path} is no repeated block" for path in blocks or () if path not in paths]
-    chosen: list[Family] = []
-    for family in found:
+    chosen: list[RepeatedBlocks] = []
+    for family in candidates:
         if blocks is not None and family.path not in blocks:
             continue
         if blocks is None and any(_is_inside(family, other) for other in chosen):
@@ -120,49 +122,51 @@ def scan_leaves(
     stacked: list[PlannedLeaf] = []
     members: dict[str, list[PlannedLeaf]] = {}
     for leaf in leaves:
-        its_own = next((one for one in chosen if _index(leaf.path, one) is not None), None)
+        its_own = next(
+            (candidate for candidate in chosen if _index(leaf.path, candidate) is not None), None
+        )
         if its_own is None:
             stacked.append(leaf)
         else:
             members.setdefault(_without_number(leaf.path, its_own), []).append(leaf)
-    for path, its in members.items():
-        family = next(one for one in chosen if path.startswith(f"{one.path}/"))
-        its.sort(key=lambda leaf: _index(leaf.path, family) or 0)
-        stacked.append(_stack(path, its, axis))
+    for path, copies in members.items():
+        family = next(candidate for candidate in chosen if path.startswith(f"{candidate.path}/"))
+        copies.sort(key=lambda leaf: _index(leaf.path, family) or 0)
+        stacked.append(_stack(path, copies, axis))
     return tuple(stacked), tuple(chosen), tuple(left)
 
 
-def _families(leaves: Sequence[PlannedLeaf]) -> list[Family]:
-    """The outermost first."""
+def _families(leaves: Sequence[PlannedLeaf]) -> list[RepeatedBlocks]:
+    """Return the repeated blocks, outermost first."""
     numbers: dict[tuple[str, str], set[int]] = {}
     for leaf in leaves:
         for match in _NUMBERED.finditer(leaf.path):
             path = leaf.path[: match.start("joint")]
             numbers.setdefault((path, match["joint"]), set()).add(int(match["number"]))
-    found = [
-        Family(path, joint, len(its))
-        for (path, joint), its in numbers.items()
-        if len(its) > 1 and its == set(range(len(its)))
+    families = [
+        RepeatedBlocks(path, joint, len(indices))
+        for (path, joint), indices in numbers.items()
+        if len(indices) > 1 and indices == set(range(len(indices)))
     ]
-    return sorted(found, key=lambda family: family.path.count("/"))
+    return sorted(families, key=lambda family: family.path.count("/"))
 
 
-def _is_inside(family: Family, other: Family) -> bool:
+def _is_inside(family: RepeatedBlocks, other: RepeatedBlocks) -> bool:
     return re.match(rf"{re.escape(other.path + other.joint)}\d+/", f"{family.path}/") is not None
 
 
-def _index(path: str, family: Family) -> int | None:
+def _index(path: str, family: RepeatedBlocks) -> int | None:
     match = re.match(rf"{re.escape(family.path + family.joint)}(\d+)/", path)
     return None if match is None else int(match[1])
 
 
-def _without_number(path: str, family: Family) -> str:
+def _without_number(path: str, family: RepeatedBlocks) -> str:
     rest = path.removeprefix(f"{family.path}{family.joint}").partition("/")[2]
     return f"{family.path}/{rest}"
 
 
-def _difference(leaves: Sequence[PlannedLeaf], family: Family) -> str:
-    """In what the blocks differ, or why they cannot be stacked; "" if they can."""
+def _difference(leaves: Sequence[PlannedLeaf], family: RepeatedBlocks) -> str:
+    """Return how the blocks differ, or why they cannot be stacked, or ""."""
     blocks: dict[int, dict[str, PlannedLeaf]] = {}
     for leaf in leaves:
         index = _index(leaf.path, family)

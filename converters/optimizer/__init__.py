@@ -1,4 +1,4 @@
-"""The state of a torch optimizer as an optax state, and back, so that training goes on in JAX.
+"""Conversion of a torch optimizer's state to an optax state and back, so that training continues in JAX.
 
 from converters.optimizer.convert import convert_optimizer
 from converters.optimizer.load import load_optimizer

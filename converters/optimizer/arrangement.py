@@ -1,4 +1,4 @@
-"""A JAX tree of parameters as torch tensors by key, and back, inside a compiled step."""
+"""Conversion of a JAX tree of parameters to torch tensors by key and back, inside a compiled step."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from converters.optimizer.names import named_leaves, normal
 
 
 class Arrangement:
-    """How the arrays of a tree are made of torch tensors.
+    """Correspondence of a tree's arrays and torch tensors.
 
     Args:
-        leaves: the arrays; those that a tree lacks (another group's) are passed over.
+        leaves: the arrays; arrays missing in a tree (another group's) are skipped.
     """
 
     def __init__(self, leaves: tuple[PlannedLeaf, ...]) -> None:
         self._leaves = {normal(leaf.path): leaf for leaf in leaves}
 
     def to_torch(self, tree: Any) -> dict[str, Any]:
-        """Key → tensor in torch's arrangement."""
+        """Return key → tensor in torch's arrangement."""
         import jax.numpy as jnp
 
         parts: dict[str, list[tuple[int, int, Any]]] = {}
@@ -32,14 +32,16 @@ class Arrangement:
                 axis, start = (piece.part.axis, piece.part.start) if piece.part else (0, 0)
                 parts.setdefault(piece.key, []).append((axis, start, tensor))
         tensors = {}
-        for key, found in parts.items():
-            found.sort(key=lambda part: part[1])
-            values = [value for _, _, value in found]
-            tensors[key] = values[0] if len(values) == 1 else jnp.concatenate(values, found[0][0])
+        for key, tensor_parts in parts.items():
+            tensor_parts.sort(key=lambda part: part[1])
+            values = [value for _, _, value in tensor_parts]
+            tensors[key] = (
+                values[0] if len(values) == 1 else jnp.concatenate(values, tensor_parts[0][0])
+            )
         return tensors
 
     def from_torch(self, tensors: Mapping[str, Any], like: Any) -> Any:
-        """A tree like this one, from such tensors."""
+        """Return a tree like the given tree from such tensors."""
         import jax
 
         named, structure = named_leaves(like)

@@ -1,4 +1,4 @@
-"""Calls of optax as values: shown as the line that a user writes, and made."""
+"""Calls of optax as values: printed as the user's code, and executed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-OWN = "transforms"  # what is not in optax is in converters.optimizer.transforms
+OWN = "transforms"  # names that are not in optax are in converters.optimizer.transforms
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call: `optax.adamw(0.001, weight_decay=0.01)`.
+class OptaxCall:
+    """Call such as `optax.adamw(0.001, weight_decay=0.01)`.
 
     Attributes:
-        name: qualified: "optax.adamw", "transforms.amsgrad".
-        arguments: positional; numbers or other calls.
-        options: named.
-        arranged: whether it is told how the arrays are made of torch tensors, as first argument.
+        name: the qualified name: "optax.adamw", "transforms.amsgrad".
+        arguments: the positional arguments: numbers or other calls.
+        options: the keyword arguments.
+        arranged: whether its first argument is the correspondence of arrays and torch tensors.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Call:
 
     @property
     def text(self) -> str:
-        """The line to write."""
+        """Line of code."""
         shown = ["leaves"] if self.arranged else []
         shown += [_text(argument) for argument in self.arguments]
         shown += [f"{name}={_text(value)}" for name, value in self.options]
         return f"{self.name}({', '.join(shown)})"
 
     def make(self, leaves: Any) -> Any:
-        """What the call gives; `leaves` is for calls that are arranged."""
+        """Return the result of the call; `leaves` is for arranged calls."""
         import optax
 
-        # By name: the module imports its way back to this package.
+        # By name, because the module imports this package.
         transforms = import_module("converters.optimizer.transforms")
         package, _, name = self.name.rpartition(".")
         function = getattr(transforms if package == OWN else optax, name)
@@ -47,19 +47,19 @@ class Call:
         return function(*arguments, **{key: _made(value, leaves) for key, value in self.options})
 
 
-def call(name: str, *arguments: Any, **options: Any) -> Call:
-    """A call of optax, or of `transforms`."""
-    return Call(name, arguments, tuple(options.items()))
+def call(name: str, *arguments: Any, **options: Any) -> OptaxCall:
+    """Create a call of optax, or of `transforms`."""
+    return OptaxCall(name, arguments, tuple(options.items()))
 
 
-def chained(*parts: Call | None) -> Call:
-    """One after the other, without those that are None."""
+def chained(*parts: OptaxCall | None) -> OptaxCall:
+    """Chain the calls, omitting None."""
     there = tuple(part for part in parts if part is not None)
-    return there[0] if len(there) == 1 else Call("optax.chain", there)
+    return there[0] if len(there) == 1 else OptaxCall("optax.chain", there)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Call):
+    if isinstance(value, OptaxCall):
         return value.text
     if isinstance(value, Mapping):
         return "{" + ", ".join(f'"{key}": {_text(item)}' for key, item in value.items()) + "}"
@@ -67,4 +67,4 @@ def _text(value: Any) -> str:
 
 
 def _made(value: Any, leaves: Any) -> Any:
-    return value.make(leaves) if isinstance(value, Call) else value
+    return value.make(leaves) if isinstance(value, OptaxCall) else value

@@ -1,4 +1,4 @@
-"""Orders in which a script may have given a model's parameters to its optimizer."""
+"""Possible orders in which a script passed a model's parameters to its optimizer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SORTED = "sorted"
 
 @dataclass(frozen=True)
 class Order:
-    """Names of parameters in the order in which an optimizer may hold them, within each group.
+    """Parameter names in a possible order of the optimizer, within each group.
 
     Attributes:
-        name: the order in words: "registration", "sorted".
-        keys: the names.
+        name: the name of the order: "registration", "sorted".
+        keys: the parameter names.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What is known of a model's parameters before the optimizer's state is read.
+    """Known facts about a model's parameters before the optimizer's state is read.
 
     Attributes:
-        registered: orders of registration: all parameters, and those that need a gradient. Empty if
-            neither a module nor the checkpoint has that order.
+        registered: orders of registration: of all parameters, and of those that need a gradient.
+            Empty if neither a module nor the checkpoint shows the order.
         keys: the names of all parameters.
         kinds: name → kind of the layer that holds the parameter.
         aliases: further names of shared parameters → the name that is converted.
@@ -48,12 +48,12 @@ class Candidates:
     aliases: Mapping[str, str]
 
     def orders(self, shapes: Mapping[str, Shape], groups: int) -> list[Order]:
-        """Return every order that scripts are known to use, registration first.
+        """Return every order that scripts commonly use, registration first.
 
         Args:
-            shapes: torch shape of each parameter.
-            groups: number of the optimizer's groups. Several groups part the parameters themselves;
-                in a single one a script may have put lists one after the other.
+            shapes: the torch shape of each parameter.
+            groups: the number of the optimizer's groups. Several groups divide the parameters; in a
+                single group a script may have concatenated lists.
         """
         orders: dict[tuple[str, ...], str] = {}
         for index, keys in enumerate(self.registered or (self.keys,)):
@@ -64,7 +64,7 @@ class Candidates:
         return [Order(name, keys) for keys, name in orders.items()]
 
     def named(self, name: str) -> list[Order]:
-        """Return the orders that a user's word stands for: "registration" or "sorted"."""
+        """Return the orders for a user's keyword: "registration" or "sorted"."""
         if name == REGISTRATION:
             return [Order(name, keys) for keys in self.registered]
         return [Order(name, tuple(sorted(keys))) for keys in self.registered or (self.keys,)]
@@ -89,7 +89,7 @@ class Candidates:
             }
             yield f"{name}, by type of module", sorted(order, key=lambda k: ranks[self._kind(k)])
         depths = max((key.count(".") for key in keys), default=0) if groups > 1 else 0
-        for depth in range(1, depths + 1):  # rates that differ by layer make groups
+        for depth in range(1, depths + 1):  # learning rates that differ by layer create groups
             yield f"modules of depth {depth} reversed", _modules_reversed(keys, depth)
         yield from _swapped(keys, shapes)
 
@@ -114,13 +114,13 @@ class Candidates:
 
 
 def candidates(plan: Plan, model: Any = None, *, ordered: bool = True) -> Candidates:
-    """Return what is known of the parameters' order.
+    """Return the known facts about the parameters' order.
 
     Args:
-        plan: of the weights' conversion.
-        model: the torch module that the optimizer was made for; None: unknown.
-        ordered: whether the checkpoint's keys are in the order of the module's tensors, as
-            `torch.save(model.state_dict())` has them. safetensors sorts them.
+        plan: the plan of the weights' conversion.
+        model: the torch module of the optimizer; None if unknown.
+        ordered: whether the checkpoint's keys are in the order of the module's tensors, as with
+            `torch.save(model.state_dict())`. safetensors sorts them.
     """
     kinds = {row.key: row.kind for row in plan.mapped}
     aliases = {
@@ -137,7 +137,7 @@ def candidates(plan: Plan, model: Any = None, *, ordered: bool = True) -> Candid
             and row.key.rpartition(".")[2] not in ("running_mean", "running_var")
         )
         return Candidates((keys,) if ordered else (), keys, kinds, aliases)
-    names: dict[int, list[str]] = {}  # a shared parameter has several
+    names: dict[int, list[str]] = {}  # a shared parameter has several names
     parameters: dict[int, Any] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -173,17 +173,17 @@ def _modules_reversed(keys: Keys, depth: int) -> list[str]:
 
 
 def _swapped(keys: Keys, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Keys]]:
-    """Yield orders in which two whole networks of the same shapes have changed places."""
+    """Yield orders in which two whole networks of the same shapes are exchanged."""
     children: dict[str, list[str]] = {}
     for key in keys:
         children.setdefault(key.partition(".")[0], []).append(key)
     networks = {
-        name: own
-        for name, own in children.items()
-        if not name.isdigit() and any(key.count(".") > 1 for key in own)
+        name: names
+        for name, names in children.items()
+        if not name.isdigit() and any(key.count(".") > 1 for key in names)
     }
-    for one, other in combinations(networks, 2):
-        if [shapes.get(key) for key in children[one]] != [shapes.get(k) for k in children[other]]:
+    for first, other in combinations(networks, 2):
+        if [shapes.get(key) for key in children[first]] != [shapes.get(k) for k in children[other]]:
             continue
-        names = [{one: other, other: one}.get(name, name) for name in children]
-        yield f"{other} before {one}", [key for name in names for key in children[name]]
+        names = [{first: other, other: first}.get(name, name) for name in children]
+        yield f"{other} before {first}", [key for name in names for key in children[name]]

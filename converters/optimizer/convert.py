@@ -1,4 +1,4 @@
-"""The state of a torch optimizer into an optax state, on disk, and back."""
+"""Conversion of a torch optimizer's state to an optax state on disk, and back."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class OptimizerConversion:
-    """An optimizer whose state was converted.
+    """Optimizer whose state was converted.
 
     Attributes:
-        kind: its name: "adamw".
-        recipe: the optax call that goes on with it, and how to build it.
-        steps: label → steps taken so far (0 where torch does not count them).
-        arrays: number of arrays in the optax state.
-        output: the file written; None if none was.
+        kind: its name, such as "adamw".
+        recipe: the optax call that continues the training.
+        steps: label → steps taken so far (0 if torch does not count them).
+        arrays: the number of arrays in the optax state.
+        output: the file written, or None.
     """
 
     kind: str
@@ -65,22 +65,22 @@ def convert_optimizer(
     """Convert the state of SGD, Adam, AdamW, Adafactor or Lion for the pytree of a plan.
 
     Args:
-        source: the file of `optimizer.state_dict()`, a training checkpoint that holds it, or the dict.
-        plan: of the weights' conversion (`converters.plan`), linen or nnx.
-        output: the file to write (safetensors); None: only say what would be done.
-        model: the torch module that the optimizer was made for: it tells the order of parameters and
-            which are frozen; else the order is the state dict's.
-        key: the entry of a training checkpoint that holds the optimizer's state; None: the only one.
-        order: the names of the parameters as the script gave them, group by group; or "registration"
-            (of the module) or "sorted", in which each group is. None: the order that alone fits.
-        keys_in_order: whether the plan has the keys in the order in which the module registers them;
-            False for formats that sort them (safetensors).
-        optimizer: "adam" or "adamw" where the state does not tell (torch before 2.7).
+        source: a file of `optimizer.state_dict()`, a training checkpoint that contains it, or the dict.
+        plan: the plan of the weights' conversion (`converters.plan`), linen or nnx.
+        output: the file to write (safetensors); None to write nothing.
+        model: the torch module of the optimizer, which shows the order of parameters and which are
+            frozen; otherwise the order is the state dict's.
+        key: the entry of a training checkpoint with the optimizer's state; None for the only one.
+        order: the parameter names as the script passed them, group by group; or the order of each
+            group: "registration" (of the module) or "sorted". None for the only order that fits.
+        keys_in_order: whether the plan's keys are in the module's registration order; False for
+            formats that sort them (safetensors).
+        optimizer: "adam" or "adamw", if the state does not show it (torch before 2.7).
         overwrite: whether an existing output may be replaced.
 
     Raises:
-        OptimizerError: the optimizer is not known, the order of its parameters is not clear, or arrays
-            cannot have its moments.
+        OptimizerError: the optimizer is unknown, the order of its parameters is ambiguous, or
+            arrays cannot have its moments.
         ConversionError: the file cannot be read or written; the subclass says why.
     """
     state = read_optimizer(source, key)
@@ -91,7 +91,7 @@ def convert_optimizer(
     parameters = {*known.keys, *positions}
     leaves = [leaf for leaf in plan.leaves if any(p.key in parameters for p in leaf.pieces)]
     labelled = label_leaves(state, kind, leaves, positions)
-    if not any(one.label != FROZEN for one in labelled):
+    if not any(item.label != FROZEN for item in labelled):
         raise OptimizerError(
             f"{state.source}: the optimizer has no state yet", "begin with tx.init(params)"
         )
@@ -115,17 +115,17 @@ def convert_optimizer(
     return OptimizerConversion(
         kind.name,
         recipe(kind, state.groups, labelled),
-        {one.label: one.step or 0 for one in labelled if one.label != FROZEN},
+        {item.label: item.step or 0 for item in labelled if item.label != FROZEN},
         len(arrays),
         None if output is None else Path(output),
     )
 
 
 def optimizer_recipe(path: Path | str) -> Recipe:
-    """The optax call that goes on with the state in a file of `convert_optimizer`.
+    """Return the optax call that continues with the state in a file of `convert_optimizer`.
 
     Raises:
-        OptimizerError: it is no such file.
+        OptimizerError: the file is not such a file.
     """
     file = read_optimizer_file(Path(path))
     return recipe(file.kind, file.groups, file.labelled)
@@ -134,15 +134,15 @@ def optimizer_recipe(path: Path | str) -> Recipe:
 def optimizer_to_torch(
     source: Path | str, output: Path | str | None = None, *, overwrite: bool = False
 ) -> dict[str, Any]:
-    """The torch optimizer's state dict from such a file, for `optimizer.load_state_dict`.
+    """Return the torch optimizer's state dict from such a file, for `optimizer.load_state_dict`.
 
     Args:
         source: a file of `convert_optimizer` or `save_optimizer`.
-        output: where to `torch.save` it; None: it is only returned.
+        output: the file for `torch.save`; None to only return the dict.
         overwrite: whether an existing output may be replaced.
 
     Raises:
-        OptimizerError: it is no such file, or arrays of it are missing.
+        OptimizerError: the file is not such a file, or arrays are missing.
     """
     file = read_optimizer_file(Path(source))
     kind = file.kind
@@ -150,13 +150,13 @@ def optimizer_to_torch(
         position: {name: _tensor(value) for name, value in entries.items()}
         for position, entries in file.scalars.items()
     }
-    wanted = [one for one in file.labelled if one.label != FROZEN]
+    wanted = [item for item in file.labelled if item.label != FROZEN]
     for torch_name, name in kind.moments.items():
         for key, moment in _moments(file, kind, wanted, name).items():
             state.setdefault(file.positions[key], {})[torch_name] = to_tensor(moment)
-    for one in wanted:
-        count = file.arrays.get(f"count/{one.label}")
-        for piece in one.leaf.pieces:
+    for item in wanted:
+        count = file.arrays.get(f"count/{item.label}")
+        for piece in item.leaf.pieces:
             entries = state.get(file.positions[piece.key], {})
             if count is not None and "step" in entries:
                 entries["step"] = _like(entries["step"], int(count))
@@ -177,10 +177,10 @@ def optimizer_to_torch(
 
 
 def with_arrays(file: OptimizerFile, arrays: Mapping[str, Array]) -> OptimizerFile:
-    """The same after more training: other moments and counts.
+    """Return the file after more training, with other moments and counts.
 
     Raises:
-        OptimizerError: not the same arrays; all of them are named.
+        OptimizerError: the arrays differ; the message names all of them.
     """
     lines = [f"{name} is missing" for name in file.arrays if name not in arrays]
     lines += [f"{name} is not wanted" for name in arrays if name not in file.arrays]
@@ -201,7 +201,7 @@ def with_arrays(file: OptimizerFile, arrays: Mapping[str, Array]) -> OptimizerFi
 def _moments(
     file: OptimizerFile, kind: Kind, labelled: Sequence[Labelled], name: str
 ) -> dict[str, Array]:
-    """Torch key → this moment in torch's arrangement."""
+    """Return torch key → this moment in torch's arrangement."""
     prefix = f"{name}/"
     if not kind.elementwise:
         return {
@@ -209,21 +209,21 @@ def _moments(
             for path, array in file.arrays.items()
             if path.startswith(prefix)
         }
-    found: dict[str, Array] = {}
-    leaves = [one.leaf for one in labelled if f"{prefix}{one.leaf.path}" in file.arrays]
-    for key, its in keys_of(leaves).items():
+    moments: dict[str, Array] = {}
+    leaves = [item.leaf for item in labelled if f"{prefix}{item.leaf.path}" in file.arrays]
+    for key, arrays in keys_of(leaves).items():
         array_of = _reader(file, prefix)
         info = file.infos[key]
-        if any(one.terms > 1 for one in labelled if one.leaf in its):
-            found[key] = _from_sums(key, info, its, array_of)
+        if any(item.terms > 1 for item in labelled if item.leaf in arrays):
+            moments[key] = _from_sums(key, info, arrays, array_of)
             continue
-        moment = restore(key, info, its, file.infos, array_of)
+        moment = restore(key, info, arrays, file.infos, array_of)
         if moment is None:
             raise OptimizerError(
                 f"{file.source}: the arrays do not give {name} of {key}", "convert it again"
             )
-        found[key] = moment
-    return found
+        moments[key] = moment
+    return moments
 
 
 def _reader(file: OptimizerFile, prefix: str) -> Any:
@@ -231,7 +231,7 @@ def _reader(file: OptimizerFile, prefix: str) -> Any:
 
 
 def _from_sums(key: str, info: TensorInfo, leaves: Sequence[PlannedLeaf], array_of: Any) -> Array:
-    """Each term of a sum has the moment of the sum's gradient."""
+    """Return the moment of a term, which equals the moment of the sum's gradient."""
     moment = np.empty(info.shape, array_of(leaves[0].path).dtype)
     for leaf in leaves:
         for piece in leaf.pieces:
@@ -241,7 +241,7 @@ def _from_sums(key: str, info: TensorInfo, leaves: Sequence[PlannedLeaf], array_
 
 
 def _require_single_tensors(labelled: Sequence[Labelled], state: TorchOptimizer) -> None:
-    joined = [one.leaf.path for one in labelled if isinstance(one.leaf.join, Concat)]
+    joined = [item.leaf.path for item in labelled if isinstance(item.leaf.join, Concat)]
     if joined:
         raise OptimizerError(
             f"{state.source}: Adafactor scales each tensor by its own size, and these arrays hold "
@@ -255,7 +255,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _like(old: Any, count: int) -> Any:
-    """The number of steps in the form that torch had it: a tensor or a number."""
+    """Return the number of steps in its old torch form: a tensor or a number."""
     if not hasattr(old, "fill_"):
         return type(old)(count)
     return old.clone().fill_(count)

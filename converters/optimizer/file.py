@@ -1,7 +1,7 @@
-"""An optax state on disk: safetensors, `opt_state/mu/params/dense/kernel`, with what torch needs again.
+"""Optax state on disk: safetensors with names like `opt_state/mu/params/dense/kernel`.
 
-The metadata hold the optimizer's kind, its groups with all options, which parameter each position was, and
-how the arrays are made of torch tensors.
+The metadata contain what torch needs again: the optimizer's kind, its groups with all options, the
+parameter of each position, and the torch tensors of each array.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from converters.back.safetensors_output import Entry, write_safetensors
+from converters.back.safetensors_output import TensorEntry, write_safetensors
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import OptimizerError
@@ -30,17 +30,17 @@ _FORMAT = "converters.optimizer"
 
 @dataclass(frozen=True)
 class OptimizerFile:
-    """The state of an optimizer, for optax, and what the way back to torch needs.
+    """State of an optimizer for optax, and the data for the way back to torch.
 
     Attributes:
-        source: what to call it in messages.
-        groups: torch's `param_groups`, with `params` the positions.
-        names: of the entries of torch's state.
-        positions: torch key → position.
-        infos: torch key → shape and dtype of the weight.
+        source: the name of the state in messages.
+        groups: torch's `param_groups`, with positions in `params`.
+        names: the names of the entries of torch's state.
+        positions: the position of each torch key.
+        infos: the shape and dtype of each torch key's weight.
         scalars: position → torch's entries that are numbers.
         labelled: the arrays of the pytree with their labels.
-        chosen: which optimizer the user said that it is; None where the state told.
+        chosen: the optimizer chosen by the user; None if the state shows it.
         arrays: name without `opt_state/` → array; read on demand.
     """
 
@@ -56,7 +56,7 @@ class OptimizerFile:
 
     @property
     def kind(self) -> Kind:
-        """Which optimizer it is."""
+        """The optimizer."""
         return recognise(self.groups, set(self.names), self.chosen)
 
 
@@ -71,15 +71,15 @@ def write_optimizer(path: Path, file: OptimizerFile, *, overwrite: bool = False)
         "names": sorted(file.names),
         "positions": dict(file.positions),
         "infos": {key: [list(info.shape), info.dtype] for key, info in file.infos.items()},
-        "scalars": {str(position): _encode(its) for position, its in file.scalars.items()},
+        "scalars": {str(position): _encode(numbers) for position, numbers in file.scalars.items()},
         "labelled": [
-            [leaf_record(one.leaf), one.label, one.group, one.step, one.terms]
-            for one in file.labelled
+            [leaf_record(item.leaf), item.label, item.group, item.step, item.terms]
+            for item in file.labelled
         ],
         "chosen": file.chosen,
     }
     entries = [
-        Entry(
+        TensorEntry(
             f"{ROOT}{name}",
             TensorInfo(array.shape, array.dtype.name),
             lambda array=array: array,  # type: ignore[misc]
@@ -94,7 +94,7 @@ def read_optimizer_file(path: Path) -> OptimizerFile:
     """Read such a file.
 
     Raises:
-        OptimizerError: it is another kind of file, or damaged.
+        OptimizerError: the file is of another kind, or damaged.
         CheckpointNotFoundError, CheckpointDamagedError: it cannot be read.
     """
     from safetensors import safe_open
@@ -118,7 +118,7 @@ def read_optimizer_file(path: Path) -> OptimizerFile:
                 key: TensorInfo(tuple(shape), dtype)
                 for key, (shape, dtype) in record["infos"].items()
             },
-            {int(position): _decode(its) for position, its in record["scalars"].items()},
+            {int(position): _decode(numbers) for position, numbers in record["scalars"].items()},
             tuple(
                 Labelled(read_leaf(leaf), label, group, step, terms)
                 for leaf, label, group, step, terms in record["labelled"]
@@ -133,7 +133,7 @@ def read_optimizer_file(path: Path) -> OptimizerFile:
 
 
 def _encode(value: Any) -> Any:
-    """Plain values as JSON that remembers tuples and tensors of one number."""
+    """Encode plain values as JSON that preserves tuples and scalar tensors."""
     if isinstance(value, Mapping):
         return {"dict": [[key, _encode(item)] for key, item in value.items()]}
     if isinstance(value, tuple):
@@ -170,7 +170,7 @@ def _decode(value: Any) -> Any:
 def plain(
     state: Mapping[int, Mapping[str, Any]], tensors: Iterable[str]
 ) -> dict[int, dict[str, Any]]:
-    """The entries of the state that are not moments: steps and other numbers."""
+    """Return the entries of the state that are not moments: steps and other numbers."""
     moments = set(tensors)
     return {
         position: {

@@ -1,4 +1,4 @@
-"""Which optimizer a state dict is of, its hyper-parameters, and the call of optax that does the same."""
+"""Recognition of the optimizer of a state dict, its hyper-parameters, and the equivalent optax call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from converters.errors import OptimizerError
-from converters.optimizer.calls import Call, call, chained
+from converters.optimizer.calls import OptaxCall, call, chained
 
 Choice = Literal["adam", "adamw", "sgd", "lion", "adafactor"]
 Group = Mapping[str, Any]
@@ -15,35 +15,36 @@ Group = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """One optimizer.
+    """Supported optimizer.
 
     Attributes:
-        name: as users call it.
-        moments: torch's name of each tensor of the state → the name that it has in optax's.
-        elementwise: whether a moment is shaped and arranged as its weight.
-        coupled: whether weight decay is added to the gradient (and so enters the moments).
-        call: hyper-parameters of a group, number of torch tensors that an array is the sum of → call.
-        note: what to know; may be "".
+        name: the common name.
+        moments: torch's name of each state tensor → its name in optax.
+        elementwise: whether a moment has the shape and arrangement of its weight.
+        coupled: whether weight decay is added to the gradient (and so affects the moments).
+        call: returns the call for a group's hyper-parameters, and the number of torch tensors
+            summed in an array.
+        note: a note for the user, or "".
     """
 
     name: str
     moments: Mapping[str, str]
-    call: Callable[[Group, int], Call]
+    call: Callable[[Group, int], OptaxCall]
     elementwise: bool = True
     coupled: bool = False
     note: str = ""
 
 
 def recognise(groups: Sequence[Group], names: set[str], chosen: str | None = None) -> Kind:
-    """The optimizer of these groups, whose state has entries of these names.
+    """Return the optimizer of these groups, whose state has entries of these names.
 
     Args:
         groups: the entries of `param_groups`.
-        names: of the entries of the state ("exp_avg"), of all parameters together.
-        chosen: what the user says, where the state does not tell Adam from AdamW.
+        names: the names of the state's entries ("exp_avg"), of all parameters together.
+        chosen: the user's choice, if the state does not distinguish Adam and AdamW.
 
     Raises:
-        OptimizerError: no optimizer that is known, or several that it may be.
+        OptimizerError: the optimizer is unknown or ambiguous.
     """
     options = set(groups[0])
     if {"betas", "eps"} <= options and names <= {"step", *_ADAM, *_AMSGRAD}:
@@ -74,7 +75,7 @@ def recognise(groups: Sequence[Group], names: set[str], chosen: str | None = Non
 
 def _adam(groups: Sequence[Group], chosen: str | None) -> Kind:
     amsgrad = {bool(group.get("amsgrad")) for group in groups}
-    decoupled = {_decoupled(group, chosen) for group in groups}
+    decoupled = {_is_decoupled(group, chosen) for group in groups}
     if len(amsgrad) > 1 or len(decoupled) > 1:
         raise OptimizerError(
             "its groups are of different kinds (amsgrad, decoupled_weight_decay)",
@@ -83,8 +84,8 @@ def _adam(groups: Sequence[Group], chosen: str | None) -> Kind:
     return _ADAMS[decoupled.pop(), amsgrad.pop()]
 
 
-def _decoupled(group: Group, chosen: str | None) -> bool:
-    """AdamW says so itself since torch 2.7; before, it looks like Adam."""
+def _is_decoupled(group: Group, chosen: str | None) -> bool:
+    """Whether weight decay is decoupled. AdamW records this since torch 2.7; before, it looks like Adam."""
     if "decoupled_weight_decay" in group:
         return bool(group["decoupled_weight_decay"])
     if chosen in ("adam", "adamw"):
@@ -98,7 +99,7 @@ def _decoupled(group: Group, chosen: str | None) -> bool:
     return False
 
 
-def _sgd(group: Group, terms: int) -> Call:
+def _sgd(group: Group, terms: int) -> OptaxCall:
     rate, momentum = number(group["lr"]) * terms, number(group["momentum"])
     decay = _decayed(group)
     if not momentum:
@@ -116,12 +117,12 @@ def _sgd(group: Group, terms: int) -> Call:
     return chained(_maximised(group), decay, call("optax.sgd", rate, momentum=momentum, **nesterov))
 
 
-def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], Call]:
-    def made(group: Group, terms: int) -> Call:
+def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], OptaxCall]:
+    def made(group: Group, terms: int) -> OptaxCall:
         b1, b2 = map(number, group["betas"])
         rate = number(group["lr"]) * terms
         options: dict[str, Any] = {"b1": b1, "b2": b2, "eps": number(group["eps"])}
-        if decoupled:  # each of the terms decays alone, so their sum decays as one of them
+        if decoupled:  # each term decays separately, so their sum decays like one term
             options["weight_decay"] = number(group["weight_decay"]) / terms
         decay = None if decoupled else _decayed(group)
         return chained(_maximised(group), decay, call(name, rate, **options))
@@ -129,14 +130,14 @@ def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], Call]:
     return made
 
 
-def _lion(group: Group, terms: int) -> Call:
+def _lion(group: Group, terms: int) -> OptaxCall:
     b1, b2 = map(number, group["betas"])
     decay = number(group["weight_decay"]) / terms
     rate = number(group["lr"]) * terms
     return call("optax.lion", rate, b1=b1, b2=b2, weight_decay=decay)
 
 
-def _adafactor(group: Group, terms: int) -> Call:
+def _adafactor(group: Group, terms: int) -> OptaxCall:
     eps1, eps2 = group["eps"]
     options = {
         "beta2_decay": number(group["beta2_decay"]),
@@ -145,13 +146,13 @@ def _adafactor(group: Group, terms: int) -> Call:
         "d": number(group["d"]),
         "weight_decay": number(group["weight_decay"]),
     }
-    made = Call(
+    result = OptaxCall(
         "transforms.adafactor", (number(group["lr"]),), tuple(options.items()), arranged=True
     )
-    return chained(_maximised(group), made)
+    return chained(_maximised(group), result)
 
 
-def _hf_adafactor(group: Group, terms: int) -> Call:
+def _hf_adafactor(group: Group, terms: int) -> OptaxCall:
     rate = None if group["lr"] is None else number(group["lr"])
     options = {
         "eps": tuple(map(number, group["eps"])),
@@ -163,20 +164,20 @@ def _hf_adafactor(group: Group, terms: int) -> Call:
         "relative_step": bool(group["relative_step"]),
         "warmup_init": bool(group["warmup_init"]),
     }
-    return Call("transforms.hf_adafactor", (rate,), tuple(options.items()), arranged=True)
+    return OptaxCall("transforms.hf_adafactor", (rate,), tuple(options.items()), arranged=True)
 
 
-def _decayed(group: Group) -> Call | None:
+def _decayed(group: Group) -> OptaxCall | None:
     decay = number(group["weight_decay"])
     return call("optax.add_decayed_weights", decay) if decay else None
 
 
-def _maximised(group: Group) -> Call | None:
+def _maximised(group: Group) -> OptaxCall | None:
     return call("optax.scale", -1.0) if group.get("maximize") else None
 
 
 def number(value: Any) -> float:
-    """A hyper-parameter as a number; torch allows a tensor of one element."""
+    """Return a hyper-parameter as a number; torch allows a tensor of one element."""
     return float(value.item() if hasattr(value, "item") else value)
 
 

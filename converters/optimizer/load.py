@@ -1,4 +1,4 @@
-"""A converted optimizer state in the structure of optax's own, and such a structure as arrays by name."""
+"""Loading of a converted optimizer state into optax's structure, and saving such a structure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Array = np.ndarray[Any, Any]
 
 
 def load_optimizer(path: Path | str, tx: Any, params: Any) -> Any:
-    """The optax state in a file of `convert_optimizer`, as `tx.init(params)` would be shaped.
+    """Load the optax state in a file of `convert_optimizer`, in the structure of `tx.init(params)`.
 
     Args:
         path: the file.
-        tx: the optax transformation: what `recipe.build(params)` gives, or one that keeps the same
+        tx: the optax transformation: the result of `recipe.build(params)`, or one with the same
             moments (with a schedule, gradient clipping, …).
-        params: linen's `variables["params"]` (or all of them), or the `nnx.State` of the parameters.
+        params: linen's `variables["params"]` (or all variables), or the `nnx.State` of the parameters.
 
     Raises:
-        OptimizerError: arrays are missing, are not wanted or have another shape; all of them are named.
+        OptimizerError: arrays are missing, extra or of another shape; the message names all.
     """
     import jax
     import jax.numpy as jnp
@@ -60,16 +60,16 @@ def load_optimizer(path: Path | str, tx: Any, params: Any) -> Any:
 def save_optimizer(
     output: Path | str, opt_state: Any, *, like: Path | str, overwrite: bool = False
 ) -> Path:
-    """Write an optax state after more training, so that `optimizer_to_torch` gives torch's.
+    """Save an optax state after more training, so that `optimizer_to_torch` can convert it.
 
     Args:
         output: the file to write.
-        opt_state: the state, of the structure that `load_optimizer` gave.
-        like: the file that it was loaded from, whose options and names are taken over.
+        opt_state: the state, in the structure returned by `load_optimizer`.
+        like: the file that it was loaded from, whose options and names are kept.
         overwrite: whether an existing output may be replaced.
 
     Raises:
-        OptimizerError: it is not the state of that optimizer.
+        OptimizerError: the state is not of that optimizer.
         OutputError: the output exists and may not be overwritten, or the disk refuses.
     """
     import jax
@@ -86,7 +86,7 @@ def save_optimizer(
 
 
 class _Names:
-    """The file's names for the leaves of an optax state."""
+    """Names in the file for the leaves of an optax state."""
 
     def __init__(self, file: OptimizerFile) -> None:
         self._names = {_normal(name): name for name in file.arrays}
@@ -97,20 +97,20 @@ class _Names:
         self._used: set[str] = set()
 
     def find(self, where: Any) -> str | None:
-        """The name of the array for a leaf; None if there is none."""
+        """Return the name of the array for a leaf, or None."""
         names = self.all(where)
         if len({int(self._values[name]) for name in names if name.startswith("count/")}) > 1:
-            return None  # steps of several labels, and nothing that says which
+            return None  # steps of several labels, and nothing that distinguishes them
         return names[0] if names else None
 
     def all(self, where: Any) -> list[str]:
-        """All names that a leaf stands for: one count may be that of several labels."""
-        found = field_of(where)
-        if found is None:
+        """Return all names for a leaf: one count may be shared by several labels."""
+        location = field_of(where)
+        if location is None:
             return []
-        above, field, path = found
+        parents, field, path = location
         if field == "count":
-            labels = [label for label in above if label in self._counts] or list(self._counts)
+            labels = [label for label in parents if label in self._counts] or list(self._counts)
             names = [self._counts[label] for label in labels]
         else:
             name = self._names.get(f"{field}/{normal(path)}")
@@ -119,7 +119,7 @@ class _Names:
         return names
 
     def left(self) -> list[str]:
-        """The names that no leaf asked for; steps that optax does not count are no loss."""
+        """Return the names that no leaf requested; steps that optax does not count are ignored."""
         return [
             name
             for name in self._values

@@ -1,4 +1,4 @@
-"""The moments of a torch optimizer as arrays: each arranged as the weight that it belongs to."""
+"""Moments of a torch optimizer as arrays, each arranged like its weight."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from converters.optimizer.torch_state import TorchOptimizer
 Array = np.ndarray[Any, Any]
 
 FROZEN = "frozen"
-# Two biases of which torch computes the same gradient; its kernels may add it up in another order.
+# torch computes the same gradient for both biases; its kernels may sum it in another order.
 _EQUAL = 1e-5
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """An array of the pytree and the part of the optimizer that updates it.
+    """Array of the pytree, and the part of the optimizer that updates it.
 
     Attributes:
         leaf: the array.
         label: "group0", "group0_step40_sum2", or "frozen".
-        group: number of the torch group; -1 if frozen.
-        step: how many steps its parameters have taken; None where torch does not count.
-        terms: of how many torch tensors it is the sum; 1 where it is none.
+        group: the number of the torch group; -1 if frozen.
+        step: the number of steps of its parameters; None if torch does not count.
+        terms: the number of torch tensors in the sum; 1 if it is not a sum.
     """
 
     leaf: PlannedLeaf
@@ -47,14 +47,14 @@ def label_leaves(
     leaves: Iterable[PlannedLeaf],
     position_of: Mapping[str, int],
 ) -> list[Labelled]:
-    """Every array of parameters with its label.
+    """Return every parameter array with its label.
 
     Raises:
-        OptimizerError: the pieces of an array are in several groups, or at several steps, or it is a
-            sum whose terms the optimizer would not move alike; all of them are named.
+        OptimizerError: the pieces of an array are in several groups or at several steps, or the
+            array is a sum whose terms move differently; the message names all of them.
     """
     problems: list[str] = []
-    found: list[Labelled] = []
+    labelled: list[Labelled] = []
     for leaf in leaves:
         positions = {
             piece.key: position_of[piece.key] for piece in leaf.pieces if piece.key in position_of
@@ -62,16 +62,16 @@ def label_leaves(
         active = {
             key: position
             for key, position in positions.items()
-            if _trained(optimizer, position, kind)
+            if _is_trained(optimizer, position, kind)
         }
         if not active:
-            found.append(Labelled(leaf, FROZEN, -1, None, 1))
+            labelled.append(Labelled(leaf, FROZEN, -1, None, 1))
             continue
         if len(active) < len({piece.key for piece in leaf.pieces}):
             problems.append(f"{leaf.path}: only some of its tensors were trained")
             continue
         if any(piece.layout.computes for piece in leaf.pieces):
-            # Of a weight times c the gradient is divided by c, from which follows another step.
+            # For a weight times c the gradient is divided by c, which leads to another step.
             problems.append(f"{leaf.path}: a number is folded into its weights")
             continue
         groups = {optimizer.group_of(position) for position in active.values()}
@@ -80,11 +80,11 @@ def label_leaves(
             problems.append(f"{leaf.path}: its tensors are in several groups or at several steps")
             continue
         terms = len(leaf.pieces) if leaf.join == SUM else 1
-        reason = _unlike(optimizer, kind, leaf, active) if terms > 1 else ""
+        reason = _difference_of_terms(optimizer, kind, leaf, active) if terms > 1 else ""
         if reason:
             problems.append(f"{leaf.path}: {reason}")
             continue
-        found.append(Labelled(leaf, "", groups.pop(), steps.pop(), terms))
+        labelled.append(Labelled(leaf, "", groups.pop(), steps.pop(), terms))
     if problems:
         shown = ", ".join(problems[:8]) + (
             f" and {len(problems) - 8} more" if len(problems) > 8 else ""
@@ -93,22 +93,22 @@ def label_leaves(
             f"{optimizer.source}: {shown}",
             "convert to a layout whose arrays hold one torch tensor each",
         )
-    return _labelled(found)
+    return _labelled(labelled)
 
 
-def _labelled(found: Sequence[Labelled]) -> list[Labelled]:
-    """The shortest labels that tell the groups, steps and sums apart."""
+def _labelled(arrays: Sequence[Labelled]) -> list[Labelled]:
+    """Return the shortest labels that distinguish the groups, steps and sums."""
     steps: dict[int, set[int | None]] = {}
-    for one in found:
-        steps.setdefault(one.group, set()).add(one.step)
+    for array in arrays:
+        steps.setdefault(array.group, set()).add(array.step)
     named = []
-    for one in found:
-        label = one.label or f"group{one.group}"
-        if one.label != FROZEN and len(steps[one.group]) > 1:
-            label += f"_step{one.step}"
-        if one.terms > 1:
-            label += f"_sum{one.terms}"
-        named.append(Labelled(one.leaf, label, one.group, one.step, one.terms))
+    for array in arrays:
+        label = array.label or f"group{array.group}"
+        if array.label != FROZEN and len(steps[array.group]) > 1:
+            label += f"_step{array.step}"
+        if array.terms > 1:
+            label += f"_sum{array.terms}"
+        named.append(Labelled(array.leaf, label, array.group, array.step, array.terms))
     return named
 
 
@@ -118,15 +118,15 @@ def moment_arrays(
     labelled: Iterable[Labelled],
     position_of: Mapping[str, int],
 ) -> dict[str, Array]:
-    """Name → array: `mu/params/dense/kernel`, `count/group0`; for Adafactor `row/dense.weight`."""
+    """Return name → array: `mu/params/dense/kernel`, `count/group0`; for Adafactor `row/dense.weight`."""
     arrays: dict[str, Array] = {}
-    for one in labelled:
-        if one.label == FROZEN:
+    for item in labelled:
+        if item.label == FROZEN:
             continue
-        if one.step is not None or kind.moments.get("exp_avg") == "mu":
-            arrays[f"count/{one.label}"] = np.asarray(one.step or 0, np.int32)
+        if item.step is not None or kind.moments.get("exp_avg") == "mu":
+            arrays[f"count/{item.label}"] = np.asarray(item.step or 0, np.int32)
         entries = {
-            piece.key: optimizer.state.get(position_of[piece.key], {}) for piece in one.leaf.pieces
+            piece.key: optimizer.state.get(position_of[piece.key], {}) for piece in item.leaf.pieces
         }
         for torch_name, name in kind.moments.items():
             tensors = {
@@ -138,17 +138,17 @@ def moment_arrays(
                 continue
             if not kind.elementwise:
                 arrays |= {f"{name}/{key}": tensor for key, tensor in tensors.items()}
-            elif one.terms > 1:  # the terms' moments are equal: those of the sum's gradient
-                arrays[f"{name}/{one.leaf.path}"] = one.leaf.pieces[0].take(
-                    tensors[one.leaf.pieces[0].key]
+            elif item.terms > 1:  # the terms' moments are equal: those of the sum's gradient
+                arrays[f"{name}/{item.leaf.path}"] = item.leaf.pieces[0].take(
+                    tensors[item.leaf.pieces[0].key]
                 )
             else:
-                arrays[f"{name}/{one.leaf.path}"] = one.leaf.read(tensors.__getitem__)
+                arrays[f"{name}/{item.leaf.path}"] = item.leaf.read(tensors.__getitem__)
     return arrays
 
 
-def _trained(optimizer: TorchOptimizer, position: int, kind: Kind) -> bool:
-    """Whether a parameter ever had a gradient; SGD without momentum keeps nothing that tells."""
+def _is_trained(optimizer: TorchOptimizer, position: int, kind: Kind) -> bool:
+    """Whether a parameter ever had a gradient; SGD without momentum keeps no trace."""
     entries = optimizer.state.get(position, {})
     if any(entries.get(name) is not None for name in kind.moments):
         return True
@@ -161,10 +161,10 @@ def _step(optimizer: TorchOptimizer, position: int) -> int | None:
     return None if step is None else int(number(step))
 
 
-def _unlike(
+def _difference_of_terms(
     optimizer: TorchOptimizer, kind: Kind, leaf: PlannedLeaf, positions: Mapping[str, int]
 ) -> str:
-    """Why the terms of a sum do not move as one array would; "" if they do."""
+    """Return why the terms of a sum do not move like one array, or ""."""
     if not kind.elementwise:
         return f"a sum of {len(leaf.pieces)} tensors, which Adafactor scales each by its own size"
     group = optimizer.groups[optimizer.group_of(next(iter(positions.values())))]
@@ -177,6 +177,6 @@ def _unlike(
             for piece, value in zip(leaf.pieces, values, strict=True)
             if value is not None
         ]
-        if any(not np.allclose(one, taken[0], rtol=_EQUAL, atol=0) for one in taken[1:]):
+        if any(not np.allclose(moment, taken[0], rtol=_EQUAL, atol=0) for moment in taken[1:]):
             return f"a sum of {len(leaf.pieces)} tensors, whose moments ({name}) differ"
     return ""

@@ -1,18 +1,18 @@
-"""The arrays of JAX trees by name: parameters, and what optax keeps for them."""
+"""Names of the arrays in JAX trees: parameters, and the state that optax keeps for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-# What optax's states call what they keep, and what those of converters.optimizer.transforms do.
+# Field names in the states of optax and of converters.optimizer.transforms.
 FIELDS = ("mu", "nu", "nu_max", "trace", "row", "col", "v", "count")
 
 
 def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """The `/`-joined path of each leaf and the leaf, in the tree's order; and the tree's structure.
+    """Return the `/`-joined path and the leaf for each leaf in the tree's order, and the tree's structure.
 
-    An nnx variable is no level of the path.
+    An nnx variable is not a level of the path.
     """
     import jax
 
@@ -21,26 +21,30 @@ def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
 
 
 def normal(path: str) -> str:
-    """A path with or without linen's collection is the same parameter."""
+    """Return the path without linen's collection, since both forms name the same parameter."""
     return path.removeprefix("params/")
 
 
 def parts(path: Sequence[Any]) -> list[str]:
-    """The names of one path of JAX, without those that only open a variable."""
+    """Return the names on a JAX path, without those that only open a variable."""
     named = [_name(key) for key in path]
     return [name for name, is_attribute in named if not (is_attribute and name in _OPENERS)]
 
 
 def field_of(path: Sequence[Any]) -> tuple[list[str], str, str] | None:
-    """Of a leaf of an optax state: what leads to it, its field, and the parameter's path.
+    """Return the path to a field of an optax state, the field, and the parameter's path.
 
-    None where no field that is known is on its way.
+    The result is None if the path contains no known field.
     """
     named = [_name(key) for key in path]
     for index in reversed(range(len(named))):
         name, is_attribute = named[index]
         if is_attribute and name in FIELDS:
-            return [one for one, _ in named[:index]], name, "/".join(parts(path[index + 1 :]))
+            return (
+                [step_name for step_name, _ in named[:index]],
+                name,
+                "/".join(parts(path[index + 1 :])),
+            )
     return None
 
 
@@ -48,7 +52,7 @@ _OPENERS = ("value", "raw_value")
 
 
 def _name(key: Any) -> tuple[str, bool]:
-    """Text of one step of a path, and whether it is an attribute."""
+    """Return the text of one step of a path, and whether it is an attribute."""
     for attribute in ("key", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute)), False

@@ -1,4 +1,4 @@
-"""Which parameter each position of an optimizer's state is."""
+"""Assignment of parameters to the positions of an optimizer's state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SHOWN = 8
 
 
 def read_order(text: str) -> str | list[str]:
-    """Return what `--optimizer-order` says: "registration", "sorted", or the names in a file.
+    """Parse `--optimizer-order`: "registration", "sorted", or the names in a file.
 
-    The file has a name a line, or is JSON: a list of names, or a list of lists, one for each group.
+    The file has one name per line, or is JSON: a list of names, or one list of names per group.
 
     Raises:
-        OptimizerError: no such file, or it holds no names.
+        OptimizerError: the file is missing or holds no names.
     """
     if text in (REGISTRATION, SORTED):
         return text
@@ -65,50 +65,52 @@ def positions_by_key(
     optimizer: TorchOptimizer,
     shapes: Mapping[str, Shape],
     known: Candidates,
-    given: Sequence[str] | str | None = None,
+    order: Sequence[str] | str | None = None,
 ) -> dict[str, int]:
     """Return key → position in the optimizer's state.
 
     Args:
         optimizer: the state.
-        shapes: torch shape of every parameter.
-        known: what the model tells of the order (`converters.optimizer.candidates`).
-        given: the order that the user gives: the names, group by group, or "registration" or "sorted",
-            in which each group then is.
+        shapes: the torch shape of every parameter.
+        known: the known facts about the order (`converters.optimizer.candidates`).
+        order: the user's order: the names, group by group, or "registration" or "sorted" for the
+            order of each group.
 
     Raises:
-        OptimizerError: no order fits the shapes of the moments, or several do that differ in more than
-            parameters whose states are equal.
+        OptimizerError: no order fits the shapes of the moments, or several orders fit that differ
+            in more than parameters with equal states.
     """
-    if given is None:
-        given = optimizer.parameter_names
-    if given is not None and not isinstance(given, str):
-        return _by_names(optimizer, shapes, known, given)
-    if isinstance(given, str):
-        orders = known.named(given)
+    if order is None:
+        order = optimizer.parameter_names
+    if order is not None and not isinstance(order, str):
+        return _by_names(optimizer, shapes, known, order)
+    if isinstance(order, str):
+        orders = known.named(order)
         if not orders:
             raise _unordered(optimizer)
     else:
         orders = known.orders(shapes, len(optimizer.groups))
     fitting: list[tuple[str, dict[str, int]]] = []
     misfits: list[str] = []
-    for order in orders:
-        ways, reasons = _ways(optimizer, order.keys, shapes)
+    for candidate in orders:
+        ways, reasons = _ways(optimizer, candidate.keys, shapes)
         misfits = misfits or reasons
-        fitting += [(order.name, way) for way in ways]
+        fitting += [(candidate.name, way) for way in ways]
         if len(ways) > 1:
             break  # ambiguous in itself: further orders decide nothing
     if not fitting:
         raise _refusal(optimizer, *_listed(misfits))
     first = fitting[0][1]
-    if given is None and len(optimizer.groups) > 1:
-        fitting += _group_by_group(optimizer, first, [order.keys for order in orders], shapes)
+    if order is None and len(optimizer.groups) > 1:
+        fitting += _group_by_group(
+            optimizer, first, [candidate.keys for candidate in orders], shapes
+        )
     others = [(name, way) for name, way in fitting if not _same(optimizer, first, way)]
-    decided = known.registered or given is not None
+    decided = known.registered or order is not None
     if not decided and not _decided_by_shapes(optimizer, shapes, first):
         raise _unordered(optimizer)
     if others:
-        raise _several(optimizer, fitting, others[0], given)
+        raise _several(optimizer, fitting, others[0], order)
     return first
 
 
@@ -134,7 +136,7 @@ def _by_names(
 def _ways(
     optimizer: TorchOptimizer, order: Sequence[str], shapes: Mapping[str, Shape]
 ) -> tuple[list[dict[str, int]], list[str]]:
-    """Return the positions that an order allows, and why it allows none."""
+    """Return the positions that an order allows, and the reasons if there are none."""
     if len(optimizer.groups) == 1:
         misfits = _misfits(optimizer, order, shapes)
         return ([] if misfits else [dict(zip(order, optimizer.positions, strict=True))]), misfits
@@ -150,7 +152,7 @@ def _group_by_group(
     orders: Sequence[Sequence[str]],
     shapes: Mapping[str, Shape],
 ) -> list[tuple[str, dict[str, int]]]:
-    """Return the ways in which a single group is in another order than the others."""
+    """Return the assignments in which a single group has another order than the others."""
     ways = []
     for number, group in enumerate(optimizer.groups):
         positions = list(group["params"])
@@ -186,7 +188,8 @@ def _misfits(
 
 
 def moment_shape(optimizer: TorchOptimizer, position: int) -> Shape | None:
-    """The shape of a parameter as its moments have it; None if they have none, -1 for an unknown side."""
+    """Return the shape of a parameter according to its moments; None without any, -1 for an unknown
+    side."""
     entries = optimizer.state.get(position, {})
     for name in ("exp_avg", "exp_avg_sq", "momentum_buffer", "variance"):
         if entries.get(name) is not None:
@@ -209,11 +212,11 @@ def _fits(moment: Shape, shape: Shape) -> bool:
 def _partitions(
     optimizer: TorchOptimizer, order: Sequence[str], shapes: Mapping[str, Shape]
 ) -> list[dict[str, int]]:
-    """Return up to two different ways to share the parameters among the groups, each in the order."""
+    """Return up to two different ways to divide the parameters among the groups, each in the order."""
     groups = [list(group["params"]) for group in optimizer.groups]
     if sum(map(len, groups)) != len(order) or not set(order) <= set(shapes):
         return []
-    # How far each group is filled → the ways to have come there, two at most.
+    # Fill level of each group → the ways to reach it, at most two.
     ways: dict[tuple[int, ...], list[tuple[Any, ...]]] = {(0,) * len(groups): [()]}
     for key in order:
         following: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
@@ -250,28 +253,28 @@ def _positions(path: tuple[Any, ...]) -> list[int]:
     return chosen[::-1]
 
 
-def _same_path(optimizer: TorchOptimizer, one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    while one is not other:
-        if not _indistinguishable(optimizer, one[1], other[1]):
+def _same_path(optimizer: TorchOptimizer, first: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    while first is not other:
+        if not _indistinguishable(optimizer, first[1], other[1]):
             return False
-        one, other = one[0], other[0]
+        first, other = first[0], other[0]
     return True
 
 
-def _same(optimizer: TorchOptimizer, one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+def _same(optimizer: TorchOptimizer, first: Mapping[str, int], other: Mapping[str, int]) -> bool:
     """Whether two assignments give every parameter the same state."""
-    return one.keys() == other.keys() and all(
-        _indistinguishable(optimizer, position, other[key]) for key, position in one.items()
+    return first.keys() == other.keys() and all(
+        _indistinguishable(optimizer, position, other[key]) for key, position in first.items()
     )
 
 
-def _indistinguishable(optimizer: TorchOptimizer, one: int, other: int) -> bool:
-    if one == other:
+def _indistinguishable(optimizer: TorchOptimizer, position: int, other: int) -> bool:
+    if position == other:
         return True
-    first, second = optimizer.group_of(one), optimizer.group_of(other)
+    first, second = optimizer.group_of(position), optimizer.group_of(other)
     if first != second and _options(optimizer, first) != _options(optimizer, second):
         return False
-    state, rival = optimizer.state.get(one, {}), optimizer.state.get(other, {})
+    state, rival = optimizer.state.get(position, {}), optimizer.state.get(other, {})
     return state.keys() == rival.keys() and all(
         _equal(value, rival[name]) for name, value in state.items()
     )
@@ -282,16 +285,18 @@ def _options(optimizer: TorchOptimizer, group: int) -> dict[str, Any]:
     return {k: repr(v) for k, v in options.items() if k not in ("params", "param_names")}
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if not hasattr(one, "shape") or not hasattr(other, "shape"):
-        return bool(type(one) is type(other) and one == other)
-    return bool(one.shape == other.shape and one.dtype == other.dtype and (one == other).all())
+def _equal(first: Any, other: Any) -> bool:
+    if not hasattr(first, "shape") or not hasattr(other, "shape"):
+        return bool(type(first) is type(other) and first == other)
+    return bool(
+        first.shape == other.shape and first.dtype == other.dtype and (first == other).all()
+    )
 
 
 def _decided_by_shapes(
     optimizer: TorchOptimizer, shapes: Mapping[str, Shape], way: Mapping[str, int]
 ) -> bool:
-    """Whether each position's shape is that of a single parameter, or of such with equal states."""
+    """Whether each position's shape belongs to a single parameter, or to parameters with equal states."""
     for position in optimizer.positions:
         shape = moment_shape(optimizer, position)
         rivals = [p for key, p in way.items() if shape is None or _fits(shape, shapes[key])]
@@ -304,9 +309,9 @@ def _several(
     optimizer: TorchOptimizer,
     fitting: Sequence[tuple[str, Mapping[str, int]]],
     other: tuple[str, Mapping[str, int]],
-    given: str | None,
+    order: str | None,
 ) -> OptimizerError:
-    """Say which orders fit, and one parameter that they disagree about."""
+    """Return the error that names the fitting orders, and a parameter on which they disagree."""
     way = fitting[0][1]
     key = next(
         key
@@ -326,7 +331,7 @@ def _several(
         sizes = ", ".join(str(len(group["params"])) for group in optimizer.groups)
         reason += f"; its groups of {sizes} parameters fit the model in several ways"
     example = f"position {way[key]} is {key} or {rival}"
-    return _refusal(optimizer, reason, example=example, decided=given)
+    return _refusal(optimizer, reason, example=example, decided=order)
 
 
 def _unordered(optimizer: TorchOptimizer) -> OptimizerError:
@@ -361,7 +366,7 @@ def _refusal(
 
 
 def parameter_shapes(plan: Plan) -> dict[str, Shape]:
-    """The torch shape of every tensor that is converted."""
+    """Return the torch shape of every tensor that is converted."""
     return {
         row.key: row.shape
         for row in plan.rows

@@ -1,4 +1,4 @@
-"""The state dict of a torch optimizer: read without running code."""
+"""State dict of a torch optimizer, read without running code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from converters.errors import OptimizerError
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """What `optimizer.state_dict()` gave.
+    """Result of `optimizer.state_dict()`.
 
     Attributes:
-        source: what to call it in messages.
-        groups: `param_groups`: options, and `params`, the positions of its parameters.
+        source: the name of the state in messages.
+        groups: `param_groups`: options, and the positions of the parameters in `params`.
         state: position → name → tensor or number.
     """
 
@@ -31,46 +31,46 @@ class TorchOptimizer:
 
     @property
     def positions(self) -> list[int]:
-        """Of all parameters, group by group."""
+        """Positions of all parameters, group by group."""
         return [position for group in self.groups for position in group["params"]]
 
     @property
     def names(self) -> set[str]:
-        """Of the entries of the state."""
+        """Names of the state's entries."""
         return {name for entries in self.state.values() for name in entries}
 
     @property
     def parameter_names(self) -> list[str] | None:
-        """The parameters' names as the script gave them; None where it gave none (torch before 2.6)."""
+        """Parameter names as the script passed them; None if it passed none (torch before 2.6)."""
         names = [name for group in self.groups for name in group.get("param_names") or ()]
         return names if len(names) == len(self.positions) else None
 
     def group_of(self, position: int) -> int:
-        """The number of the group that a parameter is in."""
+        """Return the number of the group that a parameter is in."""
         return next(index for index, group in enumerate(self.groups) if position in group["params"])
 
 
 def read_optimizer(
     source: Path | str | Mapping[str, Any], key: str | None = None
 ) -> TorchOptimizer:
-    """The optimizer's state dict in a file of `torch.save`, or in memory.
+    """Read the optimizer's state dict from a file of `torch.save`, or from memory.
 
     Args:
         source: the file of `optimizer.state_dict()`, a training checkpoint, or such a dict.
-        key: the entry of a training checkpoint; None: the only one that is of an optimizer.
+        key: the entry of a training checkpoint; None for the only optimizer.
 
     Raises:
-        CheckpointNotFoundError, CheckpointDamagedError, CheckpointHoldsCodeError: it cannot be read.
-        OptimizerError: no optimizer's state dict is in it, or several.
+        CheckpointNotFoundError, CheckpointDamagedError, CheckpointHoldsCodeError: the file cannot be read.
+        OptimizerError: the file holds no optimizer's state dict, or several.
     """
     name = "the state dict" if isinstance(source, Mapping) else str(source)
     loaded = source if isinstance(source, Mapping) else _load(Path(source))
-    found = _find(name, loaded, key)
-    made = _checked(name, found["state"], found["param_groups"])
+    state_dict = _find(name, loaded, key)
+    optimizer = _checked(name, state_dict["state"], state_dict["param_groups"])
     if isinstance(source, Mapping):
-        return made
-    state = {position: _in_memory(entries) for position, entries in made.state.items()}
-    return replace(made, state=state)
+        return optimizer
+    state = {position: _in_memory(entries) for position, entries in optimizer.state.items()}
+    return replace(optimizer, state=state)
 
 
 def _find(name: str, loaded: Any, key: str | None) -> Mapping[str, Any]:
@@ -83,7 +83,7 @@ def _find(name: str, loaded: Any, key: str | None) -> Mapping[str, Any]:
         return loaded
     inside = loaded if isinstance(loaded, Mapping) else {}
     nested = {entry: value for entry, value in inside.items() if _is_optimizer(value)}
-    for entry, value in inside.items():  # Lightning keeps a list
+    for entry, value in inside.items():  # Lightning stores a list
         if isinstance(value, Sequence) and len(value) == 1 and _is_optimizer(value[0]):
             nested[entry] = value[0]
     if len(nested) == 1:
@@ -105,14 +105,16 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> TorchOptimizer:
-    whole = bool(groups) and all(
+    is_consistent = bool(groups) and all(
         isinstance(group, Mapping) and isinstance(group.get("params"), Sequence) for group in groups
     )
-    if whole:
+    if is_consistent:
         state, groups = _numbered(state, groups)
-    positions = [position for group in groups for position in group["params"]] if whole else []
+    positions = (
+        [position for group in groups for position in group["params"]] if is_consistent else []
+    )
     if (
-        not whole
+        not is_consistent
         or not all(isinstance(position, int) for position in positions)
         or len(set(positions)) != len(positions)
         or not all(isinstance(entries, Mapping) for entries in state.values())
@@ -128,7 +130,7 @@ def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> Torc
 def _numbered(
     state: Mapping[Any, Any], groups: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[Any, Any], Sequence[Mapping[str, Any]]]:
-    """Give the parameters positions where the state has them by name, as `get_optimizer_state_dict` does."""
+    """Return the state by position, if it is by name, as from `get_optimizer_state_dict`."""
     names = [name for group in groups for name in group["params"]]
     if not names or not all(isinstance(name, str) for name in names):
         return state, groups
@@ -147,7 +149,7 @@ def _numbered(
 
 
 def _load(path: Path) -> Any:
-    """What the file holds, in plain containers; its tensors lazy, its objects records."""
+    """Return the content of the file as plain containers, with lazy tensors and records."""
     file = MappedFile(path)
     with reading(path):
         loaded = load(file).value
@@ -156,7 +158,7 @@ def _load(path: Path) -> Any:
 
 
 def _in_memory(value: Any) -> Any:
-    """The entry of an optimizer with torch's tensors."""
+    """Return an optimizer's entry with torch tensors."""
     if isinstance(value, LazyTensor):
         return to_tensor(value.read())
     if type(value) is dict:

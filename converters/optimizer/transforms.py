@@ -1,8 +1,9 @@
-"""Steps of torch optimizers that optax takes otherwise, as optax transformations.
+"""Optax transformations for torch optimizer steps that optax computes differently.
 
-`amsgrad` and `amsgradw` keep the maximum of the uncorrected second moments, as torch does. `adafactor` is
-`torch.optim.Adafactor`, `hf_adafactor` that of transformers; both factor the last two axes of the *torch*
-tensor and scale by its size, so they put each array into torch's arrangement first, by `leaves`.
+`amsgrad` and `amsgradw` keep the maximum of the uncorrected second moments, like torch. `adafactor`
+is `torch.optim.Adafactor`, and `hf_adafactor` is that of transformers. Both factor the last two
+axes of the *torch* tensor and scale by its size. They therefore convert each array to torch's
+arrangement first, using `leaves`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Tree = Any
 
 
 class AmsgradState(NamedTuple):
-    """Steps taken, moments, and the largest second moments so far."""
+    """Number of steps, moments, and the largest second moments so far."""
 
     count: Any
     mu: Tree
@@ -26,7 +27,7 @@ class AmsgradState(NamedTuple):
 
 
 class AdafactorState(NamedTuple):
-    """Steps taken, factored and whole second moments and first ones, by torch key."""
+    """Number of steps, factored and full second moments and first moments, by torch key."""
 
     count: Any
     row: Mapping[str, Any]
@@ -36,7 +37,8 @@ class AdafactorState(NamedTuple):
 
 
 def scale_by_amsgrad(b1: float, b2: float, eps: float) -> Any:
-    """Adam's step with the largest second moment so far, corrected after the maximum as in torch."""
+    """Compute Adam's step with the largest second moment so far, corrected after the maximum as in
+    torch."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -95,7 +97,7 @@ def adafactor(
     d: float = 1.0,
     weight_decay: float = 0.0,
 ) -> Any:
-    """`torch.optim.Adafactor`; `leaves` are the recipe's, or the plan's."""
+    """`torch.optim.Adafactor`; `leaves` come from the recipe or the plan."""
     import jax.numpy as jnp
 
     def step(count: Any, grad: Any, param: Any, state: dict[str, Any]) -> Any:
@@ -132,7 +134,7 @@ def hf_adafactor(
     relative_step: bool = True,
     warmup_init: bool = False,
 ) -> Any:
-    """`transformers.Adafactor`; `leaves` are the recipe's, or the plan's."""
+    """`transformers.Adafactor`; `leaves` come from the recipe or the plan."""
     import jax
     import jax.numpy as jnp
 
@@ -176,7 +178,7 @@ def _by_tensor(
     keepdims: bool,
     first_moment: bool,
 ) -> Any:
-    """A transformation that treats each torch tensor by itself, in torch's arrangement."""
+    """Return a transformation that treats each torch tensor separately, in torch's arrangement."""
     import jax.numpy as jnp
     import optax
 
@@ -204,11 +206,11 @@ def _by_tensor(
         after: dict[str, dict[str, Any]] = {"row": {}, "col": {}, "v": {}, "mu": {}}
         updates = {}
         for key, grad in arrangement.to_torch(grads).items():
-            own = {
+            local = {
                 field: getattr(state, field)[key] for field in after if key in getattr(state, field)
             }
-            updates[key] = step(count, grad, tensors[key], own)
-            for field, value in own.items():
+            updates[key] = step(count, grad, tensors[key], local)
+            for field, value in local.items():
                 after[field][key] = value
         return arrangement.from_torch(updates, grads), AdafactorState(count, **after)
 

@@ -1,4 +1,4 @@
-"""Flax pytrees on disk: safetensors, msgpack, orbax, and straight onto a device mesh; read again."""
+"""Flax pytrees on disk (safetensors, msgpack, orbax) and on a device mesh; and their loading."""
 
 from converters.output.fingerprint import recipe_of
 from converters.output.load import load_pytree
@@ -6,13 +6,13 @@ from converters.output.mesh import place_on_mesh
 from converters.output.sharding import Partition, load_rules, parse_mesh, partition
 from converters.output.stream import Progress
 from converters.output.units import leaves_of
-from converters.output.write import Written, WrittenLeaf, require_output, write_pytree
+from converters.output.write import WrittenLeaf, WrittenOutput, require_output, write_pytree
 
 __all__ = [
     "Partition",
     "Progress",
-    "Written",
     "WrittenLeaf",
+    "WrittenOutput",
     "leaves_of",
     "load_pytree",
     "load_rules",

@@ -1,4 +1,4 @@
-"""The arrays of a Flax pytree by path, wherever it is: safetensors, msgpack, orbax, or in memory."""
+"""Arrays of a Flax pytree by path, from safetensors, msgpack, orbax, or memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PytreeLike: TypeAlias = "Path | str | Pytree"
 
 
 class Arrays(Checkpoint):
-    """A pytree in memory, its arrays by `/`-joined path.
+    """Pytree in memory, with its arrays by `/`-joined path.
 
     Raises:
-        CheckpointDamagedError: something in it is no array.
+        CheckpointDamagedError: a value is not an array.
     """
 
     def __init__(self, source: str, tree: Mapping[str, Any]) -> None:
@@ -47,16 +47,16 @@ class Arrays(Checkpoint):
         }
 
     def read(self, key: str) -> Array:
-        """The array of this path, on the host."""
+        """Return the array of this path, on the host."""
         return np.asarray(self._arrays[key])
 
 
 def open_arrays(source: PytreeLike) -> Checkpoint:
-    """Open a pytree; of safetensors, one file or several, each array is read on demand.
+    """Open a pytree. Arrays of safetensors, in one file or several, are read on demand.
 
     Raises:
-        CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: it is no pytree of arrays.
+        CheckpointNotFoundError: the path does not exist.
+        CheckpointDamagedError: the file is not a pytree of arrays.
         MissingDependencyError: msgpack needs flax, a folder needs orbax.
     """
     if isinstance(source, Mapping):
@@ -67,7 +67,7 @@ def open_arrays(source: PytreeLike) -> Checkpoint:
     if path.is_dir():
         return Arrays(str(path), _read_orbax(path))
     start = read_start(path, 8)
-    # Safetensors begins with its header's length; a msgpack map, read so, is absurdly long.
+    # Safetensors begins with its header's length; read that way, a msgpack map is absurdly long.
     if 8 + int.from_bytes(start, "little") <= path.stat().st_size:
         return SafetensorsFile(path)
     return Arrays(str(path), load_pytree(path))
@@ -79,7 +79,7 @@ def _read_orbax(path: Path) -> Pytree:
     except ImportError:
         raise missing_error("orbax", needed_by=f"the folder {path}") from None
     folder = path.resolve()
-    for candidate in (folder, folder / "default"):  # CheckpointManager's item
+    for candidate in (folder, folder / "default"):  # item of a CheckpointManager
         if (candidate / "_METADATA").exists():
             break
     else:
@@ -92,7 +92,7 @@ def _read_orbax(path: Path) -> Pytree:
             arguments = _numpy_everywhere(wanted, ocp)
             tree = checkpointer.restore(candidate, restore_args=arguments)
     except Exception as error:
-        # orbax raises whatever a cut-off or foreign folder leads to.
+        # orbax raises various errors for a truncated or foreign folder.
         raise CheckpointDamagedError(
             f"{path} cannot be read by orbax ({type(error).__name__}: {str(error)[:120]})",
             COPY_AGAIN,
@@ -103,7 +103,7 @@ def _read_orbax(path: Path) -> Pytree:
 
 
 def _numpy_everywhere(tree: Any, ocp: Any) -> Any:
-    """Every array on the host, whatever devices it was saved from."""
+    """Return every array on the host, whatever device it was saved from."""
     if isinstance(tree, Mapping):
         return {name: _numpy_everywhere(value, ocp) for name, value in tree.items()}
     return ocp.RestoreArgs(restore_type=np.ndarray)

@@ -1,10 +1,10 @@
-"""Copying an array into another arrangement at the speed of memory.
+"""Copies of an array into another arrangement at memory speed.
 
-numpy copies a transposed matrix element by element along whole columns: where the rows are a multiple of
-4096 bytes apart, which they are in most models, all of a column's lines fall into the same few sets of the
-cache and push each other out. A block that is first copied as it lies, with rows a little further apart,
-and then transposed from the cache takes a ninth of the time (bfloat16 4096 x 14336: 0.27 → 2.5 GB/s a core
-of a Xeon with AVX-512; blocks without the copy: 1.6, torch: 0.9).
+numpy copies a transposed matrix element by element along whole columns. If the rows are a multiple
+of 4096 bytes apart, as in most models, all lines of a column map to the same few cache sets and
+evict each other. It is faster to copy a block unchanged with slightly longer rows, and then
+transpose it in the cache. This takes a ninth of the time (bfloat16 4096 x 14336: 0.27 → 2.5 GB/s
+per core of a Xeon with AVX-512; blocks without the copy: 1.6, torch: 0.9).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Measured best among 16 KB to 2 MB: the block stays in the second-level cache.
+# Best of 16 KB to 2 MB in measurements: the block stays in the second-level cache.
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_ROWS = 512
 _PADDING_BYTES = 64
@@ -29,12 +29,12 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def copy_arranged(target: Array, source: Array, passed: Callable[[], None] | None = None) -> None:
-    """Copy `source` into `target`, arrays of one shape and dtype, whatever their strides.
+    """Copy `source` into `target`, arrays of one shape and dtype with any strides.
 
     Args:
-        target: to be filled.
-        source: the elements.
-        passed: called now and then, when a stretch of the source's memory is done with.
+        target: the array to fill.
+        source: the array to copy.
+        passed: called occasionally, when a range of the source's memory is no longer needed.
     """
     unsigned = _UNSIGNED.get(source.dtype.itemsize)
     if unsigned is not None:  # ml_dtypes' own loops are slower than those of plain integers
@@ -60,7 +60,7 @@ def copy_arranged(target: Array, source: Array, passed: Callable[[], None] | Non
 
 
 def _memory_order(array: Array) -> tuple[int, ...]:
-    """The axes from the farthest apart in memory to the nearest; those of one place come first."""
+    """Return the axes from the largest to the smallest stride; axes of size 1 come first."""
     return tuple(
         sorted(
             range(array.ndim),
@@ -89,7 +89,7 @@ def _buffer_size(source: Array, order: tuple[int, ...], sides: dict[int, int]) -
 
 
 def _padded(buffer: Array, shape: tuple[int, ...]) -> Array:
-    """An array of this shape in the buffer, the rows of its first long axis a little apart."""
+    """Return an array of this shape in the buffer, with padding between the rows of its first long axis."""
     first = next((axis for axis, side in enumerate(shape) if side > 1), 0)
     rows, row = shape[first], math.prod(shape[first + 1 :])
     apart = row + _PADDING_BYTES // buffer.dtype.itemsize
@@ -99,7 +99,7 @@ def _padded(buffer: Array, shape: tuple[int, ...]) -> Array:
 def _blocks(
     shape: tuple[int, ...], sides: dict[int, int], order: tuple[int, ...]
 ) -> Iterator[tuple[slice, ...]]:
-    """The blocks, in the order of the source's memory."""
+    """Yield the blocks in the order of the source's memory."""
     cuts = [
         [slice(start, start + sides[axis]) for start in range(0, shape[axis], sides[axis])]
         for axis in order

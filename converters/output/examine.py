@@ -1,4 +1,4 @@
-"""What is found out about the values while they pass: how many are not finite, and a check sum."""
+"""Checks of values as they are written: the number of non-finite values, and a checksum."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# dtype → (unsigned type, the bits without the sign, the smallest of them that is not finite). Above all
-# finite numbers lie infinity and NaN, in every IEEE format; float8_e4m3fn and e8m0fnu have NaN only.
+# dtype → (unsigned type, the bits without the sign, the smallest non-finite pattern). In every IEEE
+# format, infinity and NaN lie above all finite numbers; float8_e4m3fn and e8m0fnu have NaN only.
 _NOT_FINITE: dict[str, tuple[Any, int, int]] = {
     "float16": (np.uint16, 0x7FFF, 0x7C00),
     "bfloat16": (np.uint16, 0x7FFF, 0x7F80),
@@ -23,42 +23,42 @@ _NOT_FINITE: dict[str, tuple[Any, int, int]] = {
     "float8_e8m0fnu": (np.uint8, 0xFF, 0xFF),
 }
 _PAGE = 4096
-_STEP = 128 * 1024  # bytes at a time, so that what is masked stays in the cache
+_STEP = 128 * 1024  # bytes per step, so that the masked values stay in the cache
 
 
 def count_not_finite(data: Array, dtype: str) -> int:
-    """How many of the numbers in these bytes (uint8, whole elements) are NaN or infinite."""
+    """Return the number of NaN or infinite values in these bytes (uint8, complete elements)."""
     if dtype not in _NOT_FINITE:
         return 0
     unsigned, mask, limit = _NOT_FINITE[dtype]
     bits = data.view(unsigned)
     step = _STEP // bits.dtype.itemsize
     masked = np.empty(min(step, bits.size), unsigned)
-    found = 0
+    count = 0
     for start in range(0, bits.size, step):
         some = bits[start : start + step]
         values = np.bitwise_and(some, unsigned(mask), out=masked[: some.size])
         if values.max() >= limit:
-            found += int(np.count_nonzero(values >= limit))
-    return found
+            count += int(np.count_nonzero(values >= limit))
+    return count
 
 
 def check_sum(data: Array, before: int = 0) -> int:
-    """A sum that notices lost, exchanged and torn pages, at the speed of memory.
+    """Return a checksum that detects lost, exchanged and torn pages, at memory speed.
 
-    The CRC-32 of the sums of the 64-bit words of every 4096 bytes; a CRC of the bytes themselves takes
-    ten times as long. It guards an interrupted conversion against what a power cut does to files,
-    not against an adversary.
+    It is the CRC-32 of the sums of the 64-bit words of every 4096 bytes; a CRC of the bytes
+    themselves takes ten times as long. It protects an interrupted conversion against file damage by
+    a power cut, not against an adversary.
 
     Args:
         data: bytes (uint8).
-        before: the sum of what came before them.
+        before: the checksum of the preceding bytes.
     """
-    whole = data.size - data.size % _PAGE
-    if whole:
-        words = data[:whole]
+    complete = data.size - data.size % _PAGE
+    if complete:
+        words = data[:complete]
         if words.ctypes.data % 8:
             words = words.copy()
         sums = np.add.reduce(words.view(np.uint64).reshape(-1, _PAGE // 8), axis=1)
         before = zlib.crc32(sums.data, before)
-    return zlib.crc32(data[whole:].data, before)
+    return zlib.crc32(data[complete:].data, before)

@@ -1,13 +1,13 @@
-"""An output of a bucket that is being written: object by object, and what makes it complete last.
+"""Unfinished output in a bucket: written object by object, completed by the last object.
 
-On a bucket nothing can be renamed. Each object appears when all of it is there; of an output that is a folder
-the index (or orbax's marks) comes when all else is there, so that no reader takes less for a pytree. The
-journal is a folder `.NAME.partial` beside it, of small objects that say which objects are written, with their
-versions: what `--resume` goes on with.
+Nothing can be renamed in a bucket. Each object appears when it is complete. In a folder output, the
+index (or orbax's marks) comes last, so that no reader takes an incomplete output for a pytree. The
+journal is a folder `.NAME.partial` beside the output. Its small objects record the written objects
+with their versions, for `--resume`.
 
-Where several processes write one output, each sends the objects that are its share and keeps a journal of
-them; what only one may do (to delete what is old, to make it complete) is done by process 0, when all others
-are there.
+If several processes write one output, each sends the objects of its share and keeps a journal of
+them. Work that only one process may do (deleting old objects, completing the output) is done by
+process 0, after all others are done.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ import numpy as np
 
 from converters.errors import ConversionError, OutputError, RemoteError
 from converters.hosts import ALONE, Hosts, shares
-from converters.output.layouts import Frame, OutputLayout, Placed
+from converters.output.layouts import FrameBytes, OutputLayout, PlacedLeaf
 from converters.output.partial import Slab
 from converters.output.safetensors_layout import INDEX_NAME
-from converters.remote.buckets import called
+from converters.remote.buckets import call_client
 from converters.remote.retries import TemporaryError
-from converters.remote.store import StorePlace
-from converters.remote.writing import Objects, Sum, Written
+from converters.remote.store import StoreSource
+from converters.remote.writing import Checksum, Objects, WrittenObject
 
 PART_BYTES = (
     32 << 20
-)  # of an object that is sent in several requests; gs:// wants a multiple of 256 KiB
+)  # bytes of an object sent in several requests; gs:// requires a multiple of 256 KiB
 _WAITING_BYTES = 128 << 20
 _VERSION = 1
 _SECONDS = 2.0  # between two objects of the journal
-# The mark by which orbax tells a whole checkpoint where nothing can be renamed.
+# orbax's mark of a complete checkpoint where nothing can be renamed.
 _ORBAX_MARK = "commit_success.txt"
 _ORBAX_INDEX = "_METADATA"
 _PROBE = "probe-"
@@ -48,36 +48,37 @@ Bytes = np.ndarray[Any, Any]  # uint8
 
 
 def waiting_bytes(flight_bytes: int) -> int:
-    """How many bytes of an object may wait for those before them, where so many may be in flight."""
+    """Return the number of bytes of an object that may wait for earlier ones, for a limit on bytes in
+    flight."""
     return max(2 * PART_BYTES, min(_WAITING_BYTES, flight_bytes))
 
 
 class FarPartial:
-    """The output of a bucket, until it is complete.
+    """Output in a bucket, until it is complete.
 
     Args:
-        output: its place.
-        layout: what is to be in it.
-        fingerprint: of this conversion.
-        resume: whether to keep what an earlier run of it wrote.
-        anew: whether to begin anew where that was another conversion.
+        output: the location of the output.
+        layout: the layout of the output.
+        fingerprint: the fingerprint of this conversion.
+        resume: whether to keep the objects of an earlier run.
+        anew: whether to start over if the earlier run was another conversion.
         hosts: the processes that write it together.
-        flight_bytes: so many may be in flight (`waiting_bytes`).
+        flight_bytes: the limit on bytes in flight (`waiting_bytes`).
 
     Attributes:
-        output: its place.
-        claimed: leaf → its slabs, of an earlier run, in objects that are still those that it wrote.
-        left_over: whether an earlier run's objects were there.
+        output: its location.
+        claimed: leaf → its slabs from an earlier run, in objects that are unchanged since.
+        left_over: whether objects of an earlier run exist.
 
     Raises:
-        OutputError: what is to be resumed is another conversion's.
+        OutputError: the output to resume belongs to another conversion.
         RemoteError: the bucket refuses, or does not answer.
         HostsError: another process died or failed.
     """
 
     def __init__(
         self,
-        output: StorePlace,
+        output: StoreSource,
         layout: OutputLayout,
         fingerprint: str,
         *,
@@ -94,9 +95,9 @@ class FarPartial:
         self._journal = Journal(self._objects, output)
         self._index = layout.frames[0].file
         self._leaves: dict[str, list[str]] = defaultdict(list)
-        for place in layout.placed:
-            for file in {stretch.file for stretch in place.stretches}:
-                self._leaves[file].append(place.leaf.path)
+        for location in layout.placed:
+            for file in {stretch.file for stretch in location.stretches}:
+                self._leaves[file].append(location.leaf.path)
         self._files_of: dict[str, list[str]] = defaultdict(list)
         for file, paths in self._leaves.items():
             for path in paths:
@@ -112,14 +113,14 @@ class FarPartial:
         if not hosts.first:
             self._journal.join(fingerprint)
         self._mine = self._share()
-        self._theirs: dict[str, Written] = {}
-        frames: dict[str, list[Frame]] = defaultdict(list)
+        self._theirs: dict[str, WrittenObject] = {}
+        frames: dict[str, list[FrameBytes]] = defaultdict(list)
         for frame in layout.frames:
             frames[frame.file].append(frame)
         self._sending = {
             file: _Object(
                 self._objects,
-                self._place(file),
+                self._location(file),
                 size,
                 frames[file],
                 held=not layout.is_folder,
@@ -132,7 +133,8 @@ class FarPartial:
         self._lock = threading.Lock()
 
     def _begun(self, fingerprint: str, *, resume: bool, anew: bool) -> dict[str, Any]:
-        """File → the claim of each object that is kept; all else of an earlier run goes."""
+        """Return file → claim of each object that is kept, and delete the other objects of an earlier
+        run."""
         there = self._objects.below(self.output) if self._layout.is_folder else {}
         claims = self._journal.claims(fingerprint, anew=anew) if resume else {}
         done = {
@@ -142,75 +144,78 @@ class FarPartial:
         }
         # Marks first: from here on nothing looks complete.
         marks = [file for file in (_ORBAX_MARK, self._index) if file in there]
-        self._objects.delete(self._place(file) for file in marks)
+        self._objects.delete(self._location(file) for file in marks)
         rest = [file for file in there if file not in done and file not in marks]
-        self._objects.delete(self._place(file) for file in rest)
+        self._objects.delete(self._location(file) for file in rest)
         self._journal.begin(fingerprint, done)
         return {file: claim.row() for file, claim in done.items()}
 
     def _share(self) -> frozenset[str]:
-        """The files that this process is to write: of one array those of a chunk each, together."""
+        """Return the files that this process writes: the chunks of one array stay together."""
         groups: dict[str, dict[str, int]] = defaultdict(dict)
-        parts: dict[str, list[Placed]] = defaultdict(list)
-        for place in self._layout.placed:
-            whole = self._layout.wholes.get(place.leaf.path, place.leaf).path
-            for file in {stretch.file for stretch in place.stretches} - self._done.keys():
-                group = whole if len(self._leaves[file]) == 1 else file
+        parts: dict[str, list[PlacedLeaf]] = defaultdict(list)
+        for location in self._layout.placed:
+            leaf_path = self._layout.wholes.get(location.leaf.path, location.leaf).path
+            for file in {stretch.file for stretch in location.stretches} - self._done.keys():
+                group = leaf_path if len(self._leaves[file]) == 1 else file
                 groups[group][file] = self._layout.sizes[file]
-                parts[group].append(place)
+                parts[group].append(location)
         names = list(groups)
 
         def divisible(number: int) -> bool:
-            # All processes must say the same: nothing of this depends on where the tensors are.
-            leaves = [place.leaf for place in parts[names[number]]]
-            return not any(leaf.lavish is None or leaf.lavish(leaf.box) for leaf in leaves)
+            # All processes must agree: the result does not depend on the location of the tensors.
+            leaves = [location.leaf for location in parts[names[number]]]
+            return not any(leaf.overreads is None or leaf.overreads(leaf.box) for leaf in leaves)
 
         dealt = shares(list(groups.values()), self._hosts.count, divisible)
         return frozenset(file for file in dealt if dealt[file] == self._hosts.process.index)
 
-    def mine(self, placed: Sequence[Placed]) -> list[Placed]:
-        """The leaves of this process's share; of process 0 also those that were written before."""
+    def leaves_of_process(self, placed: Sequence[PlacedLeaf]) -> list[PlacedLeaf]:
+        """Return the leaves of this process's share; for process 0 also those written before."""
         return [
-            place
-            for place in placed
-            if any(stretch.file in self._mine for stretch in place.stretches)
-            or (self._hosts.first and (place.leaf.path in self.claimed or not place.stretches))
+            location
+            for location in placed
+            if any(stretch.file in self._mine for stretch in location.stretches)
+            or (
+                self._hosts.first and (location.leaf.path in self.claimed or not location.stretches)
+            )
         ]
 
-    def told(
+    def combined(
         self, not_finite: Mapping[str, int], digests: Mapping[str, str]
     ) -> tuple[dict[str, int], dict[str, str]]:
-        """What all processes found in the leaves that they wrote."""
+        """Return the results of all processes for the leaves that they wrote."""
         written = {
             file: [sending.written.size, sending.written.version, sending.written.crc32c]
             for file, sending in self._sending.items()
             if sending.written is not None
         }
         counts: dict[str, int] = {}
-        found: dict[str, str] = {}
-        mine: list[Any] = [dict(not_finite), dict(digests), written]
-        for theirs in self._hosts.all_told(mine):
-            counts |= theirs[0]
-            found |= theirs[1]
-            self._theirs |= {file: Written(*row) for file, row in theirs[2].items()}
-        return counts, found
+        digests_of_all: dict[str, str] = {}
+        leaves_of_process: list[Any] = [dict(not_finite), dict(digests), written]
+        for results in self._hosts.gather(leaves_of_process):
+            counts |= results[0]
+            digests_of_all |= results[1]
+            self._theirs |= {file: WrittenObject(*row) for file, row in results[2].items()}
+        return counts, digests_of_all
 
     def require_all(self) -> None:
-        """The other processes are still at it."""
+        """Check that no other process has died or failed."""
         self._hosts.require_all()
 
-    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
-        """The leaves that need not be written: their objects are those that an earlier run wrote."""
+    def verified(self, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
+        """Return the leaves that need not be written, because the objects of an earlier run are
+        unchanged."""
         return {
-            place.leaf.path: self.claimed[place.leaf.path]
-            for place in placed
-            if place.leaf.path in self.claimed
+            location.leaf.path: self.claimed[location.leaf.path]
+            for location in placed
+            if location.leaf.path in self.claimed
         }
 
     def write(self, file: str, offset: int, data: Bytes) -> None:
-        """Take bytes of an object; it is sent by whoever brings what is lacking."""
+        """Take bytes of an object; whoever brings the missing bytes sends the object."""
         sending = self._sending.get(file)
-        if sending is not None:  # a leaf may lie in objects of which some are written already
+        if sending is not None:  # a leaf may lie in several objects, some already written
             sending.put(offset, memoryview(data.data))
             self._completed(file)
 
@@ -222,19 +227,19 @@ class FarPartial:
                 f"{self.output} is one object, whose checksums are unknown before the upload ends",
                 "leave --checksums out, or write several objects (--max-shard-size)",
             )
-        data = self._objects.part(self._place(file), offset, offset + into.size)
+        data = self._objects.part(self._location(file), offset, offset + into.size)
         into[: len(data)] = np.frombuffer(data, np.uint8)
         return len(data) == into.size
 
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
-        """Note that all bytes of a leaf were taken."""
+        """Record that all bytes of a leaf were taken."""
         with self._lock:
             self._slabs[path] = tuple(slabs)
         for file in self._files_of[path]:
             self._completed(file)
 
-    def write_frames(self, frames: Sequence[Frame]) -> None:
-        """Send the objects that hold no values, but for the index."""
+    def write_frames(self, frames: Sequence[FrameBytes]) -> None:
+        """Send the objects without values, except the index."""
         if not self._hosts.first:
             return
         apart = [
@@ -243,67 +248,69 @@ class FarPartial:
             if frame.file not in self._leaves and frame.file != self._index
         ]
         self._objects.each(
-            lambda frame: self._objects.put(self._place(frame.file), frame.data), apart
+            lambda frame: self._objects.put(self._location(frame.file), frame.data), apart
         )
 
     def sync(self) -> None:
-        """All objects but what makes it complete are there, as they were sent.
+        """Check that all objects except the completing one exist, as they were sent.
 
         Raises:
-            OutputError: one is not.
+            OutputError: an object differs.
         """
         if not self._layout.is_folder or not self._hosts.first:
             return
         there = self._objects.below(self.output)
         for file, size in self._layout.sizes.items():
-            found = there.get(file)
-            wanted = self._theirs.get(file, found)
-            if file != self._index and (found is None or found.size != size or found != wanted):
+            written = there.get(file)
+            wanted = self._theirs.get(file, written)
+            if file != self._index and (
+                written is None or written.size != size or written != wanted
+            ):
                 raise OutputError(
-                    f"{self._place(file)} differs from the data written to it",
+                    f"{self._location(file)} differs from the data written to it",
                     "check that nothing else writes there, and run it again",
                 )
 
     def take_name(self) -> None:
-        """Make it complete: the one object, or the index of all."""
-        self._journal.tell()  # who is killed before the last mark has nothing to send again
-        self._hosts.all_told("all that was read is unchanged")
+        """Complete the output: send the only object, or the index."""
+        self._journal.tell()  # after a kill before the last mark, nothing has to be sent again
+        self._hosts.gather("all that was read is unchanged")
         self._hosts.from_first(self._complete)
 
     def _complete(self) -> None:
-        self._journal.require_mine()
+        self._journal.require_sole_run()
         for sending in self._sending.values():
             sending.finish()
         if self._layout.is_folder:
             data = b"".join(f.data for f in self._layout.frames if f.file == self._index)
-            self._objects.put(self._place(self._index), data)
+            self._objects.put(self._location(self._index), data)
             if self._index == _ORBAX_INDEX:
-                self._objects.put(self._place(_ORBAX_MARK), b"written by tpu-migrate\n")
+                self._objects.put(self._location(_ORBAX_MARK), b"written by tpu-migrate\n")
         with suppress(ConversionError, FileNotFoundError):
             self._journal.remove()
 
     def close(self) -> None:
-        """Let go of what is being sent; nothing of it appears."""
+        """Abandon objects that are being sent; nothing of them appears."""
         for sending in self._sending.values():
             sending.abandon()
 
     def keep(self) -> None:
-        """Have the journal tell all that is written, as far as the bucket still takes it."""
+        """Write all records to the journal, as far as the bucket still accepts them."""
         with suppress(ConversionError, FileNotFoundError):
             self._journal.tell()
 
     def remove(self) -> None:
-        """Delete what was written; what others are writing, too, stays for `--resume`."""
+        """Delete the written objects; in a shared output they stay for `--resume`."""
         if self._hosts.count > 1:
             self.keep()
             return
         with suppress(ConversionError, FileNotFoundError):
             if self._layout.is_folder:
-                self._objects.delete(map(self._place, self._objects.below(self.output)))
+                self._objects.delete(map(self._location, self._objects.below(self.output)))
             self._journal.remove()
 
     def _completed(self, file: str) -> None:
-        """Tell the journal of an object that is there and whose leaves are known."""
+        """Record an object in the journal that exists and whose leaves are known."""
         with self._lock:
             sending = self._sending.get(file)
             paths = self._leaves[file]
@@ -319,19 +326,19 @@ class FarPartial:
             claim = self._done[file]
         self._journal.note(file, claim)
 
-    def _place(self, file: str) -> StorePlace:
+    def _location(self, file: str) -> StoreSource:
         return self.output / file if file else self.output
 
 
 class Claim:
-    """An object that a run wrote: what the bucket said of it, and the slabs of its leaves."""
+    """Object written by a run: the bucket's description of it, and the slabs of its leaves."""
 
-    def __init__(self, written: Written, slabs: Mapping[str, tuple[Slab, ...]]) -> None:
+    def __init__(self, written: WrittenObject, slabs: Mapping[str, tuple[Slab, ...]]) -> None:
         self.written = written
         self.slabs = slabs
 
     def row(self) -> list[Any]:
-        """As plain values."""
+        """Return the claim as plain values."""
         slabs = {
             path: [[slab.start, slab.stop, slab.sum, slab.not_finite] for slab in slabs]
             for path, slabs in self.slabs.items()
@@ -340,24 +347,26 @@ class Claim:
 
     @staticmethod
     def of(row: Any) -> Claim:
-        """The inverse; ValueError, TypeError if it is none."""
+        """Create the claim of a row. Raise ValueError or TypeError if the row is invalid."""
         size, version, crc32c, slabs = row
-        found = {path: tuple(Slab(*map(int, one)) for one in rows) for path, rows in slabs.items()}
-        return Claim(Written(int(size), str(version), str(crc32c)), found)
+        slabs_by_leaf = {
+            path: tuple(Slab(*map(int, slab)) for slab in rows) for path, rows in slabs.items()
+        }
+        return Claim(WrittenObject(int(size), str(version), str(crc32c)), slabs_by_leaf)
 
 
 class Journal:
-    """What is written of an output, in small objects of a folder beside it.
+    """Journal of the written objects, in small objects of a folder beside the output.
 
     Args:
-        objects: of the bucket.
+        objects: the objects of the bucket.
         output: the output.
 
     Attributes:
-        there: whether one was there before.
+        there: whether a journal existed before.
     """
 
-    def __init__(self, objects: Objects, output: StorePlace) -> None:
+    def __init__(self, objects: Objects, output: StoreSource) -> None:
         self._objects = objects
         self._output = output
         self._folder = output.with_name(f".{output.name}.partial")
@@ -370,24 +379,24 @@ class Journal:
         self.there = not all(name.startswith(_PROBE) for name in names)
 
     def require_permission(self) -> None:
-        """Find out whether the bucket takes what is written.
+        """Check that the bucket accepts writes.
 
         Raises:
-            RemoteError: it does not.
+            RemoteError: it does not accept them.
         """
         probe = self._folder / f"{_PROBE}{self._token}"
         self._objects.put(probe, b"")
         self._objects.delete([probe])
 
     def claims(self, fingerprint: str, *, anew: bool) -> dict[str, Claim]:
-        """File → what runs of the same conversion wrote of it.
+        """Return file → claim, from runs of the same conversion.
 
         Raises:
-            OutputError: they were of another conversion, and it is not to begin anew.
+            OutputError: the runs belong to another conversion, and `anew` is off.
         """
         names = sorted(self._objects.below(self._folder))
         contents = self._objects.each(lambda name: self._objects.get(self._folder / name), names)
-        found: dict[str, Claim] = {}
+        claims: dict[str, Claim] = {}
         for content in contents:
             try:
                 head, rows = json.loads(content or b"")
@@ -399,13 +408,13 @@ class Journal:
                         "changed)",
                         "use the options that it started with, or start over (--force)",
                     )
-                found |= {file: Claim.of(row) for file, row in rows.items()}
+                claims |= {file: Claim.of(row) for file, row in rows.items()}
             except (ValueError, TypeError, AttributeError):
-                continue  # no object of ours
-        return found
+                continue  # not an object of this program
+        return claims
 
     def begin(self, fingerprint: str, claims: Mapping[str, Claim]) -> None:
-        """A journal of this run, with what is kept of those before; theirs go."""
+        """Start a journal of this run with the kept claims, and delete earlier journals."""
         self._head = [_VERSION, fingerprint]
         older = list(self._objects.below(self._folder))
         self._rows = {file: claim.row() for file, claim in claims.items()}
@@ -413,7 +422,7 @@ class Journal:
         self._objects.delete(self._folder / name for name in older)
 
     def join(self, fingerprint: str) -> None:
-        """A journal beside that of process 0.
+        """Start a journal beside that of process 0.
 
         Raises:
             RemoteError: this process may not write there.
@@ -422,7 +431,7 @@ class Journal:
         self.require_permission()
 
     def note(self, file: str, claim: Claim) -> None:
-        """An object is written; it is told now, or with the next one after it."""
+        """Record a written object; it is written now, or with the next one."""
         with self._lock:
             self._rows[file] = claim.row()
             if time.monotonic() - self._last > _SECONDS:
@@ -430,16 +439,16 @@ class Journal:
                 self._write(f"{self._number:06}")
 
     def tell(self) -> None:
-        """Write what was noted and is not written yet."""
+        """Write the records that are not written yet."""
         with self._lock:
             if self._rows:
                 self._write(f"{self._number:06}")
 
-    def require_mine(self) -> None:
-        """No other run has begun to write the same output meanwhile.
+    def require_sole_run(self) -> None:
+        """Check that no other run has started to write the same output.
 
         Raises:
-            OutputError: one has.
+            OutputError: another run has started.
         """
         if self._name("begin") not in self._objects.below(self._folder):
             raise OutputError(
@@ -448,7 +457,7 @@ class Journal:
             )
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete the journal."""
         self._objects.delete(self._folder / name for name in self._objects.below(self._folder))
 
     def _write(self, what: str) -> None:
@@ -462,49 +471,49 @@ class Journal:
 
 
 class _Object:
-    """An object that is being sent, in parts that follow one another.
+    """Object that is being sent, in consecutive parts.
 
     Args:
-        objects: of the bucket.
-        place: its place.
-        size: in bytes.
-        frames: what of it is not values.
-        held: whether its end waits for `finish`: it is the whole output.
-        waiting: so many bytes may wait for those before them.
+        objects: the objects of the bucket.
+        location: the location of the object.
+        size: its size in bytes.
+        frames: its bytes that are not values.
+        held: whether its end waits for `finish`, because it is the whole output.
+        waiting: the number of bytes that may wait for earlier ones.
 
     Attributes:
-        written: what the bucket says of it; None until it is there.
+        written: the bucket's description of it; None until it exists.
     """
 
     def __init__(
         self,
         objects: Objects,
-        place: StorePlace,
+        location: StoreSource,
         size: int,
-        frames: Sequence[Frame],
+        frames: Sequence[FrameBytes],
         *,
         held: bool,
         waiting: int,
     ) -> None:
         self._objects = objects
-        self._place = place
+        self._location = location
         self._size = size
         self._frames = frames
         self.held = held
         self._waiting = waiting
-        self.written: Written | None = None
+        self.written: WrittenObject | None = None
         self._parts: dict[int, bytearray] = {}
         self._filled: dict[int, int] = defaultdict(int)
         self._next = 0
         self._count = -(-size // PART_BYTES)
-        self._sum = Sum()
+        self._sum = Checksum()
         self._stream: Any = None
         self._sending = False
         self._condition = threading.Condition()
         self._framed = False
 
     def put(self, offset: int, data: memoryview) -> None:
-        """Take bytes; what follows what was sent is sent."""
+        """Take bytes, and send those that follow the sent ones."""
         with self._condition:
             if not self._framed:
                 self._framed = True
@@ -514,19 +523,19 @@ class _Object:
         self._send()
 
     def finish(self) -> None:
-        """Send the end, so that it appears."""
+        """Send the end, so that the object appears."""
         if self.written is None:
             self.held = False
             self._send()
         if self.written is None:
-            raise OutputError(f"{self._place} is not complete", _AGAIN)
+            raise OutputError(f"{self._location} is not complete", _AGAIN)
 
     def abandon(self) -> None:
-        """Let go of what was sent of an object that is not complete."""
+        """Abandon an object that is not complete."""
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.closed = True  # else collecting it would complete the object
-            with suppress(Exception):  # the other side forgets it in its time, too
+            stream.closed = True  # otherwise garbage collection would complete the object
+            with suppress(Exception):  # the other side forgets it eventually, too
                 stream.discard()
 
     def _take(self, offset: int, data: memoryview) -> None:
@@ -544,7 +553,7 @@ class _Object:
 
     def _send(self) -> None:
         with self._condition:
-            # Whoever sends makes room: waiting for them cannot last for ever.
+            # Senders make room, so this wait is finite.
             while self._sending and len(self._parts) * PART_BYTES > self._waiting:
                 self._condition.wait()
             if self._sending:
@@ -578,20 +587,20 @@ class _Object:
     def _send_part(self, part: bytearray) -> None:
         self._sum.add(memoryview(part))
         if self._count == 1:
-            self._objects.put(self._place, memoryview(part))
+            self._objects.put(self._location, memoryview(part))
         else:
             self._streamed(part)
         if self._next == self._count:
             self._require_right()
 
     def _streamed(self, part: bytearray) -> None:
-        """Send a part of a larger object; its client tries again by itself."""
+        """Send a part of a larger object; its client retries by itself."""
         objects = self._objects
 
         def send() -> None:
             if self._stream is None:
                 self._stream = objects.fs.open(
-                    objects.path(self._place), "wb", block_size=PART_BYTES, **self._options()
+                    objects.path(self._location), "wb", block_size=PART_BYTES, **self._options()
                 )
             self._stream.write(bytes(part))
             if self._next == self._count:
@@ -599,40 +608,41 @@ class _Object:
                 stream.close()
 
         try:
-            called(self._place, send)
+            call_client(self._location, send)
         except TemporaryError as error:
-            raise RemoteError(f"{self._place} could not be sent ({error})", _AGAIN) from None
+            raise RemoteError(f"{self._location} could not be sent ({error})", _AGAIN) from None
 
     def _options(self) -> dict[str, Any]:
-        # The sum is ours; gcsfs would compute another one in the thread that all requests share.
+        # The checksum is computed here; gcsfs would compute another one in the thread that all
+        # requests share.
         return {"consistency": "none"} if self._objects.protocol in ("gs", "gcs") else {}
 
     def _require_right(self) -> None:
-        written = self._objects.written(self._place)
-        ours = self._sum.text()
+        written = self._objects.written(self._location)
+        computed = self._sum.text()
         if (
             written is None
             or written.size != self._size
-            or (written.crc32c and ours and written.crc32c != ours)
+            or (written.crc32c and computed and written.crc32c != computed)
         ):
-            raise RemoteError(f"{self._place} differs from the data sent to it", _AGAIN)
+            raise RemoteError(f"{self._location} differs from the data sent to it", _AGAIN)
         self.written = written
 
 
-def require_far_output(output: StorePlace, *, folder: bool, overwrite: bool) -> None:
-    """Find out before any work whether an output can be written to a bucket.
+def require_far_output(output: StoreSource, *, folder: bool, overwrite: bool) -> None:
+    """Check before any work whether an output can be written to a bucket.
 
     Args:
-        output: its place.
+        output: the location of the output.
         folder: whether the output is a folder.
         overwrite: whether an older output may be replaced.
 
     Raises:
-        OutputError: something else is there, or an older output that may not be replaced.
+        OutputError: something else exists there, or an older output that may not be replaced.
         RemoteError: no permission to write, no such bucket, no credentials.
     """
     objects = Objects(output)
-    below = objects.below(output)
+    existing = objects.below(output)
     exists = OutputError(
         f"{output} exists already", "name another output, or overwrite it (--force)"
     )
@@ -642,12 +652,12 @@ def require_far_output(output: StorePlace, *, folder: bool, overwrite: bool) -> 
         if not overwrite:
             raise exists
     journal = Journal(objects, output)
-    if below and not folder:
+    if existing and not folder:
         raise OutputError(f"{output} is a folder", "name a file")
-    # Of an interrupted conversion to orbax the index may be there without the mark.
+    # After an interrupted conversion to orbax, the index may exist without the mark.
     marks = (_ORBAX_MARK, INDEX_NAME, *(() if journal.there else (_ORBAX_INDEX,)))
-    marked = any(name in below for name in marks)
-    if below and not marked and not journal.there:
+    marked = any(name in existing for name in marks)
+    if existing and not marked and not journal.there:
         raise OutputError(f"{output} is a folder with something else", "choose another output")
     if marked and not overwrite:
         raise exists

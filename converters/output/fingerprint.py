@@ -1,4 +1,4 @@
-"""What tells one conversion from another, so that only the same one is resumed."""
+"""Fingerprint of a conversion, so that only the same conversion is resumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from converters.checkpoint.folder import file_in_folder
 from converters.checkpoint.formats.distributed import METADATA
-from converters.checkpoint.place import FarPlace, Place, file_names, is_folder, is_there
+from converters.checkpoint.source import RemoteSource, Source, file_names, is_folder, source_exists
 from converters.mapping.leaves import PlannedLeaf
 from converters.output.layouts import OutputLayout
 
@@ -16,7 +16,7 @@ _INDEX_SUFFIX = ".index.json"
 
 
 def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
-    """A digest of all that is not values, of their places, and of the recipe of the values."""
+    """Return a digest of the layout without the values, and of the recipe of the values."""
     digest = hashlib.sha256(recipe.encode())
     for frame in layout.frames:
         digest.update(json.dumps([frame.file, frame.offset, len(frame.data)]).encode() + frame.data)
@@ -25,12 +25,13 @@ def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
     return digest.hexdigest()
 
 
-def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Place | None) -> str:
-    """What determines the values: each leaf's tensors and their arrangement, and the checkpoint's files.
+def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Source | None) -> str:
+    """Return everything that determines the values: each leaf's tensors and arrangement, and the
+    checkpoint's files.
 
     Args:
-        leaves: of the plan.
-        checkpoint: the path that was opened; None for one in memory, which cannot be told from another.
+        leaves: the leaves of the plan.
+        checkpoint: the path that was opened; None for a checkpoint in memory, which has no identity.
     """
     steps = [
         [
@@ -45,12 +46,12 @@ def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Place | None) -> str:
     return json.dumps([sorted(steps, key=lambda step: str(step[0])), files])
 
 
-def _files(checkpoint: Place) -> list[Place]:
-    """The files that the checkpoint's values may come from."""
+def _files(checkpoint: Source) -> list[Source]:
+    """Return the files that the checkpoint's values may come from."""
     if is_folder(checkpoint):
-        if not is_there(checkpoint / METADATA):
+        if not source_exists(checkpoint / METADATA):
             return _files(file_in_folder(checkpoint))
-        # The output, too, may come to lie in the folder.
+        # The output may lie in the same folder.
         return [
             checkpoint / name
             for name in file_names(checkpoint)
@@ -65,12 +66,12 @@ def _files(checkpoint: Place) -> list[Place]:
     return [checkpoint]
 
 
-def _states(paths: Iterable[Place]) -> list[list[str | int]]:
-    found: list[list[str | int]] = []
+def _states(paths: Iterable[Source]) -> list[list[str | int]]:
+    states: list[list[str | int]] = []
     for path in sorted(paths, key=str):
-        if isinstance(path, FarPlace):
-            found.append(path.state())
+        if isinstance(path, RemoteSource):
+            states.append(path.state())
             continue
         state = path.stat()
-        found.append([str(path.resolve()), state.st_size, state.st_mtime_ns])
-    return found
+        states.append([str(path.resolve()), state.st_size, state.st_mtime_ns])
+    return states

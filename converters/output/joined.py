@@ -1,4 +1,4 @@
-"""Parts of an array that several tensors make, without the whole of it in memory."""
+"""Parts of an array that joins several tensors, without the whole array in memory."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import Window
 from converters.checkpoint.reader import Checkpoint
+from converters.checkpoint.source import Window
 from converters.layers.join import Alone, Concat, Stack, Sum
 from converters.mapping.leaves import PlannedLeaf
 
 Array = np.ndarray[Any, Any]
 Box = tuple[slice, ...]
 
-# A tensor is read as a whole where its parts cost nearly as much: what else wants it shares that.
+# A tensor is read completely if its parts cost nearly as much: other readers share it.
 _WORTH_PARTS = 0.9
 _LITTLE_MORE = 1.05
 
 
 class Joined:
-    """A planned leaf as an array of which parts are made on demand.
+    """Planned leaf as an array whose parts are made on demand.
 
-    A join that is not known here is made whole, once.
+    An unknown kind of join is made completely, once.
 
     Args:
-        leaf: the leaf.
-        checkpoint: where its tensors are.
-        boxes: the parts that will be asked for: of a far file no more is read than they need; None: any
-            part, of tensors that are read as wholes.
-        begin: whether what the boxes need begins to be read here.
+        leaf: the planned leaf.
+        checkpoint: the checkpoint with its tensors.
+        boxes: the parts that will be requested, which limit the reads of a remote file; None for
+            any part, with tensors read completely.
+        begin: whether to begin reading the data of the boxes.
 
     Attributes:
-        shape: of the leaf.
-        dtype: of what is read.
-        copied: whether a tensor cannot be arranged without a copy, so that none of it can be read in parts.
+        shape: the shape of the leaf.
+        dtype: the dtype of the data.
+        copied: whether a tensor can only be arranged by a copy, and so cannot be read in parts.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Joined:
             self._plan(boxes, begin)
 
     @property
-    def apart(self) -> bool:
-        """Whether of some tensor less than all is read, and little that other parts of it need too."""
-        return len(self._windows) > 0 and not self.lavish
+    def is_separable(self) -> bool:
+        """Whether a tensor is read only in part, with little that other parts need too."""
+        return len(self._windows) > 0 and not self.overreads
 
     @property
-    def lavish(self) -> bool:
-        """Whether much more is read than the boxes hold."""
+    def overreads(self) -> bool:
+        """Whether much more is read than the boxes contain."""
         return self._read > _LITTLE_MORE * self._shown
 
     def __getitem__(self, box: Box) -> Array:
-        """The part in this box: for each axis a slice with both ends, not empty."""
-        cuts = self._cuts(box)
+        """Return the part in this box: one non-empty slice with both ends per axis."""
+        cuts = self._pieces_of(box)
         if cuts is None:
             return self._whole[box]
         views = []
@@ -92,8 +92,8 @@ class Joined:
             views.append(view)
         return views[0] if isinstance(self._join, Alone) else self._join.apply(views)
 
-    def _cuts(self, box: Box) -> list[tuple[int, Box]] | None:
-        """The pieces that a box is made from, and the part of each; None: all of all."""
+    def _pieces_of(self, box: Box) -> list[tuple[int, Box]] | None:
+        """Return the pieces of a box, and the part of each; None for all parts of all pieces."""
         join = self._join
         if isinstance(join, Alone | Sum):
             return [(index, box) for index in range(len(self._shapes))]
@@ -117,7 +117,7 @@ class Joined:
     def _plan(self, boxes: Sequence[Box], begin: bool) -> None:
         wanted: dict[int, list[Box]] = {}
         for box in boxes:
-            cuts = self._cuts(box)
+            cuts = self._pieces_of(box)
             for index, cut in (
                 [(at, ()) for at in range(len(self._shapes))] if cuts is None else cuts
             ):
@@ -143,9 +143,9 @@ class Joined:
                 self._checkpoint.prepare(piece.key)
 
     def _size(self, index: int, cuts: Sequence[Box]) -> int:
-        """How many elements these parts of a piece have."""
-        whole = math.prod(self._shapes[index])
-        return sum(math.prod(cut.stop - cut.start for cut in box) if box else whole for box in cuts)
+        """Return the number of elements in these parts of a piece."""
+        size = math.prod(self._shapes[index])
+        return sum(math.prod(cut.stop - cut.start for cut in box) if box else size for box in cuts)
 
     def _piece(self, index: int) -> Array:
         if index not in self._pieces:

@@ -1,22 +1,22 @@
-"""Where everything is in an output file, known before a value is read: its frame and each leaf's bytes."""
+"""Layout of an output file, known before a value is read: its frame and each leaf's bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Bytes of a leaf that lie together in the file.
+    """Contiguous bytes of a leaf in the file.
 
     Attributes:
-        start: the first of them, in the leaf.
-        stop: the one after the last, in the leaf.
-        offset: where the first is in the file.
-        file: which file of an output that is a folder; "" for an output that is a file.
+        start: the first byte within the leaf.
+        stop: the end within the leaf.
+        offset: the offset in the file.
+        file: the file in a folder output; "" for a single-file output.
     """
 
     start: int
@@ -26,14 +26,14 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A leaf and its places in the file, in the order of its bytes."""
+class PlacedLeaf:
+    """Leaf and its ranges in the file, in the order of its bytes."""
 
-    leaf: Leaf
+    leaf: PytreeLeaf
     stretches: tuple[Stretch, ...]
 
     def spans(self, start: int, stop: int) -> Iterator[Stretch]:
-        """The places of the leaf's bytes from `start` to `stop`."""
+        """Yield the ranges of the leaf's bytes from `start` to `stop`."""
         for stretch in self.stretches:
             first, last = max(start, stretch.start), min(stop, stretch.stop)
             if first < last:
@@ -42,11 +42,11 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Frame:
+class FrameBytes:
     """Bytes of an output that are not values.
 
     Attributes:
-        offset: where they begin.
+        offset: the offset in the file.
         data: the bytes.
         file: as in `Stretch`.
     """
@@ -58,19 +58,19 @@ class Frame:
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """An output.
+    """Layout of an output.
 
     Attributes:
-        frames: what is not values; the first one is what tells readers that something is there at all.
-        placed: the leaves, in the order in which they are written.
-        sizes: file → its size in bytes; of an output that is a file "" → its size.
-        wholes: a placed leaf that is only a part of one (a chunk) → that one.
+        frames: the bytes that are not values; readers recognize the output by the first frame.
+        placed: the leaves, in the order of writing.
+        sizes: file → its size in bytes; "" is the file of a single-file output.
+        wholes: path of a chunk → the leaf that it is a part of.
     """
 
-    frames: tuple[Frame, ...]
-    placed: tuple[Placed, ...]
+    frames: tuple[FrameBytes, ...]
+    placed: tuple[PlacedLeaf, ...]
     sizes: Mapping[str, int]
-    wholes: Mapping[str, Leaf] = field(default_factory=dict)
+    wholes: Mapping[str, PytreeLeaf] = field(default_factory=dict)
 
     @property
     def is_folder(self) -> bool:
@@ -79,33 +79,33 @@ class OutputLayout:
 
 
 class FileLayoutBuilder:
-    """A file layout that grows from its start to its end."""
+    """Builder of a file layout, from the start of the file to its end."""
 
     def __init__(self, file: str = "") -> None:
         self._file = file
         self._frame: list[tuple[int, bytearray]] = []
-        self._placed: list[Placed] = []
+        self._placed: list[PlacedLeaf] = []
         self._size = 0
 
     def add(self, text: bytes) -> None:
-        """Put bytes of the frame next."""
+        """Append bytes of the frame."""
         if self._frame and self._frame[-1][0] + len(self._frame[-1][1]) == self._size:
             self._frame[-1][1].extend(text)
         else:
             self._frame.append((self._size, bytearray(text)))
         self._size += len(text)
 
-    def place(self, start: int, stop: int) -> Stretch:
-        """Keep room for a leaf's bytes next."""
+    def reserve(self, start: int, stop: int) -> Stretch:
+        """Reserve space for a leaf's bytes."""
         stretch = Stretch(start, stop, self._size, self._file)
         self._size += stop - start
         return stretch
 
-    def placed(self, leaf: Leaf, stretches: Sequence[Stretch]) -> None:
-        """Say that these are all the places of a leaf."""
-        self._placed.append(Placed(leaf, tuple(stretches)))
+    def add_leaf(self, leaf: PytreeLeaf, stretches: Sequence[Stretch]) -> None:
+        """Declare the ranges of a leaf as complete."""
+        self._placed.append(PlacedLeaf(leaf, tuple(stretches)))
 
-    def built(self) -> OutputLayout:
-        """The whole."""
-        frames = tuple(Frame(offset, bytes(text), self._file) for offset, text in self._frame)
+    def layout(self) -> OutputLayout:
+        """Return the layout."""
+        frames = tuple(FrameBytes(offset, bytes(text), self._file) for offset, text in self._frame)
         return OutputLayout(frames, tuple(self._placed), {self._file: self._size})

@@ -1,4 +1,4 @@
-"""Reading a pytree that was written here."""
+"""Loading of pytrees written by this package."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from converters.installing import missing_error
 from converters.output.orbax_layout import METADATA_NAME
 from converters.output.safetensors_layout import INDEX_NAME
 
-_LENGTH_BYTES = 8  # of a safetensors header's length, little endian, which comes first
+_LENGTH_BYTES = 8  # bytes of a safetensors header's length, little endian, which comes first
 
 
 def load_pytree(path: Path | str) -> Pytree:
-    """Read a pytree that `write_pytree` wrote: `{"params": {…}, "batch_stats": {…}}`, numpy leaves.
+    """Load a pytree written by `write_pytree`: `{"params": {…}, "batch_stats": {…}}`, with numpy leaves.
 
-    The format is told by the content. The arrays are copies, so the file may change afterwards. The positions
-    of lists are numbers where its metadata says `api: nnx`, as `nnx.State` has them.
+    The content determines the format. The arrays are copies, so the file may change afterwards.
+    Positions of lists are numbers if the metadata contains `api: nnx`, as in `nnx.State`.
 
     Raises:
-        CheckpointNotFoundError: nothing is there.
-        CheckpointDamagedError: empty, truncated, or neither safetensors nor msgpack, nor a folder of one.
-        MissingDependencyError: it is msgpack and flax is not installed, or orbax and that is not.
+        CheckpointNotFoundError: the path does not exist.
+        CheckpointDamagedError: the file is empty, truncated, or neither safetensors nor msgpack,
+            nor a folder of one.
+        MissingDependencyError: the format needs flax (msgpack) or orbax, which is not installed.
     """
     path = Path(path)
     if path.is_dir():
         return _load_folder(path)
     start = read_start(path, _LENGTH_BYTES)
-    # Safetensors begins with its header's length; a msgpack map, read so, is absurdly long.
+    # Safetensors begins with its header's length; read that way, a msgpack map is absurdly long.
     if _LENGTH_BYTES + int.from_bytes(start, "little") <= path.stat().st_size:
         file = SafetensorsFile(path)
         tree = nest((key, file.read(key).copy()) for key in file.infos)
@@ -43,7 +44,7 @@ def load_pytree(path: Path | str) -> Pytree:
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
     except Exception as error:
-        # msgpack raises whatever its cut-off or foreign bytes lead to.
+        # msgpack raises various errors for truncated or foreign bytes.
         raise CheckpointDamagedError(
             f"{path} is truncated or not a pytree ({type(error).__name__})", COPY_AGAIN
         ) from None
@@ -71,24 +72,24 @@ def _load_folder(folder: Path) -> Pytree:
     try:
         restored = orbax.PyTreeCheckpointer().restore(folder.resolve())
     except Exception as error:
-        # tensorstore raises whatever a missing or cut-off chunk leads to.
+        # tensorstore raises various errors for a missing or truncated chunk.
         raise CheckpointDamagedError(
             f"{folder} is not a whole orbax checkpoint ({type(error).__name__})", COPY_AGAIN
         ) from None
-    found: Pytree = restored
-    return found
+    pytree: Pytree = restored
+    return pytree
 
 
 def metadata_of(path: Path) -> Mapping[str, str]:
-    """What the header of a safetensors file says beside its tensors."""
+    """Return the metadata in the header of a safetensors file."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
-    found: Mapping[str, str] = header.get("__metadata__", {})
-    return found
+    metadata: Mapping[str, str] = header.get("__metadata__", {})
+    return metadata
 
 
 def flax_serialization(path: Path) -> Any:
-    """flax.serialization, which reads and writes msgpack pytrees.
+    """Import flax.serialization, which reads and writes msgpack pytrees.
 
     Raises:
         MissingDependencyError: flax is not installed.

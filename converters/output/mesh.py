@@ -1,4 +1,4 @@
-"""A pytree straight onto the devices of a mesh: each device's part is read and arranged by itself."""
+"""Placement of a pytree directly on the devices of a mesh: each device's part is read separately."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf, Pytree, Sliceable, nest
+from converters.checkpoint.pytree import Pytree, PytreeLeaf, Sliceable, nest
 from converters.errors import ShardingError
 from converters.installing import missing_error
 from converters.output.copying import copy_arranged
 from converters.output.sharding import Partition
 from converters.output.stream import Progress
 
-# Of smaller arrays each process reads the whole.
+# Each process reads smaller arrays completely.
 _WORTH_EXCHANGE = 1 << 18
 _EXCHANGED = frozenset(
     {"float32", "float16", "bfloat16", "int32", "int16", "int8", "uint32", "uint16", "uint8"}
@@ -27,21 +27,21 @@ _EXCHANGED = frozenset(
 
 
 def place_on_mesh(
-    leaves: Sequence[Leaf],
+    leaves: Sequence[PytreeLeaf],
     partition: Partition,
     *,
     mesh: Any = None,
     progress: Progress | None = None,
 ) -> Pytree:
-    """The pytree as `jax.Array`s that are sharded over a mesh; nothing is written.
+    """Return the pytree as `jax.Array`s sharded over a mesh; nothing is written.
 
-    One array after the other is made, from the parts that the devices of this process hold; no array is
-    ever whole in this host's memory unless its devices hold all of it.
+    The arrays are made one after the other, from the parts that the devices of this process hold.
+    No array is ever complete in this host's memory unless its devices hold all of it.
 
     Args:
         leaves: the arrays.
-        partition: how they lie on the mesh.
-        mesh: the `jax.sharding.Mesh`; None: one of the partition's axes, of the first devices.
+        partition: the sharding of the arrays.
+        mesh: the `jax.sharding.Mesh`; None for a mesh of the partition's axes on the first devices.
         progress: called with the bytes of the arrays done and their total.
 
     Raises:
@@ -58,7 +58,7 @@ def place_on_mesh(
     arrays = {}
     opened: deque[tuple[Sliceable, Any, Any]] = deque()
     for number, leaf in enumerate(leaves):
-        # The next one is read while this one goes onto the devices.
+        # The next array is read while this one is copied to the devices.
         for begun in leaves[0:2] if number == 0 else leaves[number + 1 : number + 2]:
             spec = jax.sharding.PartitionSpec(*partition.specs[begun.path])
             wanted = jax.sharding.NamedSharding(mesh, spec)
@@ -84,43 +84,44 @@ def _mesh(axes: Mapping[str, int]) -> Any:
             "give a smaller mesh; to try one on the CPU set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count}",
         )
-    # Axes that the compiler may reshard at will, as all code expects that does not say otherwise.
+    # Axes that the compiler may reshard freely, as code expects by default.
     return jax.sharding.Mesh(np.array(devices[:count]).reshape(tuple(axes.values())), tuple(axes))
 
 
-def _read_as(leaf: Leaf, wanted: Any) -> Any:
-    """How an array is cut where it is read: as it will lie, or in stretches of the tensors.
+def _read_as(leaf: PytreeLeaf, wanted: Any) -> Any:
+    """Return the sharding for reading an array: the final one, or contiguous ranges of the tensors.
 
-    The latter where each process would else read much that others hold; then the devices exchange what they
-    have. All processes must say the same: nothing here depends on where the tensors are.
+    Ranges are used if each process would otherwise read much that others hold; the devices then
+    exchange their parts. All processes must agree: the result does not depend on the location of
+    the tensors.
     """
     import jax
 
     mesh, sides = wanted.mesh, leaf.info.shape
     count = mesh.size
     processes = len({device.process_index for device in mesh.devices.flat})
-    known = leaf.lavish is not None and leaf.info.nbytes >= _WORTH_EXCHANGE
+    known = leaf.overreads is not None and leaf.info.nbytes >= _WORTH_EXCHANGE
     if processes == 1 or not known or leaf.info.dtype not in _EXCHANGED:
         return wanted
-    assert leaf.lavish is not None
+    assert leaf.overreads is not None
 
     def first(sharding: Any) -> tuple[slice, ...]:
         shape = sharding.shard_shape(sides)
         return tuple(slice(0, side) for side in shape)
 
-    if not leaf.lavish(first(wanted)):
+    if not leaf.overreads(first(wanted)):
         return wanted
     flat = jax.sharding.Mesh(mesh.devices.reshape(-1), ("all",))
     for axis, side in enumerate(sides):
         spec = jax.sharding.PartitionSpec(*[None] * axis, "all")
         sharding = jax.sharding.NamedSharding(flat, spec)
-        if side % count == 0 and not leaf.lavish(first(sharding)):
+        if side % count == 0 and not leaf.overreads(first(sharding)):
             return sharding
     return wanted
 
 
 def _exchanged(array: Any, wanted: Any) -> Any:
-    """The array as it shall lie, bit for bit: what moves are integers."""
+    """Return the array in its final sharding, bit for bit: it is moved as integers."""
     import jax
 
     width = jax.numpy.dtype(f"uint{8 * array.dtype.itemsize}")
@@ -136,8 +137,8 @@ def _moving(sharding: Any, dtype: Any) -> Any:
     return jax.jit(lambda array: jax.lax.bitcast_convert_type(array, dtype), out_shardings=sharding)
 
 
-def _opened(leaf: Leaf, sharding: Any) -> Sliceable:
-    """The leaf, of which what this process's devices hold begins to be read."""
+def _opened(leaf: PytreeLeaf, sharding: Any) -> Sliceable:
+    """Open the leaf, and begin to read the parts of this process's devices."""
     if leaf.parts is None:
         return (leaf.open or leaf.read)()
     parts = sharding.addressable_devices_indices_map(leaf.info.shape).values()
@@ -150,11 +151,11 @@ def _ends(index: tuple[slice, ...], sides: tuple[int, ...]) -> tuple[tuple[int, 
     return tuple(cut.indices(side)[:2] for cut, side in zip(index, sides, strict=True))
 
 
-def _placed(leaf: Leaf, source: Sliceable, sharding: Any) -> Any:
+def _placed(leaf: PytreeLeaf, source: Sliceable, sharding: Any) -> Any:
     import jax
 
     dtype = numpy_dtype(leaf.info.dtype, leaf.path)
-    # Devices that hold the same part share it here; it is read once.
+    # Devices with the same part share it here; it is read once.
     parts: dict[tuple[tuple[int, int], ...], np.ndarray[Any, Any]] = {}
 
     def part(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
@@ -169,7 +170,7 @@ def _placed(leaf: Leaf, source: Sliceable, sharding: Any) -> Any:
                 copy_arranged(parts[ends], cut)
         return parts[ends]
 
-    # Dtypes that jax would narrow (float64 without jax_enable_x64) must not change unseen.
+    # Dtypes that jax would narrow (float64 without jax_enable_x64) must not change silently.
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ShardingError(
             [f"{leaf.path} is {leaf.info.dtype}, which jax narrows"],

@@ -1,8 +1,8 @@
-"""The layout of a msgpack pytree as flax writes it, byte for byte, known before a value is read.
+"""Layout of a msgpack pytree, byte for byte as flax writes it, known before a value is read.
 
-An array is an extension of type 1 that holds, packed once more, its shape, the name of its dtype and its
-bytes; one of more than 2**30 bytes is a map of flat pieces (flax.serialization, `_chunk`). Keys are sorted on
-each level, as `flax.serialization.msgpack_serialize` leaves them.
+An array is an extension of type 1 that contains, packed again, its shape, the name of its dtype and
+its bytes. An array of more than 2**30 bytes is a map of flat pieces (flax.serialization, `_chunk`).
+Keys are sorted on each level, as by `flax.serialization.msgpack_serialize`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf, nest, with_positions
+from converters.checkpoint.pytree import PytreeLeaf, nest, with_positions
 from converters.output.layouts import FileLayoutBuilder, OutputLayout, Stretch
 
 # flax.serialization.MAX_CHUNK_SIZE
@@ -21,23 +21,23 @@ _NDARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
 def msgpack_layout(
-    leaves: Sequence[Leaf], *, positions: bool = False, chunk_bytes: int = CHUNK_BYTES
+    leaves: Sequence[PytreeLeaf], *, positions: bool = False, chunk_bytes: int = CHUNK_BYTES
 ) -> OutputLayout:
-    """The file that holds these leaves.
+    """Return the layout of a file with these leaves.
 
     Args:
         leaves: the arrays.
-        positions: whether parts of paths that are digits are numbers, as in nnx.
-        chunk_bytes: flax's, but for tests.
+        positions: whether digits in paths are numbers, as in nnx.
+        chunk_bytes: the chunk size of flax, except in tests.
     """
     file = FileLayoutBuilder()
     tree = nest((leaf.path, leaf) for leaf in leaves)
     _add(file, with_positions(tree) if positions else tree, chunk_bytes)
-    return file.built()
+    return file.layout()
 
 
 def _add(file: FileLayoutBuilder, node: Any, chunk_bytes: int) -> None:
-    if isinstance(node, Leaf):
+    if isinstance(node, PytreeLeaf):
         _add_leaf(file, node, chunk_bytes)
         return
     file.add(_map(len(node)))
@@ -46,10 +46,10 @@ def _add(file: FileLayoutBuilder, node: Any, chunk_bytes: int) -> None:
         _add(file, node[name], chunk_bytes)
 
 
-def _add_leaf(file: FileLayoutBuilder, leaf: Leaf, chunk_bytes: int) -> None:
+def _add_leaf(file: FileLayoutBuilder, leaf: PytreeLeaf, chunk_bytes: int) -> None:
     size = leaf.info.nbytes
     if size <= chunk_bytes:
-        file.placed(leaf, [_add_array(file, leaf, leaf.info.shape, 0, size)])
+        file.add_leaf(leaf, [_add_array(file, leaf, leaf.info.shape, 0, size)])
         return
     itemsize = numpy_dtype(leaf.info.dtype, leaf.path).itemsize
     step = max(1, chunk_bytes // itemsize) * itemsize
@@ -65,24 +65,25 @@ def _add_leaf(file: FileLayoutBuilder, leaf: Leaf, chunk_bytes: int) -> None:
         file.add(_text(str(number)))
         shape = ((stop - start) // itemsize,)
         stretches.append(_add_array(file, leaf, shape, start, stop))
-    file.placed(leaf, stretches)
+    file.add_leaf(leaf, stretches)
 
 
 def _add_array(
-    file: FileLayoutBuilder, leaf: Leaf, shape: tuple[int, ...], start: int, stop: int
+    file: FileLayoutBuilder, leaf: PytreeLeaf, shape: tuple[int, ...], start: int, stop: int
 ) -> Stretch:
     sides = _array(len(shape)) + b"".join(map(_integer, shape))
     inner = _array(3) + sides + _text(leaf.info.dtype) + _bytes_header(stop - start)
     size = len(inner) + stop - start
     file.add(_extension(size) + inner)
-    return file.place(start, stop)
+    return file.reserve(start, stop)
 
 
-# https://github.com/msgpack/msgpack/blob/master/spec.md, each in its shortest form as msgpack-python packs.
+# https://github.com/msgpack/msgpack/blob/master/spec.md, each in its shortest form, as packed by
+# msgpack-python.
 
 
 def _sized(size: int, forms: Iterable[tuple[int, str]]) -> bytes:
-    """The first form whose field can hold the size: the type's byte, then the size, big endian."""
+    """Return the first form whose field can hold the size: the type's byte, then the size, big endian."""
     for code, field in forms:
         if size < 256 ** struct.calcsize(field):
             return bytes([code]) + struct.pack(f">{field}", size)

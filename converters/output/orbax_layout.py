@@ -1,10 +1,10 @@
-"""The layout of an orbax checkpoint: a folder of zarr arrays, one for each leaf, and the tree's metadata.
+"""Layout of an orbax checkpoint: a folder with one zarr array per leaf, and the tree's metadata.
 
-It is what `orbax.checkpoint.PyTreeCheckpointHandler(use_ocdbt=False)` writes (0.12), but without compression:
-a chunk's file is its bytes in row-major order, so that it is written as any other stretch, with no array
-whole in memory and no need of orbax. StandardCheckpointer and PyTreeCheckpointer read it, as numpy arrays,
-or onto a mesh where the target says so; then each device reads only its own chunks if the array was cut as
-the mesh cuts it.
+It matches `orbax.checkpoint.PyTreeCheckpointHandler(use_ocdbt=False)` (0.12), but without
+compression. A chunk's file is its bytes in row-major order, so it is written like any other range,
+without a complete array in memory and without orbax. StandardCheckpointer and PyTreeCheckpointer
+read it as numpy arrays, or onto a mesh if the target specifies one. Then each device reads only its
+own chunks, if the array was cut like the mesh.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import OutputError, UnsupportedDtypeError
-from converters.output.layouts import FileLayoutBuilder, Frame, OutputLayout, Placed
+from converters.output.layouts import FileLayoutBuilder, FrameBytes, OutputLayout, PlacedLeaf
 from converters.output.units import Box, part_of
 
 METADATA_NAME = "_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 _DICT_KEY = 2  # orbax.checkpoint._src.metadata.tree.KeyType.DICT
-# tensorstore reads a chunk as a whole: a device's part of a large array should not cost all of it.
+# tensorstore reads a chunk completely: a device's part of a large array should not cost all of it.
 _CHUNK_BYTES = 256 << 20
-# zarr 2 names a type as numpy's `str` does, and these, which numpy has no code for, as tensorstore does.
+# zarr 2 names a type like numpy's `str`; types without a numpy code have tensorstore's names.
 _NAMED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _LACKING = frozenset({"float8_e8m0fnu"})
 
 
-def orbax_layout(leaves: Sequence[Leaf], cuts: Mapping[str, tuple[int, ...]]) -> OutputLayout:
-    """The folder that holds these leaves.
+def orbax_layout(leaves: Sequence[PytreeLeaf], cuts: Mapping[str, tuple[int, ...]]) -> OutputLayout:
+    """Return the layout of a folder with these leaves.
 
     Args:
         leaves: the arrays.
-        cuts: leaf → into how many equal parts each of its axes is cut; others are cut where they are large.
+        cuts: leaf → number of equal parts along each axis; other leaves are cut if they are large.
 
     Raises:
-        UnsupportedDtypeError: zarr as tensorstore reads it has no such element type.
-        OutputError: an array without elements, which orbax does not take, or two of one name.
+        UnsupportedDtypeError: tensorstore's zarr has no such element type.
+        OutputError: an array has no elements, which orbax does not support, or two arrays have one name.
     """
-    frames = [Frame(0, _tree_metadata(leaves), METADATA_NAME)]
-    placed: list[Placed] = []
-    wholes: dict[str, Leaf] = {}
+    frames = [FrameBytes(0, _tree_metadata(leaves), METADATA_NAME)]
+    placed: list[PlacedLeaf] = []
+    wholes: dict[str, PytreeLeaf] = {}
     folders: dict[str, str] = {}
     for leaf in leaves:
         folder = leaf.path.replace("/", ".")
         _require_possible(leaf, folders.setdefault(folder, leaf.path))
         parts = cuts.get(leaf.path) or _parts(leaf)
         chunk = tuple(side // count for side, count in zip(leaf.info.shape, parts, strict=True))
-        frames.append(Frame(0, _array_metadata(leaf, chunk), f"{folder}/.zarray"))
+        frames.append(FrameBytes(0, _array_metadata(leaf, chunk), f"{folder}/.zarray"))
         for name, box in _chunks(chunk, parts):
             part = leaf if leaf.info.shape == chunk else part_of(leaf, box, f"{leaf.path} {name}")
             wholes[part.path] = leaf
             builder = FileLayoutBuilder(f"{folder}/{name}")
-            builder.placed(part, [builder.place(0, part.info.nbytes)])
-            placed += builder.built().placed
-    frames.append(Frame(0, _checkpoint_metadata(), "_CHECKPOINT_METADATA"))
+            builder.add_leaf(part, [builder.reserve(0, part.info.nbytes)])
+            placed += builder.layout().placed
+    frames.append(FrameBytes(0, _checkpoint_metadata(), "_CHECKPOINT_METADATA"))
     sizes = {frame.file: len(frame.data) for frame in frames}
     sizes |= {place.stretches[0].file: place.leaf.info.nbytes for place in placed}
     return OutputLayout(tuple(frames), tuple(placed), sizes, wholes)
 
 
-def _require_possible(leaf: Leaf, owner: str) -> None:
+def _require_possible(leaf: PytreeLeaf, owner: str) -> None:
     if owner != leaf.path:
         raise OutputError(
             f"{leaf.path} and {owner} have the same name in an orbax checkpoint",
@@ -80,8 +80,8 @@ def _require_possible(leaf: Leaf, owner: str) -> None:
         )
 
 
-def _parts(leaf: Leaf) -> tuple[int, ...]:
-    """Into how many parts each axis is cut by size: the first one, if it can be cut evenly."""
+def _parts(leaf: PytreeLeaf) -> tuple[int, ...]:
+    """Return the number of parts along each axis by size: the first axis is cut, if evenly divisible."""
     shape = leaf.info.shape
     if leaf.info.nbytes <= _CHUNK_BYTES:
         return (1,) * len(shape)
@@ -91,7 +91,7 @@ def _parts(leaf: Leaf) -> tuple[int, ...]:
 
 
 def _chunks(chunk: tuple[int, ...], parts: tuple[int, ...]) -> Iterator[tuple[str, Box]]:
-    """The chunks' names and boxes."""
+    """Yield the names and boxes of the chunks."""
     for place in itertools.product(*map(range, parts)):
         box = tuple(
             slice(index * side, (index + 1) * side)
@@ -100,7 +100,7 @@ def _chunks(chunk: tuple[int, ...], parts: tuple[int, ...]) -> Iterator[tuple[st
         yield ".".join(map(str, place)) or "0", box
 
 
-def _array_metadata(leaf: Leaf, chunk: tuple[int, ...]) -> bytes:
+def _array_metadata(leaf: PytreeLeaf, chunk: tuple[int, ...]) -> bytes:
     dtype = leaf.info.dtype
     metadata = {
         "chunks": chunk,
@@ -116,7 +116,7 @@ def _array_metadata(leaf: Leaf, chunk: tuple[int, ...]) -> bytes:
     return json.dumps(metadata).encode()
 
 
-def _tree_metadata(leaves: Sequence[Leaf]) -> bytes:
+def _tree_metadata(leaves: Sequence[PytreeLeaf]) -> bytes:
     tree: dict[str, Any] = {}
     for leaf in leaves:
         names = tuple(leaf.path.split("/"))

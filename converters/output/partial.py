@@ -1,9 +1,10 @@
-"""An output that is being written, and the journal of what is in it: what `--resume` goes on with.
+"""Unfinished output on disk, and its journal for `--resume`.
 
-A file is written under the name `.NAME.partial`, with zeros where its first bytes belong until all else is
-there, so that no reader takes it for a pytree; an output that is a folder likewise, and its index comes last.
- `.NAME.partial.journal` has a line for each leaf that is written, with sums; after a power cut it may
-claim what never came to the disk, so nothing of it is believed unless the sums of the bytes agree.
+A file is written under the name `.NAME.partial`, with zeros in place of its first bytes until all
+others are written, so that no reader takes it for a pytree. A folder output is written the same
+way, with its index last. `.NAME.partial.journal` has one line with checksums per written leaf.
+After a power cut it may list leaves that never reached the disk, so an entry counts only if the
+checksums agree.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ import numpy as np
 
 from converters.errors import OutputError
 from converters.output.examine import check_sum
-from converters.output.layouts import Frame, OutputLayout, Placed
+from converters.output.layouts import FrameBytes, OutputLayout, PlacedLeaf
 
 _VERSION = 1
-_PIECE = 1 << 20  # bytes that are read at once
+_PIECE = 1 << 20  # bytes per read
 Bytes = np.ndarray[Any, Any]  # uint8
 
 
 @dataclass(frozen=True)
 class Slab:
-    """A stretch of a leaf's bytes that is written.
+    """Written range of a leaf's bytes.
 
     Attributes:
-        start: its first byte in the leaf.
-        stop: the byte after its last.
-        sum: its check sum (`converters.output.examine.check_sum`).
-        not_finite: how many of its numbers are NaN or infinite.
+        start: its first byte within the leaf.
+        stop: its end within the leaf.
+        sum: its checksum (`converters.output.examine.check_sum`).
+        not_finite: the number of its NaN or infinite values.
     """
 
     start: int
@@ -47,23 +48,22 @@ class Slab:
 
 
 class Partial:
-    """The output under its hidden name, locked against a second conversion to the same output.
+    """Output under its hidden name, locked against a second conversion to the same output.
 
     Args:
-        output: the name that it is to take.
-        layout: what is to be in it.
-        fingerprint: of this conversion.
-        resume: whether to keep what an earlier run of it wrote.
-        anew: whether to begin anew where that was another conversion.
+        output: the final name. layout: the layout of the output.
+        fingerprint: the fingerprint of this conversion.
+        resume: whether to keep the output of an earlier run.
+        anew: whether to start over if the earlier run was another conversion.
 
     Attributes:
         output: the name that it is to take.
         path: the hidden name.
-        claimed: leaf → its slabs, of an earlier run of the same conversion; to be verified.
-        left_over: whether an earlier run's output was there.
+        claimed: leaf → its slabs from an earlier run of the same conversion, to be verified.
+        left_over: whether output of an earlier run exists.
 
     Raises:
-        OutputError: another process is writing it, or what is to be resumed is another conversion's.
+        OutputError: another process is writing it, or the output to resume belongs to another conversion.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Partial:
         try:
             head = json.dumps([_VERSION, fingerprint])
             self.claimed = self._claims(head, anew=anew) if resume else {}
-            if not self.claimed:  # what an earlier run wrote must not show through
+            if not self.claimed:  # data of an earlier run must not remain
                 self._empty()
             self._prepare()
             self._journal = self._begin_journal(head)
@@ -88,14 +88,14 @@ class Partial:
             raise
 
     def write(self, file: str, offset: int, data: Bytes) -> None:
-        """Write bytes at an offset of one of the files."""
+        """Write bytes at an offset of a file."""
         done = 0
         with self._opened(file, os.O_WRONLY) as descriptor:
             while done < data.size:
                 done += os.pwrite(descriptor, data[done:].data, offset + done)
 
     def read(self, file: str, offset: int, into: Bytes) -> bool:
-        """Read bytes from an offset; whether they were all there."""
+        """Read bytes from an offset. Return whether all of them existed."""
         done = 0
         with self._opened(file, os.O_RDONLY) as descriptor:
             while done < into.size:
@@ -105,34 +105,35 @@ class Partial:
                 done += count
         return True
 
-    def mine(self, placed: Sequence[Placed]) -> Sequence[Placed]:
-        """All leaves: one process writes them."""
+    def leaves_of_process(self, placed: Sequence[PlacedLeaf]) -> Sequence[PlacedLeaf]:
+        """Return all leaves, because one process writes them."""
         return placed
 
-    def told(
+    def combined(
         self, not_finite: Mapping[str, int], digests: Mapping[str, str]
     ) -> tuple[Mapping[str, int], Mapping[str, str]]:
-        """What this process found in the leaves."""
+        """Return the results of this process."""
         return not_finite, digests
 
     def require_all(self) -> None:
-        """No other process is at it."""
+        """Do nothing, because there is no other process."""
 
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
-        """Note that a leaf is written."""
+        """Record that a leaf is written."""
         os.write(self._journal, _line(path, slabs))
 
-    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
-        """Those leaves of the journal whose bytes here have the sums that it says."""
+    def verified(self, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
+        """Return the leaves of the journal whose bytes here have the recorded checksums."""
         return _verified(self, placed)
 
-    def write_frames(self, frames: Sequence[Frame]) -> None:
-        """Write what is not values, the first bytes of all last: without them it is no pytree."""
+    def write_frames(self, frames: Sequence[FrameBytes]) -> None:
+        """Write the bytes that are not values, the first bytes last: without them the file is not a
+        pytree."""
         for frame in reversed(frames):
             self.write(frame.file, frame.offset, np.frombuffer(frame.data, np.uint8))
 
     def sync(self) -> None:
-        """Bring everything to the disk."""
+        """Flush everything to disk."""
         for file in self._sizes:
             with self._opened(file, os.O_RDONLY) as descriptor:
                 os.fsync(descriptor)
@@ -142,22 +143,22 @@ class Partial:
             os.close(descriptor)
 
     def take_name(self) -> None:
-        """Give it the output's name; an older output of this name goes."""
+        """Rename to the output's name, replacing an older output."""
         self._journal_path.unlink()
         older = self.output.with_name(f".{self.output.name}.replaced")
         if os.path.isdir(self.output) or (self._folder and os.path.exists(self.output)):
-            delete(older)  # a folder takes no other's place at once
+            delete(older)  # a folder cannot replace another atomically
             self.output.rename(older)
         self.path.replace(self.output)
         delete(older)
 
     def close(self) -> None:
-        """Let go of the files, which stay."""
+        """Close the files, which stay."""
         os.close(self._journal)
         os.close(self._lock)
 
     def remove(self) -> None:
-        """Delete whatever is left under the hidden names."""
+        """Delete everything under the hidden names."""
         delete(self._journal_path)
         delete(self.path)
 
@@ -174,7 +175,7 @@ class Partial:
 
     def _locked(self) -> int:
         if self._folder != self.path.is_dir():
-            self.remove()  # of the other kind: nothing of it can be used
+            self.remove()  # of the other kind, and therefore unusable
         if self._folder:
             self.path.mkdir(exist_ok=True)
             lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -182,7 +183,7 @@ class Partial:
             lock = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held the lock until now has renamed this very file to the output.
+            # The previous holder of the lock has renamed this very file to the output.
             moved = not os.path.samestat(os.fstat(lock), os.stat(self.path))
         except (BlockingIOError, FileNotFoundError):
             moved = True
@@ -204,7 +205,7 @@ class Partial:
             delete(path)
 
     def _prepare(self) -> None:
-        """All files at their full sizes, without content where nothing is written yet."""
+        """Create all files at their full sizes, without content where nothing is written yet."""
         if not self._folder:
             os.ftruncate(self._lock, self._sizes[""])
             return
@@ -215,14 +216,15 @@ class Partial:
                 os.ftruncate(descriptor, size)
 
     def _folders(self) -> list[Path]:
-        """The folder and those in it, outer ones first."""
-        found = {self.path}
+        """Return the folder and its subfolders, outer folders first."""
+        folders = {self.path}
         for file in self._sizes:
-            found.update(self.path / parent for parent in Path(file).parents)
-        return sorted(found)
+            folders.update(self.path / parent for parent in Path(file).parents)
+        return sorted(folders)
 
     def _begin_journal(self, head: str) -> int:
-        """A journal with the head and what an earlier run claimed; the old one stays until it is whole."""
+        """Start a journal with the head and the claims of an earlier run; the old journal stays until
+        this is done."""
         lines = [_line(path, slabs) for path, slabs in self.claimed.items()]
         fresh = self._journal_path.with_name(f"{self._journal_path.name}.new")
         fresh.write_bytes(b"".join([f"{head}\n".encode(), *lines]))
@@ -241,14 +243,14 @@ class Partial:
                 f"{self.path} is of another conversion (other options, or the checkpoint changed)",
                 "use the options that it started with, or start over (--force)",
             )
-        found = {}
+        claims = {}
         for line in lines:
             try:
                 path, rows = json.loads(line)
-                found[str(path)] = tuple(Slab(*map(int, row)) for row in rows)
+                claims[str(path)] = tuple(Slab(*map(int, row)) for row in rows)
             except (ValueError, TypeError):
                 break  # cut off by the interruption
-        return found
+        return claims
 
 
 def _line(path: str, slabs: Sequence[Slab]) -> bytes:
@@ -257,7 +259,7 @@ def _line(path: str, slabs: Sequence[Slab]) -> bytes:
 
 
 def delete(path: Path) -> None:
-    """Delete a file or a folder, if it is there and that can be done."""
+    """Delete a file or a folder, if it exists and can be deleted."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -266,15 +268,15 @@ def delete(path: Path) -> None:
 
 
 def require_space(output: Path, sizes: Mapping[str, int]) -> None:
-    """Find out before any work whether the disk has room for an output.
+    """Check before any work whether the disk has space for an output.
 
     Raises:
-        OutputError: it has not.
+        OutputError: the space is insufficient.
     """
     partial = partial_path(output)
     there = [partial, *(partial / file for file in sizes if file)]
     held = sum(path.stat().st_blocks * 512 for path in there if path.is_file())
-    needed = sum(sizes.values()) - held  # what an interrupted run wrote is kept, or deleted first
+    needed = sum(sizes.values()) - held  # output of an interrupted run is kept, or deleted first
     free = shutil.disk_usage(output.parent).free
     if needed > free:
         raise OutputError(
@@ -284,12 +286,12 @@ def require_space(output: Path, sizes: Mapping[str, int]) -> None:
 
 
 def partial_path(output: Path) -> Path:
-    """Where an output is while it is being written."""
+    """Return the path of an output while it is being written."""
     return output.with_name(f".{output.name}.partial")
 
 
-def _verified(file: Partial, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
-    """Those leaves of its journal whose bytes in the partial output have the sums that it says."""
+def _verified(file: Partial, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
+    """Return the leaves of the journal whose bytes in the partial output have the recorded checksums."""
     held = np.empty(_PIECE, np.uint8)
     claimed = file.claimed
     return {
@@ -310,7 +312,7 @@ def _covers(slabs: Sequence[Slab], nbytes: int) -> bool:
     return end == nbytes
 
 
-def _holds(file: Partial, placed: Placed, slab: Slab, held: Bytes) -> bool:
+def _holds(file: Partial, placed: PlacedLeaf, slab: Slab, held: Bytes) -> bool:
     total = 0
     for start in range(slab.start, slab.stop, _PIECE):
         stop = min(start + _PIECE, slab.stop)

@@ -1,4 +1,4 @@
-"""The layout of a safetensors file: the header's length, the header, the arrays, the widest types first."""
+"""Layout of a safetensors file: the header's length, the header, the arrays, widest types first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 
 from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import UnsupportedDtypeError
-from converters.output.layouts import FileLayoutBuilder, Frame, OutputLayout
+from converters.output.layouts import FileLayoutBuilder, FrameBytes, OutputLayout
 from converters.safetensors_header import safetensors_header
 
 INDEX_NAME = "model.safetensors.index.json"
 
 
 def safetensors_layout(
-    leaves: Sequence[Leaf], metadata: Mapping[str, str], file: str = ""
+    leaves: Sequence[PytreeLeaf], metadata: Mapping[str, str], file: str = ""
 ) -> OutputLayout:
-    """The file that holds these leaves; `file` is its name in an output that is a folder.
+    """Return the layout of a file with these leaves; `file` is its name in a folder output.
 
     Raises:
         UnsupportedDtypeError: safetensors cannot hold an element type.
@@ -28,7 +28,7 @@ def safetensors_layout(
                 f"{leaf.path} has the element type {leaf.info.dtype}, which safetensors lacks",
                 "write msgpack instead",
             )
-    # As the safetensors library names them in the header.
+    # Named as by the safetensors library in the header.
     ordered = sorted(
         leaves, key=lambda leaf: (-numpy_dtype(leaf.info.dtype, leaf.path).itemsize, leaf.path)
     )
@@ -36,24 +36,24 @@ def safetensors_layout(
     builder = FileLayoutBuilder(file)
     builder.add(start)
     for leaf in ordered:
-        builder.placed(leaf, [builder.place(0, leaf.info.nbytes)])
-    return builder.built()
+        builder.add_leaf(leaf, [builder.reserve(0, leaf.info.nbytes)])
+    return builder.layout()
 
 
 def sharded_layout(
-    leaves: Sequence[Leaf], metadata: Mapping[str, str], shard_bytes: int
+    leaves: Sequence[PytreeLeaf], metadata: Mapping[str, str], shard_bytes: int
 ) -> OutputLayout:
-    """A folder of safetensors files and their index, in Hugging Face's form.
+    """Return the layout of a folder of safetensors files with an index, in Hugging Face's form.
 
     Args:
         leaves: the arrays.
-        metadata: of every file.
-        shard_bytes: how many bytes of values a file may hold; a larger array has one of its own.
+        metadata: the metadata of every file.
+        shard_bytes: the maximum bytes of values in a file; a larger array has a separate file.
 
     Raises:
         UnsupportedDtypeError: safetensors cannot hold an element type.
     """
-    shards: list[list[Leaf]] = [[]]
+    shards: list[list[PytreeLeaf]] = [[]]
     held = 0
     for leaf in leaves:
         if shards[-1] and held + leaf.info.nbytes > shard_bytes:
@@ -71,7 +71,10 @@ def sharded_layout(
     index = {"metadata": {"total_size": total, **metadata}, "weight_map": weight_map}
     text = json.dumps(index, indent=1).encode()
     return OutputLayout(
-        (Frame(0, text, INDEX_NAME), *(frame for one in built.values() for frame in one.frames)),
-        tuple(place for one in built.values() for place in one.placed),
-        {INDEX_NAME: len(text)} | {name: one.sizes[name] for name, one in built.items()},
+        (
+            FrameBytes(0, text, INDEX_NAME),
+            *(frame for layout in built.values() for frame in layout.frames),
+        ),
+        tuple(place for layout in built.values() for place in layout.placed),
+        {INDEX_NAME: len(text)} | {name: layout.sizes[name] for name, layout in built.items()},
     )

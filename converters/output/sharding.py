@@ -1,12 +1,13 @@
-"""Which axis of which array is cut along which axis of a device mesh, by rules in a YAML file.
+"""Sharding rules from a YAML file: which axis of an array is cut along which axis of a device mesh.
 
     params/.*/(query|key|value)/kernel: [null, model]
     params/.*embedding: [model, null]
     default: []
 
-A rule is a regular expression, searched in the `/`-joined path, and what stands in a PartitionSpec: for each
-of the array's axes from the first on a mesh axis, a list of them, or null. The first rule that matches
-decides; `default` is for arrays that no rule matches, which without it are an error.
+A rule is a regular expression, searched in the `/`-joined path, and a PartitionSpec. The spec has,
+for each of the array's axes from the first on, a mesh axis, a list of mesh axes, or null. The first
+matching rule decides. `default` applies to arrays without a matching rule; without a default they
+are an error.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ import yaml
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import ShardingError
 
-Entry = str | tuple[str, ...] | None
-Spec = tuple[Entry, ...]
+SpecEntry = str | tuple[str, ...] | None
+Spec = tuple[SpecEntry, ...]
 
 _REMEDY = "see docs/weights/output.md for what a mesh and its rules look like"
 _DEFAULT = "default"
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One line of the rules.
+class ShardingRule:
+    """Line of the rules.
 
     Attributes:
-        pattern: searched in the path; None: the default.
-        spec: for each axis from the first on, what to cut it along.
-        where: file and line, for messages.
+        pattern: the expression searched in the path; None for the default.
+        spec: the mesh axes for each array axis, from the first on.
+        where: the file and line, for messages.
     """
 
     pattern: re.Pattern[str] | None
@@ -47,12 +48,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Partition:
-    """How each array lies on a mesh.
+    """Sharding of each array on a mesh.
 
     Attributes:
-        mesh: axis → number of devices along it.
-        specs: path → for each axis of the array, from the first on, what it is cut along.
-        defaulted: the paths that no rule matched.
+        mesh: the number of devices along each axis.
+        specs: path → the mesh axes for each array axis, from the first on.
+        defaulted: the paths without a matching rule.
         sides: path → the array's shape.
     """
 
@@ -63,7 +64,7 @@ class Partition:
 
     @property
     def cuts(self) -> dict[str, tuple[int, ...]]:
-        """Path → into how many parts each axis of the array is cut (`write_pytree(cuts=…)`)."""
+        """Path → number of parts along each axis of the array (`write_pytree(cuts=…)`)."""
         return {
             path: tuple(
                 _count(spec[axis], self.mesh) if axis < len(spec) else 1
@@ -74,10 +75,10 @@ class Partition:
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Axis → number of devices, from `data=4,model=2`.
+    """Parse `data=4,model=2` into axis → number of devices.
 
     Raises:
-        ShardingError: it does not read so.
+        ShardingError: the text is invalid.
     """
     mesh: dict[str, int] = {}
     problems = []
@@ -94,11 +95,12 @@ def parse_mesh(text: str) -> dict[str, int]:
     return mesh
 
 
-def load_rules(path: Path, mesh: Mapping[str, int]) -> list[Rule]:
-    """The rules of a file, all of it checked.
+def load_rules(path: Path, mesh: Mapping[str, int]) -> list[ShardingRule]:
+    """Load and check the rules of a file.
 
     Raises:
-        ShardingError: it cannot be read or is not valid; all that is wrong, with lines.
+        ShardingError: the file cannot be read or is invalid; the message lists all problems with
+            their lines.
     """
     try:
         root = yaml.compose(path.read_text("utf-8"), yaml.SafeLoader)
@@ -112,7 +114,7 @@ def load_rules(path: Path, mesh: Mapping[str, int]) -> list[Rule]:
         raise ShardingError([f"{where}: not YAML ({problem})"], _REMEDY) from None
     if not isinstance(root, yaml.MappingNode) or not root.value:
         raise ShardingError([f"{path} has no rules: it must map expressions to axes"], _REMEDY)
-    rules: list[Rule] = []
+    rules: list[ShardingRule] = []
     problems: list[str] = []
     lines: dict[Any, int] = {}
     for key_node, value_node in root.value:
@@ -126,26 +128,26 @@ def load_rules(path: Path, mesh: Mapping[str, int]) -> list[Rule]:
         else:
             lines[key] = line
             value = _plain(value_node)
-            found = list(_wrong(key, value, mesh))
-            problems += [f"{where}: {problem}" for problem in found]
-            if not found:
+            problems_of_rule = list(_wrong(key, value, mesh))
+            problems += [f"{where}: {problem}" for problem in problems_of_rule]
+            if not problems_of_rule:
                 pattern = None if key == _DEFAULT else re.compile(key)
-                rules.append(Rule(pattern, tuple(_entry(entry) for entry in value), where))
+                rules.append(ShardingRule(pattern, tuple(_entry(entry) for entry in value), where))
     if problems:
         raise ShardingError(problems, _REMEDY)
     return rules
 
 
 def _plain(node: Any, depth: int = 0) -> Any:
-    """What a node stands for: None, text, or a list of such in two levels; else a dict."""
-    if isinstance(node, yaml.SequenceNode) and depth < 2:  # with aliases it may have no end
+    """Return the value of a node: None, text, or a list of them in two levels; a dict for other nodes."""
+    if isinstance(node, yaml.SequenceNode) and depth < 2:  # with aliases it may be endless
         return [_plain(child, depth + 1) for child in node.value]
     if isinstance(node, yaml.ScalarNode):
         return None if node.tag == "tag:yaml.org,2002:null" else node.value
     return {}
 
 
-def _entry(value: Any) -> Entry:
+def _entry(value: Any) -> SpecEntry:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -172,13 +174,13 @@ def _wrong(key: str, value: Any, mesh: Mapping[str, int]) -> Iterator[str]:
 
 
 def partition(
-    infos: Mapping[str, TensorInfo], mesh: Mapping[str, int], rules: Sequence[Rule]
+    infos: Mapping[str, TensorInfo], mesh: Mapping[str, int], rules: Sequence[ShardingRule]
 ) -> Partition:
-    """How arrays lie on a mesh.
+    """Return the sharding of arrays on a mesh.
 
     Raises:
-        ShardingError: an array that no rule matches, an axis that an array does not have, or a side that
-            cannot be divided; all of them, and each rule that matches no array.
+        ShardingError: an array has no matching rule, an array lacks an axis, a size is not
+            divisible, or a rule matches no array; the message lists all.
     """
     default = next((rule for rule in rules if rule.pattern is None), None)
     unused = {rule.where: rule for rule in rules if rule.pattern is not None}
@@ -194,8 +196,8 @@ def partition(
             defaulted.append(path)
             rule = default
         unused.pop(rule.where, None)
-        found = list(_misfits(path, info.shape, rule.spec, mesh))
-        problems += [f"{rule.where}: {problem}" for problem in found]
+        misfits = list(_misfits(path, info.shape, rule.spec, mesh))
+        problems += [f"{rule.where}: {problem}" for problem in misfits]
         specs[path] = rule.spec
     problems += [
         f'{rule.where}: no array matches "{rule.pattern.pattern}"'
@@ -220,6 +222,6 @@ def _misfits(
             yield f"axis {axis} of {path}, {shape[axis]}, cannot be divided by {count}"
 
 
-def _count(entry: Entry, mesh: Mapping[str, int]) -> int:
+def _count(entry: SpecEntry, mesh: Mapping[str, int]) -> int:
     names = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
     return math.prod(mesh[name] for name in names)

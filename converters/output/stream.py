@@ -1,8 +1,8 @@
-"""The values of all leaves into a file: read, rearranged, examined and written slab by slab, on all cores.
+"""Streaming of all leaves' values into a file, slab by slab, on all cores.
 
-A pool of threads takes slabs in the order of the file. numpy and the system calls let the other threads run,
-and the kernel lets one at a time write to a file: while one writes another rearranges. How much of the
-checkpoint is in memory at once is bounded by the largest stretch (`Unit`) of it.
+Threads read, rearrange, check and write slabs in the order of the file. numpy and the system calls
+release the GIL, and the kernel lets one thread at a time write to a file: while one writes, another
+rearranges. The largest range (`Unit`) of the checkpoint bounds the memory in use.
 """
 
 from __future__ import annotations
@@ -20,83 +20,84 @@ from typing import Any, Protocol
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import Place
 from converters.checkpoint.pytree import Sliceable, Unit
+from converters.checkpoint.source import Source
 from converters.output.copying import copy_arranged
 from converters.output.examine import check_sum, count_not_finite
-from converters.output.layouts import Frame, Placed
+from converters.output.layouts import FrameBytes, PlacedLeaf
 from converters.output.partial import Slab
 from converters.output.units import Box, boxes, units_of
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 
-# What of the checkpoint may be open beside the largest unit: enough that small tensors overlap.
+# Bytes of the checkpoint that may be open in addition to the largest unit: enough for small tensors
+# to overlap.
 _OPEN_BESIDE = 96 << 20
-# Of a larger unit not all is in memory at once: what was read is released on the way. Its slabs are larger,
-# because each of them reads from all over the tensor if it is transposed.
+# A larger unit is not completely in memory at once: its pages are released as they are read. Its
+# slabs are larger, because each slab of a transposed tensor reads from all of it.
 _LARGE = 192 << 20
-# Read ahead of what is far away, unless the caller says another number.
+# Bytes of remote data read ahead, unless the caller sets another number.
 AHEAD_BYTES = 256 << 20
-# So often it is asked whether the other processes that write the output are still there.
+# Slabs between two checks that the other processes of the output still live.
 _LOOK_SECONDS = 1.0
-# Examined and written at once, so that the second finds it in the cache.
+# Checked and written together, so that the write finds the data in the cache.
 _PIECE = 1 << 20
 
 
 class Sink(Protocol):
-    """An output that is being written: `Partial` on a disk, `FarPartial` in a bucket.
+    """Output that is being written: `Partial` on disk, `FarPartial` in a bucket.
 
     Attributes:
-        output: the place that it is to have.
-        claimed: leaf → its slabs, of an earlier run of the same conversion.
-        left_over: whether something of an earlier run was there.
+        output: its final location.
+        claimed: leaf → its slabs from an earlier run of the same conversion.
+        left_over: whether output of an earlier run exists.
     """
 
     @property
-    def output(self) -> Place: ...  # noqa: D102
+    def output(self) -> Source: ...  # noqa: D102
     @property
     def claimed(self) -> Mapping[str, tuple[Slab, ...]]: ...  # noqa: D102
     @property
     def left_over(self) -> bool: ...  # noqa: D102
 
-    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
-        """The leaves that an earlier run wrote and that are as it wrote them."""
+    def verified(self, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
+        """Return the leaves of an earlier run that are unchanged."""
 
     def write(self, file: str, offset: int, data: Array) -> None:
-        """Write bytes at an offset of one of the files."""
+        """Write bytes at an offset of a file."""
 
     def read(self, file: str, offset: int, into: Array) -> bool:
-        """Read bytes from an offset; whether they were all there."""
+        """Read bytes from an offset. Return whether all of them existed."""
 
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
-        """Note that a leaf is written."""
+        """Record that a leaf is written."""
 
-    def mine(self, placed: Sequence[Placed]) -> Sequence[Placed]:
-        """The leaves that this process writes, of several that write the output together."""
+    def leaves_of_process(self, placed: Sequence[PlacedLeaf]) -> Sequence[PlacedLeaf]:
+        """Return the leaves that this process writes, if several write the output together."""
 
-    def told(
+    def combined(
         self, not_finite: Mapping[str, int], digests: Mapping[str, str]
     ) -> tuple[Mapping[str, int], Mapping[str, str]]:
-        """What all processes found in the leaves: how many numbers are not finite, SHA-256."""
+        """Return the results of all processes for the leaves: numbers of non-finite values, SHA-256."""
 
     def require_all(self) -> None:
-        """No other process that writes the output has died or failed.
+        """Check that no other process of the output has died or failed.
 
         Raises:
-            HostsError: one has.
+            HostsError: another process has.
         """
 
-    def write_frames(self, frames: Sequence[Frame]) -> None:
-        """Write what is not values."""
+    def write_frames(self, frames: Sequence[FrameBytes]) -> None:
+        """Write the bytes that are not values."""
 
     def sync(self) -> None:
-        """All is where it will stay."""
+        """Bring everything to its final storage."""
 
 
 @dataclass
 class _OpenUnit:
-    """A unit that is open, how much of it may be in memory, and how many slabs are not written yet."""
+    """Open unit, its bytes in memory, and its unwritten slabs."""
 
     unit: Unit
     source: Sliceable
@@ -106,9 +107,9 @@ class _OpenUnit:
 
 @dataclass
 class _Task:
-    """A slab to be written."""
+    """Slab to write."""
 
-    placed: Placed
+    placed: PlacedLeaf
     opened: _OpenUnit
     start: int
     box: Box
@@ -117,7 +118,7 @@ class _Task:
 
 @dataclass
 class _Writing:
-    """A leaf that is being written: slabs are collected until none is lacking."""
+    """Leaf that is being written: its slabs are collected until none is missing."""
 
     lacking: int
     slabs: list[Slab] = field(default_factory=list)
@@ -125,23 +126,23 @@ class _Writing:
 
 def stream(
     file: Sink,
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedLeaf],
     done: Mapping[str, tuple[Slab, ...]],
     progress: Progress | None,
     *,
     ahead_bytes: int = AHEAD_BYTES,
 ) -> dict[str, tuple[Slab, ...]]:
-    """Write the leaves that are not done yet; each is recorded in the journal when it is whole.
+    """Write the unfinished leaves. Each leaf is recorded in the journal when it is complete.
 
     Args:
-        file: what is written.
-        placed: the leaves and their places.
-        done: leaf → its slabs, of those that need not be written.
+        file: the output.
+        placed: the leaves and their ranges.
+        done: leaf → its slabs, for leaves that need not be written.
         progress: called with the bytes done and their total.
-        ahead_bytes: of what lies far away, as much is read before it is due.
+        ahead_bytes: bytes of remote data to read ahead.
 
     Returns:
-        Leaf → its slabs, of all leaves.
+        Leaf → its slabs, for all leaves.
     """
     total = sum(place.leaf.info.nbytes for place in placed)
     written = dict(done)
@@ -169,12 +170,12 @@ def stream(
                     progress(count, total)
         except BaseException:
             pool.shutdown(cancel_futures=True)
-            # What was being written is: a later run need not write it again.
+            # Slabs in progress are finished: a later run need not write them again.
             for future, task in pending.items():
                 if not future.cancelled() and future.exception() is None:
                     _collect(file, task.placed, future.result(), lacking, written)
             raise
-    for place in placed:  # those without elements have no slabs
+    for place in placed:  # leaves without elements have no slabs
         if place.leaf.path not in written:
             written[place.leaf.path] = ()
             file.record(place.leaf.path, ())
@@ -183,7 +184,7 @@ def stream(
 
 def _collect(
     file: Sink,
-    placed: Placed,
+    placed: PlacedLeaf,
     slab: Slab,
     lacking: dict[str, _Writing],
     written: dict[str, tuple[Slab, ...]],
@@ -200,11 +201,11 @@ def _collect(
 
 
 class _Tasks:
-    """The slabs in the order of the file, as far as memory allows to open their units."""
+    """Slabs in the order of the file, limited by the memory for open units."""
 
-    def __init__(self, placed: Sequence[Placed], ahead_bytes: int) -> None:
+    def __init__(self, placed: Sequence[PlacedLeaf], ahead_bytes: int) -> None:
         self._ahead_bytes = ahead_bytes
-        self._asked: deque[int] = deque()  # of the first units: bytes of each that are read ahead
+        self._asked: deque[int] = deque()  # for the first units: bytes of each that are read ahead
         self._latest: Callable[[], None] | None = None
         self._units = deque((place, unit) for place in placed for unit in units_of(place.leaf))
         self._slabs: Iterator[_Task] = iter(())
@@ -213,7 +214,7 @@ class _Tasks:
         self._limit = max(sizes, default=0) + _OPEN_BESIDE
 
     def next(self) -> _Task | None:
-        """The next slab; None if there is none, or others have to be finished first."""
+        """Return the next slab; None if there is none, or others must finish first."""
         while (task := next(self._slabs, None)) is None:
             if not self._units:
                 return None
@@ -226,10 +227,11 @@ class _Tasks:
         return task
 
     def _ask(self) -> None:
-        """Have units read before they are due: the next one, and more as far as the bytes go."""
+        """Request units before they are due: the next one, and more within the byte limit."""
         held = sum(self._asked)
         for placed, unit in itertools.islice(self._units, len(self._asked), None):
-            # What shares its bytes with the one before is asked for with it, or they are read again.
+            # Units that share bytes with the previous one are requested together, or the bytes are
+            # read again.
             shared = unit.prepare is not None and unit.prepare is self._latest
             size = 0 if shared else _nbytes(placed, unit)
             if self._asked and held + size > self._ahead_bytes:
@@ -241,7 +243,7 @@ class _Tasks:
             held += size
 
     def finished(self, task: _Task) -> None:
-        """A slab is written: let go of its unit if it was the last."""
+        """Release the unit of a written slab if it was the last."""
         opened = task.opened
         opened.left -= 1
         if opened.left == 0:
@@ -249,7 +251,7 @@ class _Tasks:
             del opened.source
             opened.unit.release()
 
-    def _open_unit(self, placed: Placed, unit: Unit, size: int) -> None:
+    def _open_unit(self, placed: PlacedLeaf, unit: Unit, size: int) -> None:
         source = unit.open()
         _require_announced(placed, unit, source)
         self._open += size
@@ -268,25 +270,27 @@ class _Tasks:
         self._slabs = iter(slabs)
 
     @staticmethod
-    def _size(placed: Placed, unit: Unit) -> int:
+    def _size(placed: PlacedLeaf, unit: Unit) -> int:
         return min(_nbytes(placed, unit), _LARGE)
 
 
-def _nbytes(placed: Placed, unit: Unit) -> int:
+def _nbytes(placed: PlacedLeaf, unit: Unit) -> int:
     itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
     return math.prod(unit.shape) * itemsize
 
 
-def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
+def _require_announced(placed: PlacedLeaf, unit: Unit, source: Sliceable) -> None:
     leaf = placed.leaf
     if source.shape != unit.shape or (source.dtype.name != leaf.info.dtype and not leaf.cast):
-        # The frame is determined already: a file that contradicts it must never be completed.
+        # The frame is already fixed: a file that contradicts it must never be completed.
         raise RuntimeError(f"{leaf.path}: announced {leaf.info}, got {source.shape} {source.dtype}")
 
 
 def _write(file: Sink, task: _Task, buffers: threading.local) -> Slab:
     info = task.placed.leaf.info
-    array = np.asarray(task.opened.source[task.box])  # of no axes numpy gives a scalar
+    array = np.asarray(
+        task.opened.source[task.box]
+    )  # for arrays without axes numpy returns a scalar
     if array.dtype.name != info.dtype:
         array = array.astype(numpy_dtype(info.dtype, task.placed.leaf.path))
     release = task.opened.unit.release if task.opened.nbytes >= _LARGE else None
@@ -307,7 +311,7 @@ def _write(file: Sink, task: _Task, buffers: threading.local) -> Slab:
 
 
 def _arranged(array: Array, buffers: threading.local, release: Callable[[], None] | None) -> Array:
-    """The array in row-major order, in this thread's buffer."""
+    """Return the array in row-major order, in this thread's buffer."""
     held = getattr(buffers, "held", None)
     if held is None or held.size < array.nbytes:
         held = buffers.held = np.empty(array.nbytes, np.uint8)

@@ -1,4 +1,4 @@
-"""What a leaf's bytes come from: stretches of it, each read from its own tensor, in slabs of bounded size."""
+"""Ranges of a leaf's bytes, each read from its own tensor, in slabs of bounded size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import Window
-from converters.checkpoint.pytree import Leaf, Sliceable, Unit
+from converters.checkpoint.pytree import PytreeLeaf, Sliceable, Unit
 from converters.checkpoint.reader import Checkpoint, TensorInfo
+from converters.checkpoint.source import Window
 from converters.layers.join import Alone, Concat, Join, Stack
 from converters.layers.layout import Chain, Layout, Merge, Split, chain
 from converters.mapping.leaves import Piece, PlannedLeaf
@@ -24,32 +24,32 @@ Array = np.ndarray[Any, Any]
 Box = tuple[slice, ...]
 
 SLAB_BYTES = 16 << 20
-# A slab of a transposed matrix has at least so many rows (columns of the tensor), so that what is read of
-# each row of the tensor is not shorter than a few lines of the cache.
+# A slab of a transposed matrix has at least this number of rows (columns of the tensor), so that
+# each read of a tensor row covers a few cache lines.
 _SLAB_ROWS = 256
 _SLAB_LIMIT = 64 << 20
 
 
 def leaves_of(
     planned: Sequence[PlannedLeaf], checkpoint: Checkpoint, *, cast: bool = False
-) -> list[Leaf]:
-    """The leaves of a plan, to be written from a checkpoint piece by piece.
+) -> list[PytreeLeaf]:
+    """Return the leaves of a plan, to be written piece by piece from a checkpoint.
 
     Args:
         planned: the plan's leaves.
-        checkpoint: where their tensors are.
-        cast: whether tensors of another dtype than the leaf's are to be cast to it.
+        checkpoint: the checkpoint with their tensors.
+        cast: whether to cast tensors of another dtype to the leaf's.
     """
     return [
-        Leaf(
+        PytreeLeaf(
             leaf.path,
             leaf.info,
             partial(_read_whole, leaf, checkpoint, cast),
             units=partial(planned_units, leaf, checkpoint),
             open=partial(Joined, leaf, checkpoint),
             parts=partial(Joined, leaf, checkpoint),
-            apart=_Apart(leaf, checkpoint),
-            lavish=partial(_lavish, leaf, checkpoint),
+            is_separable=_Separable(leaf, checkpoint),
+            overreads=partial(_overreads, leaf, checkpoint),
             release=partial(_release, checkpoint, [piece.key for piece in leaf.pieces]),
             prepare=partial(_prepare, checkpoint, [piece.key for piece in leaf.pieces]),
             cast=cast,
@@ -58,51 +58,56 @@ def leaves_of(
     ]
 
 
-def units_of(leaf: Leaf) -> tuple[Unit, ...]:
-    """The stretches of a leaf, in their order."""
+def units_of(leaf: PytreeLeaf) -> tuple[Unit, ...]:
+    """Return the ranges of a leaf, in order."""
     if leaf.units is None:
         return (Unit(0, leaf.info.shape, leaf.read, _nothing),)
     return leaf.units()
 
 
-def part_of(leaf: Leaf, box: Box, name: str) -> Leaf:
-    """A part of a leaf as a leaf of its own, named so; each slice of the box has both ends."""
+def part_of(leaf: PytreeLeaf, box: Box, name: str) -> PytreeLeaf:
+    """Return a part of a leaf as a separate leaf with this name; each slice of the box has both ends."""
     info = TensorInfo(tuple(cut.stop - cut.start for cut in box), leaf.info.dtype)
 
     def read() -> Array:
         return np.asarray((leaf.open or leaf.read)()[box])
 
     def units() -> tuple[Unit, ...]:
-        if leaf.apart is not None and leaf.apart(box):
-            part = _Part(leaf, box)
+        if leaf.is_separable is not None and leaf.is_separable(box):
+            part = _LeafPart(leaf, box)
             return (Unit(0, info.shape, part.read, _nothing, part.prepare),)
         return (Unit(0, info.shape, read, leaf.release or _nothing, leaf.prepare),)
 
-    def lavish(inner: Box) -> bool:
-        assert leaf.lavish is not None
+    def overreads(inner: Box) -> bool:
+        assert leaf.overreads is not None
         cuts = zip(box, inner, strict=True)
-        return leaf.lavish(tuple(slice(b.start + c.start, b.start + c.stop) for b, c in cuts))
+        return leaf.overreads(tuple(slice(b.start + c.start, b.start + c.stop) for b, c in cuts))
 
-    return Leaf(
-        name, info, read, units, lavish=None if leaf.lavish is None else lavish, cast=leaf.cast
+    return PytreeLeaf(
+        name,
+        info,
+        read,
+        units,
+        overreads=None if leaf.overreads is None else overreads,
+        cast=leaf.cast,
     )
 
 
-class _Part:
-    """A part of a leaf that is read by itself, once."""
+class _LeafPart:
+    """Part of a leaf that is read separately, once."""
 
-    def __init__(self, leaf: Leaf, box: Box) -> None:
+    def __init__(self, leaf: PytreeLeaf, box: Box) -> None:
         self._leaf = leaf
         self._box = box
         self._opened: Sliceable | None = None
 
     def prepare(self) -> None:
-        """Begin to read it."""
+        """Begin to read the part."""
         assert self._leaf.parts is not None
         self._opened = self._leaf.parts([self._box])
 
     def read(self) -> Array:
-        """The part."""
+        """Return the part."""
         if self._opened is None:
             self.prepare()
         opened, self._opened = self._opened, None
@@ -111,9 +116,9 @@ class _Part:
 
 
 def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]:
-    """The stretches of a planned leaf: one for each piece where they follow one another in it."""
+    """Return the ranges of a planned leaf: one per piece if the pieces are contiguous."""
     release = partial(_release, checkpoint)
-    if not _one_after_another(leaf.join):
+    if not _is_contiguous(leaf.join):
         opened = partial(Joined, leaf, checkpoint)
         keys = [piece.key for piece in leaf.pieces]
         prepare = partial(_prepare, checkpoint, keys)
@@ -134,17 +139,17 @@ def planned_units(leaf: PlannedLeaf, checkpoint: Checkpoint) -> tuple[Unit, ...]
 def boxes(
     shape: tuple[int, ...], itemsize: int, *, contiguous: bool, large: bool = False
 ) -> Iterator[tuple[int, Box]]:
-    """The slabs of an array, each a stretch of its bytes: first byte and box, in their order.
+    """Yield the slabs of an array, each a range of its bytes: first byte and box, in order.
 
     Args:
-        shape: of the array.
-        itemsize: of its elements.
-        contiguous: whether a slab is a stretch of what is read, too.
-        large: whether slabs that are not should be as large as they may be.
+        shape: the shape of the array.
+        itemsize: the size of its elements.
+        contiguous: whether a slab is a contiguous range of the source, too.
+        large: whether non-contiguous slabs should have the maximum size.
     """
     if 0 in shape:
         return
-    row, axis = itemsize, len(shape)  # bytes of one place of the axis that is cut
+    row, axis = itemsize, len(shape)  # bytes per index of the axis that is cut
     while axis and row * shape[axis - 1] <= SLAB_BYTES:
         axis -= 1
         row *= shape[axis]
@@ -179,39 +184,39 @@ def _prepare(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
         checkpoint.prepare(key)
 
 
-class _Apart:
-    """Whether parts of a leaf can be read by themselves, each for no more than it has."""
+class _Separable:
+    """Whether parts of a leaf can be read separately, each at no extra cost."""
 
     def __init__(self, leaf: PlannedLeaf, checkpoint: Checkpoint) -> None:
         self._leaf = leaf
         self._checkpoint = checkpoint
-        self._copied = False  # to arrange it takes a copy: so it does for every other part
+        self._copied = False  # arranging it takes a copy, and so for every other part
 
     def __call__(self, box: Box) -> bool:
         if self._copied:
             return False
         joined = Joined(self._leaf, self._checkpoint, [box], begin=False)
         self._copied = joined.copied
-        return joined.apart
+        return joined.is_separable
 
 
-def _lavish(leaf: PlannedLeaf, checkpoint: Checkpoint, box: Box) -> bool:
-    return Joined(leaf, _Shapes(checkpoint), [box], begin=False).lavish
+def _overreads(leaf: PlannedLeaf, checkpoint: Checkpoint, box: Box) -> bool:
+    return Joined(leaf, _Shapes(checkpoint), [box], begin=False).overreads
 
 
 class _Shapes(Checkpoint):
-    """The tensors of a checkpoint as if they lay far away, one element after the other; nothing is read."""
+    """Checkpoint with windows as for remote tensors with contiguous elements; nothing is read."""
 
     def __init__(self, inner: Checkpoint) -> None:
         self.source = inner.source
         self.infos = inner.infos
 
     def read(self, key: str) -> Array:
-        """Never asked for."""
+        """Never called."""
         raise NotImplementedError
 
     def window(self, key: str) -> Window | None:
-        """The tensor, of which nothing will be filled."""
+        """Return a window of the tensor that will not be filled."""
         info = self.infos[key]
         dtype = numpy_dtype(info.dtype, key)
         return FarWindow(lambda start, into: [], 0, dtype, info.shape, None) if info.size else None
@@ -230,12 +235,12 @@ def _read_whole(leaf: PlannedLeaf, checkpoint: Checkpoint, cast: bool) -> Array:
     return array
 
 
-def _one_after_another(join: Join) -> bool:
+def _is_contiguous(join: Join) -> bool:
     return isinstance(join, Alone) or (isinstance(join, Stack | Concat) and join.axis == 0)
 
 
 def _without_last_reshapes(layout: Layout) -> Layout:
-    """The layout up to the last step that moves anything: what follows only names the axes anew."""
+    """Return the layout up to the last step that moves elements: later steps only rename the axes."""
     steps = list(layout.layouts) if isinstance(layout, Chain) else [layout]
     while steps and isinstance(steps[-1], Merge | Split):
         steps.pop()

@@ -1,4 +1,4 @@
-"""A pytree into a file or a folder: whole or not there, in bounded memory, and resumable."""
+"""Writing of a pytree to a file or folder: atomic, in bounded memory, and resumable."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from converters.atomic import require_writable, sync_folder
-from converters.checkpoint.place import FarPlace, Place
-from converters.checkpoint.pytree import Format, Leaf
+from converters.checkpoint.pytree import Format, PytreeLeaf
+from converters.checkpoint.source import RemoteSource, Source
 from converters.errors import HostsError, NotFiniteError, OutputError, RemoteError
 from converters.hosts import ALONE, Hosts
 from converters.output.digests import digest_leaves
@@ -22,20 +22,20 @@ from converters.output.orbax_layout import METADATA_NAME, orbax_layout
 from converters.output.partial import Partial, Slab, require_space
 from converters.output.safetensors_layout import INDEX_NAME, safetensors_layout, sharded_layout
 from converters.output.stream import AHEAD_BYTES, Progress, Sink, stream
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 
 
 @dataclass(frozen=True)
 class WrittenLeaf:
-    """An array of an output.
+    """Array of an output.
 
     Attributes:
-        path: `/`-joined.
-        shape: its sides.
+        path: the `/`-joined path.
+        shape: its shape.
         dtype: its element type.
-        nbytes: its size.
-        not_finite: how many of its numbers are NaN or infinite.
-        sha256: of its bytes in row-major order; "" unless asked for, and of an array in several chunks.
+        nbytes: its size in bytes.
+        not_finite: the number of its NaN or infinite values.
+        sha256: the SHA-256 of its bytes in row-major order; "" if not requested, or in several chunks.
     """
 
     path: str
@@ -47,18 +47,18 @@ class WrittenLeaf:
 
 
 @dataclass(frozen=True)
-class Written:
-    """An output that is complete and on disk.
+class WrittenOutput:
+    """Output that is complete and on disk.
 
     Attributes:
         output: the file or folder.
-        leaves: what is in it, in its order.
-        nbytes: of all arrays.
-        resumed: bytes that an interrupted run had written and that were kept.
-        left_over: whether an interrupted run's file was there and was discarded.
+        leaves: its arrays, in order.
+        nbytes: the number of bytes of all arrays.
+        resumed: the number of bytes kept from an interrupted run.
+        left_over: whether a file of an interrupted run was discarded.
     """
 
-    output: Place
+    output: Source
     leaves: tuple[WrittenLeaf, ...]
     nbytes: int
     resumed: int = 0
@@ -66,13 +66,13 @@ class Written:
 
     @property
     def not_finite(self) -> tuple[WrittenLeaf, ...]:
-        """The leaves with numbers that are NaN or infinite."""
+        """Leaves with NaN or infinite values."""
         return tuple(leaf for leaf in self.leaves if leaf.not_finite)
 
 
 def write_pytree(
-    output: Place,
-    leaves: Sequence[Leaf],
+    output: Source,
+    leaves: Sequence[PytreeLeaf],
     form: Format,
     *,
     overwrite: bool = False,
@@ -87,42 +87,42 @@ def write_pytree(
     before_commit: Callable[[], None] = lambda: None,
     ahead_bytes: int = AHEAD_BYTES,
     hosts: Hosts = ALONE,
-) -> Written:
-    """Write a pytree into an output that takes its name only when it is complete and on disk.
+) -> WrittenOutput:
+    """Write a pytree to an output that takes its name only when it is complete and on disk.
 
-    If the process is killed, or interrupted from the keyboard, a hidden partial file and its journal are left
-    (`.NAME.partial`, `.NAME.partial.journal`), which is no pytree to any reader; any error removes them.
+    A kill or a keyboard interrupt leaves a hidden partial file and its journal (`.NAME.partial`,
+    `.NAME.partial.journal`), which no reader takes for a pytree. Any error removes them.
 
     Args:
         output: the file or folder.
-        leaves: its arrays; `units_of` says how each is read.
+        leaves: its arrays; `units_of` determines how each is read.
         form: "safetensors", "msgpack" (flax's) or "orbax" (a folder).
         overwrite: whether an existing output may be replaced.
-        resume: go on with what an interrupted run of the same conversion left, if anything; else that is
+        resume: continue an interrupted run of the same conversion, if any; otherwise its data is
             discarded.
-        recipe: what determines the values, e.g. the plan and the checkpoint's files (`recipe_of`): a partial
-            file of another recipe is not resumed.
-        metadata: what a safetensors header says beside `format: flax`; with `api: nnx` parts of paths that
-            are digits are positions of lists, which `load_pytree` gives as numbers.
-        shard_bytes: for safetensors: the output is a folder of files with at most so many bytes of values
-            (an array is in one file always), and their index.
-        cuts: for orbax: leaf → into how many parts each of its axes is cut, so that a device that holds
-            such a part reads nothing else.
+        recipe: everything that determines the values, e.g. the plan and the checkpoint's files
+            (`recipe_of`). A partial file of another recipe is not resumed.
+        metadata: metadata of a safetensors header in addition to `format: flax`. With `api: nnx`,
+            digits in paths are positions of lists, which `load_pytree` returns as numbers.
+        shard_bytes: for safetensors: the output is a folder with an index, and files of at most
+            this number of bytes of values (an array is always in one file).
+        cuts: for orbax: leaf → number of parts along each of its axes, so that a device with such a
+            part reads nothing else.
         fail_on_not_finite: refuse to complete an output with a NaN or an infinity.
         digests: compute SHA-256 of every leaf, from the bytes in the file (reads it once more).
         progress: called with the bytes done and their total.
-        before_commit: called when all is written, before the output is complete; it may raise.
-        ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
-        hosts: the processes that write it together, each a share of the objects: to a bucket only.
+        before_commit: called after all data is written, before the output is complete; it may raise.
+        ahead_bytes: bytes of a remote checkpoint to read ahead.
+        hosts: the processes that write it together, each a share of the objects; only for a bucket.
 
     Raises:
-        OutputError: the output exists and may not be overwritten, the disk refuses, or what is to be resumed
-            is another conversion's (with `overwrite` it is begun anew); or shards or cuts of a format that
-            has none.
-        NotFiniteError: a number is not finite, and that is to fail.
-        HostsError: another process died or failed, or converts another thing.
+        OutputError: the output exists and may not be overwritten, the disk refuses, the output to
+            resume belongs to another conversion (with `overwrite` it starts over), or the format
+            does not support shards or cuts.
+        NotFiniteError: a value is not finite, and `fail_on_not_finite` is on.
+        HostsError: another process died or failed, or runs another conversion.
         UnsupportedDtypeError: the format cannot hold an array's element type.
-        ValueError: no such format.
+        ValueError: the format is unknown.
     """
     if form not in get_args(Format):
         raise ValueError(f"{form!r} is not one of {get_args(Format)}")
@@ -158,7 +158,7 @@ def write_pytree(
 
 
 def write_layout(
-    output: Place,
+    output: Source,
     layout: OutputLayout,
     *,
     overwrite: bool = False,
@@ -170,12 +170,12 @@ def write_layout(
     before_commit: Callable[[], None] = lambda: None,
     ahead_bytes: int = AHEAD_BYTES,
     hosts: Hosts = ALONE,
-) -> Written:
+) -> WrittenOutput:
     """Write an output of any layout; see `write_pytree`."""
     if hosts.first:
         require_output(output, folder=layout.is_folder, overwrite=overwrite)
-    if isinstance(output, FarPlace):
-        assert isinstance(output, StorePlace)
+    if isinstance(output, RemoteSource):
+        assert isinstance(output, StoreSource)
         fingerprint = fingerprint_of(layout, recipe)
         hosts.agree({"checkpoint, or other options": fingerprint[:12]})
         far = FarPartial(
@@ -202,7 +202,7 @@ def write_layout(
             if fail_on_not_finite and written.not_finite:
                 raise NotFiniteError(str(output), [leaf.path for leaf in written.not_finite])
             before_commit()
-            # Someone may have made the target meanwhile: ask again just before taking its name.
+            # The target may have been created meanwhile: check again just before renaming.
             require_output(output, folder=layout.is_folder, overwrite=overwrite)
             file.take_name()
         except Exception:
@@ -220,12 +220,13 @@ def write_layout(
 
 def _write_far(
     file: FarPartial,
-    fill: Callable[[], Written],
+    fill: Callable[[], WrittenOutput],
     *,
     fail_on_not_finite: bool,
     before_commit: Callable[[], None],
-) -> Written:
-    """Fill an output of a bucket and complete it; what it holds when the bucket fails may be gone on with."""
+) -> WrittenOutput:
+    """Fill an output in a bucket and complete it. If the bucket fails, the written objects can be
+    resumed."""
     try:
         written = fill()
         if fail_on_not_finite and written.not_finite:
@@ -244,11 +245,11 @@ def _write_far(
     return written
 
 
-def require_output(output: Place, *, folder: bool, overwrite: bool) -> None:
-    """Find out before any work whether an output can take this name.
+def require_output(output: Source, *, folder: bool, overwrite: bool) -> None:
+    """Check before any work whether an output can take this name.
 
-    A folder is replaced only if it is an output of such a kind itself: one word too few must not cost a user
-    all that is in a folder.
+    A folder is replaced only if it is such an output itself: a mistyped name must not delete a
+    user's folder.
 
     Args:
         output: the name.
@@ -258,8 +259,8 @@ def require_output(output: Place, *, folder: bool, overwrite: bool) -> None:
     Raises:
         OutputError: its folder is missing, or it exists and may not be overwritten.
     """
-    if isinstance(output, FarPlace):
-        assert isinstance(output, StorePlace)
+    if isinstance(output, RemoteSource):
+        assert isinstance(output, StoreSource)
         require_far_output(output, folder=folder, overwrite=overwrite)
     elif not os.path.isdir(output):
         require_writable(output, overwrite=overwrite)
@@ -280,23 +281,23 @@ def _fill(
     *,
     digests: bool,
     ahead_bytes: int,
-) -> Written:
+) -> WrittenOutput:
     done = file.verified(layout.placed)
-    mine = file.mine(layout.placed)
-    kept = {place.leaf.path: done[place.leaf.path] for place in mine if place.leaf.path in done}
-    slabs_of = stream(file, mine, kept, progress, ahead_bytes=ahead_bytes)
-    not_finite, found = file.told(
+    share = file.leaves_of_process(layout.placed)
+    kept = {place.leaf.path: done[place.leaf.path] for place in share if place.leaf.path in done}
+    slabs_of = stream(file, share, kept, progress, ahead_bytes=ahead_bytes)
+    not_finite, digests_by_leaf = file.combined(
         {path: sum(slab.not_finite for slab in slabs) for path, slabs in slabs_of.items()},
-        digest_leaves(file, mine) if digests else {},
+        digest_leaves(file, share) if digests else {},
     )
     file.write_frames(layout.frames)
     file.sync()
     counted: Counter[str] = Counter()
-    wholes: dict[str, Leaf] = {}
+    wholes: dict[str, PytreeLeaf] = {}
     for place in layout.placed:
-        whole = layout.wholes.get(place.leaf.path, place.leaf)
-        wholes[whole.path] = whole
-        counted[whole.path] += not_finite[place.leaf.path]
+        leaf = layout.wholes.get(place.leaf.path, place.leaf)
+        wholes[leaf.path] = leaf
+        counted[leaf.path] += not_finite[place.leaf.path]
     leaves = tuple(
         WrittenLeaf(
             path,
@@ -304,11 +305,11 @@ def _fill(
             leaf.info.dtype,
             leaf.info.nbytes,
             counted[path],
-            found.get(path, ""),
+            digests_by_leaf.get(path, ""),
         )
         for path, leaf in wholes.items()
     )
-    return Written(
+    return WrittenOutput(
         file.output,
         leaves,
         nbytes=sum(leaf.nbytes for leaf in leaves),

@@ -1,5 +1,5 @@
-"""Places of hubs, buckets and servers: what a name means, what is there, and byte ranges of it."""
+"""Sources on hubs, in buckets and on servers: names, listings and byte ranges."""
 
-from converters.remote.names import place_of
+from converters.remote.names import source_of
 
-__all__ = ["place_of"]
+__all__ = ["source_of"]

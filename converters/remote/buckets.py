@@ -1,4 +1,4 @@
-"""Buckets, and whatever else fsspec knows: gs://, s3://, az://, sftp://, …"""
+"""Buckets and other sources known to fsspec: gs://, s3://, az://, sftp://, …"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, NoReturn, TypeVar
 from converters.errors import CheckpointNotFoundError, MissingDependencyError, RemoteError
 from converters.installing import how_to_install, is_installed
 from converters.remote.ranges import require_length
-from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
-from converters.remote.store import Entry, Store, StorePlace
+from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, with_retries
+from converters.remote.store import FileStore, StoredFile, StoreSource
 
 _Result = TypeVar("_Result")
 
-# protocol → the package that speaks it, and the extra that brings it
+# protocol → the package that supports it, and the extra that installs it
 EXTRAS = {
     "gs": ("gcsfs", "gcs"),
     "gcs": ("gcsfs", "gcs"),
@@ -27,22 +27,22 @@ EXTRAS = {
     "abfs": ("adlfs", "azure"),
     "abfss": ("adlfs", "azure"),
 }
-_SINGLE_QUESTIONS = 2  # then the whole folder is listed
-# Of aiohttp (gcsfs, adlfs) and botocore (s3fs): after as many tries of their own, half a minute.
+_SINGLE_QUESTIONS = 2  # afterwards the whole folder is listed
+# Number of own retries by aiohttp (gcsfs, adlfs) and botocore (s3fs), half a minute in total.
 _NO_CONNECTION = frozenset(
     {"ClientConnectorError", "ClientConnectorDNSError", "EndpointConnectionError"}
 )
 _TRIES_OF_CLIENTS = 6
 
 
-class BucketStore(Store):
-    """The files below a URL that fsspec knows.
+class BucketStore(FileStore):
+    """Files below a URL known to fsspec.
 
     Args:
-        protocol: "gs".
-        root: the folder, without protocol: "bucket/run".
-        shown: what to call it in messages: the URL without secrets.
-        url: the URL of the folder as the user gave it.
+        protocol: the protocol, such as "gs".
+        root: the folder without the protocol, such as "bucket/run".
+        shown: the name in messages: the URL without secrets.
+        url: the URL of the folder as given by the user.
     """
 
     def __init__(self, protocol: str, root: str, shown: str, url: str) -> None:
@@ -51,13 +51,16 @@ class BucketStore(Store):
         self.root = root
         self.url = url
         self.shown = shown
-        self._entries: dict[str, Entry | None] = {}
+        self._entries: dict[str, StoredFile | None] = {}
         self._listed: dict[str, list[str]] = {}
 
-    def entry(self, key: str) -> Entry | None:
-        """The file of this key; one or two are asked for, for more their folder is listed."""
+    def entry(self, key: str) -> StoredFile | None:
+        """Return the file of this key. The first few are requested singly; after that their folder is
+        listed."""
         folder = posixpath.dirname(key)
-        with self._lock:  # else the shards of an index, asked for together, are as many questions
+        with (
+            self._lock
+        ):  # otherwise the shards of an index, requested together, would be as many requests
             if key not in self._entries and folder not in self._listed:
                 asked = [other for other in self._entries if posixpath.dirname(other) == folder]
                 if len(asked) < _SINGLE_QUESTIONS:
@@ -67,88 +70,95 @@ class BucketStore(Store):
             return self._entries.get(key)
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder."""
+        """Return the names of the files in a folder."""
         if folder not in self._listed:
-            found = self._call(folder, lambda fs, path: listing(fs, path))
-            self._listed[folder] = sorted(found)
-            for name, entry in found.items():
+            entries = self._call(folder, lambda fs, path: listing(fs, path))
+            self._listed[folder] = sorted(entries)
+            for name, entry in entries.items():
                 self._entries.setdefault(posixpath.join(folder, name), entry)
         return self._listed[folder]
 
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
-        """Read the bytes; where the store has generations, of this one."""
-        place = StorePlace(self, key)
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
+        """Read the bytes; if the store has generations, of this generation."""
+        source = StoreSource(self, key)
         more = {"generation": entry.version} if self.protocol in ("gs", "gcs") else {}
         try:
-            data: bytes = called(
-                place,
-                lambda: filesystem(self.protocol, self.url, place).cat_file(
+            data: bytes = call_client(
+                source,
+                lambda: filesystem(self.protocol, self.url, source).cat_file(
                     posixpath.join(self.root, key), start=start, end=start + len(into), **more
                 ),
             )
         except FileNotFoundError:
-            raise RemoteError(f"{place} was replaced while it was read", "start again") from None
+            raise RemoteError(f"{source} was replaced while it was read", "start again") from None
         require_length(len(data), into)
         into[:] = data
 
-    def require_there(self, place: StorePlace) -> None:
-        """Something is at or below a place; else say whether there is a bucket at all."""
-        path = posixpath.join(self.root, place.key)
-        if self._call(place.key, lambda fs, path: lists(fs, path)):
+    def require_there(self, source: StoreSource) -> None:
+        """Check that something exists at or below a source; the error distinguishes a missing bucket."""
+        path = posixpath.join(self.root, source.key)
+        if self._call(source.key, lambda fs, path: can_list(fs, path)):
             return
         bucket = path.partition("/")[0]
-        # An empty bucket, too, has a list: asked for only here, as its first level may be long.
-        if self.protocol in EXTRAS and not self._call(place.key, lambda fs, _: lists(fs, bucket)):
-            raise CheckpointNotFoundError(f"the bucket of {place} does not exist", "check its name")
-        raise CheckpointNotFoundError(f"{place} does not exist", "check the name")
+        # An empty bucket can be listed too. Only requested here, because its first level may be
+        # long.
+        if self.protocol in EXTRAS and not self._call(
+            source.key, lambda fs, _: can_list(fs, bucket)
+        ):
+            raise CheckpointNotFoundError(
+                f"the bucket of {source} does not exist", "check its name"
+            )
+        raise CheckpointNotFoundError(f"{source} does not exist", "check the name")
 
     def changed(self) -> list[str]:
-        """The keys of files that were read and have another size or version by now."""
+        """Return the keys of files that were read and have another size or version now."""
         folders = {posixpath.dirname(key) for key in self._used}
-        now: dict[str, Entry] = {}
+        now: dict[str, StoredFile] = {}
         for folder in folders:
             keys = [key for key in self._used if posixpath.dirname(key) == folder]
             if len(keys) <= _SINGLE_QUESTIONS:
                 asked = {key: self._asked(key) for key in keys}
                 now |= {key: entry for key, entry in asked.items() if entry is not None}
             else:
-                found = self._call(folder, lambda fs, path: listing(fs, path))
-                now |= {posixpath.join(folder, name): entry for name, entry in found.items()}
+                entries = self._call(folder, lambda fs, path: listing(fs, path))
+                now |= {posixpath.join(folder, name): entry for name, entry in entries.items()}
         return [key for key, entry in self._used.items() if now.get(key) != entry]
 
-    def _asked(self, key: str) -> Entry | None:
-        return self._call(key, lambda fs, path: asked_entry(fs, path))
+    def _asked(self, key: str) -> StoredFile | None:
+        return self._call(key, lambda fs, path: request_entry(fs, path))
 
     def _call(self, key: str, action: Callable[[Any, str], _Result]) -> _Result:
-        place = StorePlace(self, key)
+        source = StoreSource(self, key)
         path = posixpath.join(self.root, key) if key else self.root
 
         def once() -> _Result:
-            return called(place, lambda: action(filesystem(self.protocol, self.url, place), path))
+            return call_client(
+                source, lambda: action(filesystem(self.protocol, self.url, source), path)
+            )
 
-        return persistent(once, place)
+        return with_retries(once, source)
 
 
-def bucket_place(url: str) -> StorePlace:
-    """The place of a URL that fsspec knows: a file, or a folder.
+def bucket_source(url: str) -> StoreSource:
+    """Return the source of a URL known to fsspec: a file or a folder.
 
     Raises:
-        MissingDependencyError: what speaks its protocol is not installed.
-        RemoteError: fsspec does not know it, or the other side refuses.
+        MissingDependencyError: the package for the protocol is not installed.
+        RemoteError: fsspec does not know the protocol, or the other side refuses.
     """
     protocol, _, rest = url.partition("://")
     shown = f"{protocol}://{rest.partition('?')[0].rpartition('@')[2].rstrip('/')}"
-    fs = persistent(lambda: filesystem(protocol, url, shown), shown)  # ftp:// connects at once
+    fs = with_retries(lambda: filesystem(protocol, url, shown), shown)  # ftp:// connects at once
     path = fs._strip_protocol(url.rstrip("/"))
     folder, _, name = path.rpartition("/")
     within = BucketStore(protocol, folder, shown.rpartition("/")[0], url)
     if folder and name and not url.endswith("/") and within.entry(name) is not None:
-        return StorePlace(within, name)
-    return StorePlace(BucketStore(protocol, path, shown, url))
+        return StoreSource(within, name)
+    return StoreSource(BucketStore(protocol, path, shown, url))
 
 
-def filesystem(protocol: str, url: str, place: object) -> Any:
-    """What fsspec has for a protocol; one for all threads.
+def filesystem(protocol: str, url: str, source: object) -> Any:
+    """Return fsspec's file system for a protocol; all threads share it.
 
     Raises:
         MissingDependencyError: the package is not installed.
@@ -158,44 +168,44 @@ def filesystem(protocol: str, url: str, place: object) -> Any:
     for needed in ("fsspec", package):
         if not is_installed(needed):
             raise MissingDependencyError(
-                f"{place} needs {needed}, which is not installed", how_to_install(extra)
+                f"{source} needs {needed}, which is not installed", how_to_install(extra)
             )
-    # Asking what kind of bucket it is goes by gRPC, which an emulator does not answer for a minute.
+    # Detecting the kind of bucket uses gRPC, which an emulator does not answer for a minute.
     if "STORAGE_EMULATOR_HOST" in os.environ:
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import fsspec
 
-    # It logs what it raises too, with URLs; we say it in one line.
+    # fsspec also logs what it raises, including URLs; this package reports it in one line.
     logging.getLogger(package).addHandler(logging.NullHandler())
     logging.getLogger(package).propagate = False
     try:
         cls = fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{place} needs {getattr(error, 'name', None) or 'another package'}, which is not installed",
+            f"{source} needs {getattr(error, 'name', None) or 'another package'}, which is not installed",
             f"install what fsspec needs for {protocol}://",
         ) from None
     except ValueError:
-        raise RemoteError(f"{place}: unknown protocol {protocol}://", "check the URL") from None
+        raise RemoteError(f"{source}: unknown protocol {protocol}://", "check the URL") from None
     options = cls._get_kwargs_from_urls(url)
-    return called(place, lambda: cls(use_listings_cache=False, **options))
+    return call_client(source, lambda: cls(use_listings_cache=False, **options))
 
 
-def listing(fs: Any, path: str) -> dict[str, Entry]:
-    """The files in a folder; none of what is not there."""
+def listing(fs: Any, path: str) -> dict[str, StoredFile]:
+    """Return the files in a folder; empty if the folder is missing."""
     try:
-        found = fs.ls(path, detail=True)
+        infos = fs.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     return {
         posixpath.basename(item["name"]): _entry(item)
-        for item in found
+        for item in infos
         if item["type"] == "file" and item["name"].strip("/") != path.strip("/")
     }
 
 
-def lists(fs: Any, path: str) -> bool:
-    """Whether a folder or bucket is there to be listed, be it empty."""
+def can_list(fs: Any, path: str) -> bool:
+    """Whether a folder or bucket can be listed, even if empty."""
     try:
         fs.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -203,8 +213,8 @@ def lists(fs: Any, path: str) -> bool:
     return True
 
 
-def asked_entry(fs: Any, path: str) -> Entry | None:
-    """A file; None where there is none of this name."""
+def request_entry(fs: Any, path: str) -> StoredFile | None:
+    """Return a file, or None."""
     try:
         info = fs.info(path)
     except FileNotFoundError:
@@ -212,29 +222,29 @@ def asked_entry(fs: Any, path: str) -> Entry | None:
     return _entry(info) if info["type"] == "file" else None
 
 
-def _entry(info: Any) -> Entry:
+def _entry(info: Any) -> StoredFile:
     names = ("generation", "ETag", "etag", "VersionId", "mtime", "LastModified", "created")
     version = next((info[name] for name in names if info.get(name) is not None), "")
-    return Entry(int(info["size"] or 0), str(version))
+    return StoredFile(int(info["size"] or 0), str(version))
 
 
-def called(place: object, action: Callable[[], _Result]) -> _Result:
-    """What the action gives; what its client raises, in our words, which hold no secrets.
+def call_client(source: object, action: Callable[[], _Result]) -> _Result:
+    """Return the result of the action; its client's errors become errors without secrets.
 
     Raises:
-        FileNotFoundError: as the client says.
-        TemporaryError: it may pass.
-        RemoteError: it does not.
+        FileNotFoundError: the file does not exist.
+        TemporaryError: the error may be temporary.
+        RemoteError: the error is permanent.
     """
     try:
         return action()
     except (FileNotFoundError, NotADirectoryError, FileExistsError, TemporaryError, RemoteError):
         raise
     except Exception as error:
-        _raise_for(place, error)
+        _raise_for(source, error)
 
 
-def _raise_for(place: object, error: Exception) -> NoReturn:
+def _raise_for(source: object, error: Exception) -> NoReturn:
     status = _status(error)
     kind = type(error).__name__
     credentials = (
@@ -243,15 +253,15 @@ def _raise_for(place: object, error: Exception) -> NoReturn:
     )
     lacks_account = isinstance(error, ValueError) and "with credentials" in str(error)  # adlfs
     if "Credentials" in kind or kind == "RefreshError" or lacks_account:
-        raise RemoteError(f"{place}: no credentials ({kind})", credentials) from None
+        raise RemoteError(f"{source}: no credentials ({kind})", credentials) from None
     if isinstance(error, PermissionError) or status in (401, 403) or _is_forbidden(error):
-        raise RemoteError(f"{place}: no permission", credentials) from None
+        raise RemoteError(f"{source}: no permission", credentials) from None
     if status in TEMPORARY_STATUS:
         raise TemporaryError(f"status {status}") from None
-    if status == 404:  # what adlfs writes to a container that is not there
-        raise FileNotFoundError(str(place)) from None
+    if status == 404:  # adlfs raises this for a missing container
+        raise FileNotFoundError(str(source)) from None
     if status is not None:
-        raise RemoteError(f"{place} is refused (status {status})", "check the URL") from None
+        raise RemoteError(f"{source} is refused (status {status})", "check the URL") from None
     if isinstance(error, JSONDecodeError):
         raise TemporaryError("an answer that is cut off") from None
     if kind in _NO_CONNECTION:
@@ -259,7 +269,7 @@ def _raise_for(place: object, error: Exception) -> NoReturn:
     if isinstance(error, OSError | TimeoutError) or "client_exceptions" in type(error).__module__:
         raise TemporaryError(kind) from None
     if isinstance(error, ValueError | TypeError | KeyError):
-        raise RemoteError(f"{place} is refused ({kind})", "check the URL") from None
+        raise RemoteError(f"{source} is refused ({kind})", "check the URL") from None
     raise TemporaryError(kind) from None
 
 
@@ -272,5 +282,5 @@ def _status(error: Exception) -> int | None:
 
 
 def _is_forbidden(error: Exception) -> bool:
-    """gcsfs says so in the text of an OSError."""
+    """gcsfs reports this in the text of an OSError."""
     return isinstance(error, OSError) and str(error).startswith("Forbidden")

@@ -1,4 +1,4 @@
-"""A file that is read by byte ranges over a network: each range once, several at a time, when it is due."""
+"""Remote file read by byte ranges: each range once, several at a time, on demand."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import ByteFile, FarPlace, Window
 from converters.checkpoint.reader import COPY_AGAIN
+from converters.checkpoint.source import ByteFile, RemoteSource, Window
 from converters.errors import CheckpointDamagedError
 from converters.remote.window import FarWindow
 
 CONNECTIONS = 32
-PART_BYTES = 4 << 20  # of one request; times the connections it is what is in flight
-HEAD_BYTES = 64 << 10  # the header of most files
-_AROUND = 4 << 10  # a few bytes cost as much as these
+PART_BYTES = (
+    4 << 20
+)  # bytes per request; times the number of connections this is the data in flight
+HEAD_BYTES = 64 << 10  # covers the header of most files
+_AROUND = 4 << 10  # reading a few bytes costs as much as this
 _MOST_KEPT = 1 << 20
 _ALIGNMENT = 64
 _BEGINNINGS = (1 << 20, 1 << 24, 1 << 28)
@@ -29,18 +31,18 @@ Bytes = np.ndarray[Any, Any]  # uint8
 
 @cache
 def connections() -> ThreadPoolExecutor:
-    """The threads that wait for the other side; a request never waits for another one."""
+    """Return the threads that wait for the other side; a request never waits for another request."""
     return ThreadPoolExecutor(CONNECTIONS, "fetch")
 
 
 class _Ahead:
-    """A range that was asked for, and how often it will be taken."""
+    """Range that was requested, and how often it will be used."""
 
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end
         self.wanted = 1
         self.parts: list[Future[None]] = []
-        # As far from a multiple of 64 as in the file: what is aligned there is aligned here.
+        # Same offset modulo 64 as in the file, so that aligned data stays aligned.
         held = np.empty(end - start + _ALIGNMENT, np.uint8)
         first = (start - held.ctypes.data) % _ALIGNMENT
         self.data: Bytes = held[first : first + end - start]
@@ -54,20 +56,20 @@ class _Ahead:
 
 
 class FarFile(ByteFile):
-    """A file on the other side of a network; nothing of it is on a disk here.
+    """Remote file; no part of it is on a local disk.
 
-    Small reads (headers) are kept, and what a tensor shares with them is not read again.
+    Small reads (headers) are kept. Parts of a tensor that overlap them are not read again.
 
     Args:
-        path: where it is.
+        path: its source.
         size: its length in bytes.
-        fetch: reads the bytes from a start into some memory, in one request; it tries again by itself.
-        kept: (start, bytes) that are known already.
+        fetch: reads the bytes from a start into memory, in one request with retries.
+        kept: (start, bytes) that are already known.
     """
 
     def __init__(
         self,
-        path: FarPlace,
+        path: RemoteSource,
         size: int,
         fetch: Callable[[int, memoryview], None],
         kept: list[tuple[int, bytes]] | None = None,
@@ -80,7 +82,7 @@ class FarFile(ByteFile):
         self._lock = threading.Lock()
 
     def copy(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`; a little more is read with them, and kept."""
+        """Return the bytes from `start` to `end`; a little more is read with them, and kept."""
         self._require_inside(start, end)
         if start == end:
             return b""
@@ -105,7 +107,7 @@ class FarFile(ByteFile):
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
     ) -> Bytes:
-        """A read-only array of bytes that were prepared, or are read now."""
+        """Return a read-only array of bytes that were prepared, or are read now."""
         end = start + extent(shape, dtype.itemsize, strides)
         self._require_inside(start, end)
         if start == end:
@@ -113,9 +115,9 @@ class FarFile(ByteFile):
         data = self._taken(start, end)
         if start % dtype.alignment:
             data = data.copy()
-        found: Bytes = np.ndarray(shape, dtype, data.data, 0, strides)
-        found.flags.writeable = False
-        return found
+        array: Bytes = np.ndarray(shape, dtype, data.data, 0, strides)
+        array.flags.writeable = False
+        return array
 
     def window(
         self,
@@ -124,7 +126,7 @@ class FarFile(ByteFile):
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
     ) -> Window | None:
-        """What `array` would give, to be read in parts."""
+        """Return the result of `array` for reading in parts."""
         end = start + extent(shape, dtype.itemsize, strides)
         self._require_inside(start, end)
         if start == end or start % dtype.alignment:
@@ -132,7 +134,7 @@ class FarFile(ByteFile):
         return FarWindow(self.read_into, start, dtype, shape, strides)
 
     def read_into(self, start: int, into: Bytes) -> list[Future[None]]:
-        """Begin to read bytes into this memory; they are there when all that is given back is done."""
+        """Begin to read bytes into this memory. They are complete when all returned futures are done."""
         with self._lock:
             return self._filling(start, into)
 
@@ -148,7 +150,7 @@ class FarFile(ByteFile):
                 self._ahead.append(self._begun(start, end))
 
     def beginnings(self) -> Iterator[bytes]:
-        """Its first megabyte, and more of it as long as that is asked for."""
+        """Yield the first megabyte, then more of the file on each request."""
         for size in _BEGINNINGS:
             yield self.copy(0, min(size, self.size))
             if size >= self.size:
@@ -182,7 +184,7 @@ class FarFile(ByteFile):
         return ahead.data
 
     def _begun(self, start: int, end: int) -> _Ahead:
-        """The range, with what is kept in place and the rest under way."""
+        """Return the range, with kept bytes in place and the rest being read."""
         ahead = _Ahead(start, end)
         ahead.parts = self._filling(start, ahead.data)
         return ahead

@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub: what its cache has comes from there, the rest by byte ranges."""
+"""Repositories of the Hugging Face hub: files from its cache, otherwise byte ranges."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from converters.checkpoint.mapped_file import MappedFile
-from converters.checkpoint.place import ByteFile, Place
+from converters.checkpoint.source import ByteFile, Source
 from converters.errors import (
     CheckpointNotFoundError,
     RemoteError,
     UnreachableError,
 )
 from converters.installing import missing_error
-from converters.remote.ranges import asked, starts_at, total_of
-from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
-from converters.remote.store import Entry, Store, StorePlace
+from converters.remote.ranges import request_range, starts_at, total_of
+from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, with_retries
+from converters.remote.store import FileStore, StoredFile, StoreSource
 
 _SECONDS = 30.0
 _NO_FILE = "EntryNotFound"
-_BAD_TOKEN = (
-    "Invalid credentials in Authorization header"  # as the hub says it, of public repositories too
-)
+_BAD_TOKEN = "Invalid credentials in Authorization header"  # the hub reports this for public repositories too
 
 
-class HubStore(Store):
-    """The files of a repository at one commit; what stands there never changes.
+class HubStore(FileStore):
+    """Files of a repository at one commit, which never change.
 
     Args:
         repository: `org/name`.
-        commit: of it.
-        sizes: file → its length in bytes; None: the listing has no sizes, as those of some mirrors.
+        commit: the commit.
+        sizes: file → its length in bytes; None if the listing has no sizes, as on some mirrors.
     """
 
     def __init__(self, repository: str, commit: str, sizes: dict[str, int | None]) -> None:
@@ -43,85 +41,85 @@ class HubStore(Store):
         self._sizes = sizes
         self.shown = f"hf://{repository}@{commit}"
 
-    def entry(self, key: str) -> Entry | None:
-        """The file of this name; its size is asked for where the listing has none."""
+    def entry(self, key: str) -> StoredFile | None:
+        """Return the file of this name; its size is requested if the listing has none."""
         if key not in self._sizes:
             return None
         size = self._sizes[key]
         if size is None:
-            place = StorePlace(self, key)
-            size = self._sizes[key] = persistent(lambda: self._size(place), place)
-        return Entry(size, self._commit)
+            source = StoreSource(self, key)
+            size = self._sizes[key] = with_retries(lambda: self._size(source), source)
+        return StoredFile(size, self._commit)
 
-    def _size(self, place: StorePlace) -> int:
-        """Length of a file, by a HEAD request, else by a range of one byte."""
+    def _size(self, source: StoreSource) -> int:
+        """Return the length of a file, by a HEAD request or a range of one byte."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        url = hf_hub_url(self._repository, place.key, revision=self._commit)
+        url = hf_hub_url(self._repository, source.key, revision=self._commit)
         try:
             size: int | None = get_hf_file_metadata(url, timeout=_SECONDS).size
         except Exception as error:
             _raise_said(error, self._repository, self._commit)
         if size is None:
-            size = total_of(asked(place, url, build_hf_headers(), 0, 1))
+            size = total_of(request_range(source, url, build_hf_headers(), 0, 1))
         if size is None:
             raise RemoteError(
-                f"{place}: the hub does not report its size",
+                f"{source}: the hub does not report its size",
                 "download it with `hf download`, and name the folder",
             )
         return size
 
     def names(self, folder: str) -> list[str]:
-        """The files in a folder of the repository."""
+        """Return the files in a folder of the repository."""
         return sorted(
             posixpath.basename(name) for name in self._sizes if posixpath.dirname(name) == folder
         )
 
-    def opened(self, place: StorePlace) -> ByteFile:
-        """The file in the cache of the hub, if it is there; else its ranges."""
+    def opened(self, source: StoreSource) -> ByteFile:
+        """Return the file from the hub's cache if present, otherwise its ranges."""
         from huggingface_hub import try_to_load_from_cache
 
-        cached = try_to_load_from_cache(self._repository, place.key, revision=self._commit)
-        if isinstance(cached, str) and place.key in self._sizes:
+        cached = try_to_load_from_cache(self._repository, source.key, revision=self._commit)
+        if isinstance(cached, str) and source.key in self._sizes:
             return MappedFile(Path(cached))
-        return super().opened(place)
+        return super().opened(source)
 
-    def cached(self, place: StorePlace) -> Path:
-        """The file in the cache of the hub, brought there if it is not yet.
+    def cached(self, source: StoreSource) -> Path:
+        """Return the file in the hub's cache, downloading it if necessary.
 
         Raises:
-            RemoteError: it cannot be had.
+            RemoteError: the file is unavailable.
         """
         from huggingface_hub import hf_hub_download
 
         def brought() -> str:
             try:
-                return str(hf_hub_download(self._repository, place.key, revision=self._commit))
+                return str(hf_hub_download(self._repository, source.key, revision=self._commit))
             except Exception as error:
                 _raise_said(error, self._repository, self._commit)
 
-        return Path(persistent(brought, place))
+        return Path(with_retries(brought, source))
 
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
         """Read the bytes of the file at this commit."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        place = StorePlace(self, key)
+        source = StoreSource(self, key)
         url = hf_hub_url(self._repository, key, revision=self._commit)
-        answer = asked(place, url, build_hf_headers(), start, start + len(into), into)
+        answer = request_range(source, url, build_hf_headers(), start, start + len(into), into)
         if answer.status_code >= 400:
             _raise_for(answer, f"{self._repository}", self._commit)
         if answer.status_code != 206 or not starts_at(answer, start):
             raise RemoteError(
-                f"{place}: the hub does not serve byte ranges (status {answer.status_code})",
+                f"{source}: the hub does not serve byte ranges (status {answer.status_code})",
                 "download it with `hf download`, and name the folder",
             )
 
 
 def hub_host() -> str:
-    """Host and port of the hub that is asked, by HF_ENDPOINT; "" without its client."""
+    """Return host and port of the hub according to HF_ENDPOINT; "" without its client."""
     try:
         from huggingface_hub import constants
     except ImportError:
@@ -129,17 +127,17 @@ def hub_host() -> str:
     return urlsplit(constants.ENDPOINT).netloc
 
 
-def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Place, str]:
-    """The place of a repository or of a file in it, its revision pinned to a commit; and what to say of it.
+def hub_source(repository: str, revision: str | None, file: str = "") -> tuple[Source, str]:
+    """Return the source of a repository or of a file in it, pinned to a commit; and a description of it.
 
     Args:
         repository: `org/name`.
         revision: a branch, a tag or a commit; None: the main branch.
-        file: its path in the repository; "" is the whole.
+        file: its path in the repository; "" for the whole repository.
 
     Raises:
-        RemoteError: no such repository or revision, private, gated, or the hub cannot be reached.
-        CheckpointNotFoundError: no such file; or the hub must not be asked, and the cache has it not.
+        RemoteError: the repository or revision is missing, private or gated, or the hub is unreachable.
+        CheckpointNotFoundError: the file is missing, or the hub is offline and the cache lacks it.
         MissingDependencyError: huggingface_hub is not installed.
     """
     try:
@@ -152,33 +150,34 @@ def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Pl
     if constants.HF_HUB_OFFLINE:
         return _cached(repository, wanted, file)
     try:
-        info = persistent(lambda: _info(repository, wanted), f"the hub ({repository})")
+        info = with_retries(lambda: _info(repository, wanted), f"the hub ({repository})")
     except UnreachableError as error:
         try:
-            place, said = _cached(repository, wanted, file)
+            source, description = _cached(repository, wanted, file)
         except CheckpointNotFoundError:
             raise error from None
-        return place, f"{said}; the hub cannot be reached"
+        return source, f"{description}; the hub cannot be reached"
     sizes = {item.rfilename: item.size for item in info.siblings or []}
     store = HubStore(repository, str(info.sha), sizes)
-    place = StorePlace(store, file)
-    if not place.exists():
+    source = StoreSource(store, file)
+    if not source.exists():
         raise CheckpointNotFoundError(
             f"{repository} has no file {file} at {wanted} ({str(info.sha)[:12]})", "check the name"
         )
     name = f"{repository}/{file}" if file else repository
-    return place, f"{name} of the Hugging Face hub, {wanted} is the commit {info.sha}"
+    return source, f"{name} of the Hugging Face hub, {wanted} is the commit {info.sha}"
 
 
-def _cached(repository: str, wanted: str, file: str) -> tuple[Place, str]:
-    """The newest that the cache has of this revision, a folder of this machine."""
+def _cached(repository: str, wanted: str, file: str) -> tuple[Source, str]:
+    """Return the newest cached commit of this revision, as a local folder."""
     from huggingface_hub import constants, scan_cache_dir, snapshot_download
 
     folder: Path | None
     try:
         folder = Path(snapshot_download(repository, revision=wanted, local_files_only=True))
     except Exception as error:
-        # It tells a part that was downloaded from nothing at all by its errors, we need not.
+        # Its client has different errors for a partial download and for none; here both are the
+        # same.
         folder = _part_of_snapshot(scan_cache_dir, constants.HF_HUB_CACHE, repository, wanted)
         if folder is None:
             raise CheckpointNotFoundError(
@@ -186,19 +185,19 @@ def _cached(repository: str, wanted: str, file: str) -> tuple[Place, str]:
                 f"({type(error).__name__})",
                 "unset HF_HUB_OFFLINE, or name a local folder",
             ) from None
-    place = folder / file if file else folder
-    if not place.exists():
+    source = folder / file if file else folder
+    if not source.exists():
         raise CheckpointNotFoundError(
             f"{repository}/{file} at {wanted} is not in the cache of the Hugging Face hub",
             "unset HF_HUB_OFFLINE, or name a local file",
         )
-    return place, f"{repository} from the cache of the Hugging Face hub, commit {folder.name}"
+    return source, f"{repository} from the cache of the Hugging Face hub, commit {folder.name}"
 
 
 def _part_of_snapshot(
     scan: Callable[[], Any], cache: str, repository: str, wanted: str
 ) -> Path | None:
-    """The folder of a snapshot of which not all files are there."""
+    """Return the folder of an incomplete snapshot."""
     if not Path(cache).is_dir():
         return None
     for repo in scan().repos:
@@ -227,11 +226,11 @@ def _info(repository: str, revision: str) -> Any:
 
 
 def _raise_said(error: Exception, repository: str, revision: str) -> NoReturn:
-    """What its client raises, as one of ours."""
+    """Raise an error of the hub's client as an error of this package."""
     answer = getattr(error, "response", None)
     if answer is not None and answer.status_code not in TEMPORARY_STATUS:
         _raise_for(answer, repository, revision)
-    # A ValueError: what came is no JSON, cut off perhaps.
+    # A ValueError: the answer is not JSON, possibly truncated.
     passing = isinstance(error, OSError | ValueError) or "http" in type(error).__module__
     if answer is not None or passing:
         status = f"status {answer.status_code}" if answer is not None else ""
@@ -240,7 +239,7 @@ def _raise_said(error: Exception, repository: str, revision: str) -> NoReturn:
 
 
 def _raise_for(answer: Any, repository: str, revision: str) -> NoReturn:
-    """The refusal of the hub in one line; its own text may hold what must not be shown."""
+    """Raise a refusal of the hub in one line; its own text may contain secrets."""
     code = answer.headers.get("X-Error-Code", "")
     status = answer.status_code
     if code == "GatedRepo":

@@ -1,4 +1,4 @@
-"""What a user means by a name: a path of this machine, a repository of the hub, or a URL.
+"""Resolution of names: a local path, a repository of the hub, or a URL.
 
 ./net.pt                          a path; one that exists is never anything else
 org/name                          the repository of the hub at its main branch
@@ -19,25 +19,25 @@ from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
+from converters.checkpoint.source import RemoteSource, Source, file_names, is_folder
 from converters.errors import CheckpointNotFoundError, RemoteError
-from converters.remote.buckets import bucket_place
-from converters.remote.hub import hub_host, hub_place
-from converters.remote.region import elsewhere
-from converters.remote.server import server_place
+from converters.remote.buckets import bucket_source
+from converters.remote.hub import hub_host, hub_source
+from converters.remote.region import region_warning
+from converters.remote.server import server_source
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPOSITORY = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^@\s]+))?")
 _IN_HUB = re.compile(
     rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^@/\s]+))?(?:/(?P<file>.+))?"
 )
-# What a browser shows of a repository.
+# Pages of a repository in a browser.
 _PAGE = re.compile(
     rf"/(?P<repository>{_PART}/{_PART})(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/]+)(?:/(?P<file>.+))?)?/?"
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
-# Nobody calls a repository so; who does writes hf://.
+# No repository has such a name; a user who has one writes hf://.
 _FILE_NAME = re.compile(
     r"\.(safetensors|msgpack|orbax|pt2?|pth|bin|ckpt|npz|json|pkl|pickle|tar|zip|py|yaml)$",
     re.IGNORECASE,
@@ -47,27 +47,27 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Meant:
-    """What a name stands for.
+class ResolvedName:
+    """Resolved name.
 
     Attributes:
-        place: a path, or a place that is far away.
-        said: how it was understood, for the user; "" for a path.
+        source: a path, or a remote source.
+        description: the interpretation of the name, for the user; "" for a path.
     """
 
-    place: Place
-    said: str = ""
+    source: Source
+    description: str = ""
 
 
 def is_url(name: object) -> bool:
-    """Whether this is a URL, of any protocol."""
+    """Whether the name is a URL, of any protocol."""
     return isinstance(name, str) and _URL.match(name) is not None
 
 
 def without_secrets(name: str) -> str:
-    """A name as it may be shown: of a URL neither user nor query."""
-    protocol, found, rest = name.partition("://")
-    if not found:
+    """Return a name in a form that may be printed: a URL without user and query."""
+    protocol, separator, rest = name.partition("://")
+    if not separator:
         return name
     host, slash, path = rest.partition("?")[0].partition("/")
     host = host if protocol == "hf" else host.rpartition("@")[2]
@@ -75,7 +75,7 @@ def without_secrets(name: str) -> str:
 
 
 def names_a_repository(name: object) -> bool:
-    """Whether a name that is no path here reads as `org/name` of the hub."""
+    """Whether a name that is no local path can be `org/name` of the hub."""
     return (
         isinstance(name, str)
         and _REPOSITORY.fullmatch(name) is not None
@@ -85,23 +85,23 @@ def names_a_repository(name: object) -> bool:
     )
 
 
-def meant(name: Place | Meant | str) -> Meant:
-    """What a name stands for; for one that is far away the other side is asked.
+def resolve_name(name: Source | ResolvedName | str) -> ResolvedName:
+    """Resolve a name; for a remote name the other side is asked.
 
     Raises:
         RemoteError: the other side refuses, or does not answer.
-        CheckpointNotFoundError: a repository has no such file; no path, and no name of a repository.
-        MissingDependencyError: a package is lacking that speaks the protocol.
+        CheckpointNotFoundError: the file, the path or the repository does not exist.
+        MissingDependencyError: the package for the protocol is not installed.
     """
-    if isinstance(name, Meant):
+    if isinstance(name, ResolvedName):
         return name
     if not isinstance(name, str) or os.path.lexists(name):
-        return Meant(Path(name) if isinstance(name, str) else name)
+        return ResolvedName(Path(name) if isinstance(name, str) else name)
     if is_url(name):
-        return _meant_by_url(name)
+        return _resolve_url(name)
     matched = _REPOSITORY.fullmatch(name)
     if matched is not None and names_a_repository(name):
-        return Meant(*hub_place(matched["repository"], matched["revision"]))
+        return ResolvedName(*hub_source(matched["repository"], matched["revision"]))
     if _REPOSITORY.fullmatch(f"org/{name}") and not _FILE_NAME.search(name):
         remedy = (
             f"check the path; of the Hugging Face hub's repository give the owner too, org/{name}"
@@ -110,54 +110,55 @@ def meant(name: Place | Meant | str) -> Meant:
     if matched is not None and not _FILE_NAME.search(name):
         remedy = f"check the path; the repository of the Hugging Face hub is hf://{name}"
         raise CheckpointNotFoundError(f"{name} does not exist", remedy)
-    return Meant(Path(name))
+    return ResolvedName(Path(name))
 
 
-def chosen(folder: Meant, pattern: str) -> Meant:
-    """The one file of a folder that a pattern names: `*fp16*.safetensors`, `unet/*.bin`.
+def choose_file(folder: ResolvedName, pattern: str) -> ResolvedName:
+    """Return the only file of a folder that matches a pattern: `*fp16*.safetensors`, `unet/*.bin`.
 
-    Of shards their index is the one.
+    For shards, the result is their index.
 
     Raises:
-        CheckpointNotFoundError: no file matches, or several that are no shards of one index.
+        CheckpointNotFoundError: no file matches, or several files that are not shards of one index.
     """
     path, _, wanted = pattern.rpartition("/")
-    place = folder.place
+    source = folder.source
     for name in filter(None, path.split("/")):
-        place = place / name
-    there = file_names(place) if is_folder(place) else []
-    found = [name for name in there if fnmatch(name, wanted)]
-    indexes = [name for name in found if name.endswith(".index.json")]
-    for choice in (found, indexes):
+        source = source / name
+    there = file_names(source) if is_folder(source) else []
+    matches = [name for name in there if fnmatch(name, wanted)]
+    indexes = [name for name in matches if name.endswith(".index.json")]
+    for choice in (matches, indexes):
         if len(choice) == 1:
             file = f"{path}/{choice[0]}" if path else choice[0]
-            return Meant(
-                place / choice[0], f"{folder.said}, its file {file}" if folder.said else ""
+            return ResolvedName(
+                source / choice[0],
+                f"{folder.description}, its file {file}" if folder.description else "",
             )
-    if found:
-        reason = f"several files match {pattern}: {', '.join(found[:_SHOWN])}"
+    if matches:
+        reason = f"several files match {pattern}: {', '.join(matches[:_SHOWN])}"
     else:
         reason = f"no file matches {pattern}" + (f"; it has {_named(there)}" if there else "")
-    raise CheckpointNotFoundError(f"{place}: {reason}", "name one with --file")
+    raise CheckpointNotFoundError(f"{source}: {reason}", "name one with --file")
 
 
 def _named(files: Sequence[str]) -> str:
-    """The first of those that may hold weights; of the others where none does."""
+    """Return the first files that may hold weights; without any, the first of the others."""
     likely = [name for name in files if _WEIGHTS.search(name)] or files
     more = f" and {len(likely) - _SHOWN} more" if len(likely) > _SHOWN else ""
     return ", ".join(likely[:_SHOWN]) + more
 
 
-def place_of(name: Place | str) -> Place:
-    """The place that a name stands for; raises what `meant` raises."""
-    return meant(name).place
+def source_of(name: Source | str) -> Source:
+    """Return the source of a name; raises the errors of `resolve_name`."""
+    return resolve_name(name).source
 
 
-def _meant_by_url(url: str) -> Meant:
+def _resolve_url(url: str) -> ResolvedName:
     protocol, _, rest = url.partition("://")
     protocol = protocol.lower()
     if protocol == "file":
-        return Meant(Path(unquote(urlsplit(url).path)))
+        return ResolvedName(Path(unquote(urlsplit(url).path)))
     matched = None
     if protocol == "hf":
         matched = _IN_HUB.fullmatch(rest.rstrip("/"))
@@ -170,22 +171,22 @@ def _meant_by_url(url: str) -> Meant:
         is_page = parts.hostname in _HUB_HOSTS or parts.netloc == hub_host()
         matched = _PAGE.fullmatch(parts.path) if is_page else None
         if matched is None:
-            place = server_place(url)
-            return Meant(place, f"{place} of a server")
+            source = server_source(url)
+            return ResolvedName(source, f"{source} of a server")
     if matched is not None:
         file = unquote(matched["file"] or "")
-        return Meant(*hub_place(matched["repository"], matched["revision"], file))
-    bucket = bucket_place(f"{protocol}://{rest}")
+        return ResolvedName(*hub_source(matched["repository"], matched["revision"], file))
+    bucket = bucket_source(f"{protocol}://{rest}")
     kind = "a file" if bucket.key else "a folder"
-    said = f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else ""
-    return Meant(bucket, "; ".join(filter(None, (said, elsewhere(bucket)))))
+    description = f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else ""
+    return ResolvedName(bucket, "; ".join(filter(None, (description, region_warning(bucket)))))
 
 
 def require_local(name: str, what: str) -> None:
-    """A name that is no URL.
+    """Check that a name is not a URL.
 
     Raises:
-        RemoteError: it is one.
+        RemoteError: the name is a URL.
     """
     if is_url(name):
         raise RemoteError(
@@ -193,6 +194,6 @@ def require_local(name: str, what: str) -> None:
         )
 
 
-def is_far(place: object) -> bool:
-    """Whether a place is on no disk of this machine."""
-    return isinstance(place, FarPlace)
+def is_remote(source: object) -> bool:
+    """Whether a source is remote."""
+    return isinstance(source, RemoteSource)

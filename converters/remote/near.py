@@ -1,57 +1,59 @@
-"""A copy on this machine of what is far away, for what reads files only: transformers, to run a model."""
+"""Local copies of remote sources, for code that reads files only, such as transformers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from converters.checkpoint.place import FarPlace
+from converters.checkpoint.source import RemoteSource
 from converters.errors import CheckpointNotFoundError, OutputError
 from converters.remote.hub import HubStore
-from converters.remote.names import is_url, meant, names_a_repository
-from converters.remote.store import StorePlace
+from converters.remote.names import is_url, names_a_repository, resolve_name
+from converters.remote.store import StoreSource
 
 _AT_ONCE = 64 << 20  # bytes
 _ALWAYS = (".json", ".txt", ".model")
-# The first form that a folder has is copied, the others hold the same.
+# The first form in a folder is copied; the others contain the same data.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz", ".distcp")
 
 
-def is_elsewhere(name: str) -> bool:
-    """Whether a name, which no path here has, is one of a hub or a URL."""
+def is_remote_name(name: str) -> bool:
+    """Whether a name without a local path is that of a hub or a URL."""
     return is_url(name) or names_a_repository(name)
 
 
-def near(name: str, folder: Path, *, model: bool = False) -> Path:
-    """The file or folder that a name stands for, on this machine.
+def local_copy(name: str, folder: Path, *, model: bool = False) -> Path:
+    """Return a local file or folder for a name.
 
-    What the hub has comes into the hub's own cache; what a bucket or a server has into `folder`.
+    A hub's files are downloaded to the hub's own cache, those of a bucket or a server to `folder`.
 
     Args:
-        name: as users write it (`converters.remote.names`).
-        folder: where copies go; made if it is not there.
-        model: it has to be one that can be built: a folder, not weights alone.
+        name: the name as a user writes it (`converters.remote.names`).
+        folder: the folder for copies, created if missing.
+        model: whether the name must be a model that can be built: a folder, not weights alone.
 
     Raises:
-        ConversionError: it cannot be had; the subclass says why.
+        ConversionError: the source is unavailable; the subclass gives the reason.
     """
-    place = meant(name).place
-    if not isinstance(place, StorePlace):
-        assert isinstance(place, Path)
-        return place
-    if model and place.is_file():
+    source = resolve_name(name).source
+    if not isinstance(source, StoreSource):
+        assert isinstance(source, Path)
+        return source
+    if model and source.is_file():
         raise CheckpointNotFoundError(
-            f"{place} is a file, and no model",
+            f"{source} is a file, and no model",
             "name the folder with its config.json, or a model with this file as --weights",
         )
-    wanted = [place] if place.is_file() else [place / file for file in _wanted(place.names())]
+    wanted = [source] if source.is_file() else [source / file for file in _wanted(source.names())]
     if not wanted:
-        place.require_there()
-        raise CheckpointNotFoundError(f"{place} holds no model", "name a folder with a config.json")
-    if isinstance(place.store, HubStore):
-        copies = [place.store.cached(file) for file in wanted]
+        source.require_there()
+        raise CheckpointNotFoundError(
+            f"{source} holds no model", "name a folder with a config.json"
+        )
+    if isinstance(source.store, HubStore):
+        copies = [source.store.cached(file) for file in wanted]
     else:
-        copies = [_copied(file, folder / place.name) for file in wanted]
-    return copies[0] if place.is_file() else copies[0].parent
+        copies = [_copied(file, folder / source.name) for file in wanted]
+    return copies[0] if source.is_file() else copies[0].parent
 
 
 def _wanted(names: list[str]) -> list[str]:
@@ -63,9 +65,9 @@ def _wanted(names: list[str]) -> list[str]:
     ]
 
 
-def _copied(place: FarPlace, folder: Path) -> Path:
-    file = place.open()
-    target = folder / place.name
+def _copied(source: RemoteSource, folder: Path) -> Path:
+    file = source.open()
+    target = folder / source.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         pending = target.with_name(f".{target.name}.partial")

@@ -1,4 +1,4 @@
-"""Byte ranges over HTTP, by the client of huggingface_hub, which knows of proxies and certificates."""
+"""Byte ranges over HTTP, through the client of huggingface_hub, which supports proxies and certificates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SECONDS = 60.0
 _LONGEST_PAUSE = 60.0
 
 
-def session(place: object) -> Any:
-    """The client, one for all threads.
+def session(source: object) -> Any:
+    """Return the HTTP client; all threads share it.
 
     Raises:
         MissingDependencyError: huggingface_hub is not installed.
@@ -25,33 +25,33 @@ def session(place: object) -> Any:
     try:
         from huggingface_hub.utils import get_session
     except ImportError:
-        raise missing_error("huggingface_hub", needed_by=str(place)) from None
+        raise missing_error("huggingface_hub", needed_by=str(source)) from None
     return get_session()
 
 
-def asked(
-    place: object,
+def request_range(
+    source: object,
     url: str,
     headers: Mapping[str, str],
     start: int,
     end: int,
     into: memoryview | None = None,
 ) -> Any:
-    """The answer to a request for these bytes, its status one that does not pass.
+    """Return the answer to a request for these bytes, with a status that is not temporary.
 
     Args:
-        place: what is asked for, for messages.
-        url: of the file.
-        headers: to be sent.
+        source: the requested source, for messages.
+        url: the URL of the file.
+        headers: the headers to send.
         start: the first byte.
-        end: the one after the last.
-        into: where the bytes of a range go as they come, so that they are in memory once; None: they are
-            the content of the answer.
+        end: the end of the range.
+        into: the memory for the bytes as they arrive, so that they are in memory once; None to
+            leave them in the answer.
 
     Raises:
-        TemporaryError: cut off, 429, 5xx, or not as many bytes as were asked for.
+        TemporaryError: the answer is truncated, 429, 5xx, or has another number of bytes.
     """
-    client = session(place)
+    client = session(source)
     asking = {**headers, "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     try:
         with client.stream(
@@ -64,11 +64,11 @@ def asked(
     except TemporaryError:
         raise
     except Exception as error:
-        # Of the client's own kinds there are many; their texts hold URLs, which hold secrets.
+        # The client has many errors; their texts contain URLs, which contain secrets.
         kind = type(error).__name__
         if kind == "OfflineModeIsEnabled":
             raise RemoteError(
-                f"{place} is not downloaded: HF_HUB_OFFLINE is set",
+                f"{source} is not downloaded: HF_HUB_OFFLINE is set",
                 "unset it, or name a local file",
             ) from None
         if isinstance(error, OSError | _errors_of(client)):
@@ -89,29 +89,29 @@ def _receive(answer: Any, into: memoryview) -> None:
 
 
 def require_length(count: int, into: memoryview) -> None:
-    """As many bytes came as were asked for.
+    """Check that as many bytes arrived as requested.
 
     Raises:
-        TemporaryError: they did not.
+        TemporaryError: the number differs.
     """
     if count != len(into):
-        raise TemporaryError(f"{count} bytes came where {len(into)} were asked for")
+        raise TemporaryError(f"{count} bytes came where {len(into)} were requested")
 
 
 def total_of(answer: Any) -> int | None:
-    """How many bytes the file has of which the answer is a range; None: it is no range."""
+    """Return the total size of the file from a range answer; None if the answer is not a range."""
     matched = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
     return int(matched[3]) if matched and answer.status_code == 206 else None
 
 
 def starts_at(answer: Any, start: int) -> bool:
-    """Whether the range of the answer begins where it was asked to."""
+    """Whether the range of the answer starts at the requested byte."""
     matched = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
     return matched is not None and int(matched[1]) == start
 
 
 def _errors_of(client: Any) -> type[BaseException]:
-    """The base of the client's errors, whatever its package is called."""
+    """Return the base class of the client's errors, whatever its package is called."""
     package = import_module(type(client).__module__.partition(".")[0])
     kind: type[BaseException] = getattr(package, "HTTPError", OSError)
     return kind

@@ -1,6 +1,6 @@
-"""Which hubs and buckets can be reached from here: the package that speaks to each, and credentials.
+"""Availability of hubs and buckets: the installed package, and credentials.
 
-Nothing is asked of a network, and no credential is read, only whether there is one.
+No network is used, and credentials are only detected, never read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _HUB_TOKEN = ".cache/huggingface/token"
 
 @dataclass(frozen=True)
 class Ready:
-    """A kind of place.
+    """Kind of remote source.
 
     Attributes:
-        name: of the place: "gs://".
-        version: of the package that speaks to it; None: it is not installed.
-        credentials: where they will be found; "" if nowhere.
-        without: what can be done without them.
-        install: the command that brings the package.
-        log_in: what to do to have credentials.
+        name: its name, such as "gs://".
+        version: the version of its package; None if not installed.
+        credentials: the location of the credentials, or "".
+        without: the possibilities without credentials.
+        install: the command that installs the package.
+        log_in: the way to get credentials.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Ready:
 
 
 def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Ready, ...]:
-    """The hub and the buckets, each as it stands here.
+    """Return the availability of the hub and the buckets.
 
     Args:
         environment: the environment variables.
-        home: the user's folder; None: as the system says.
+        home: the user's home folder; None for the system's.
     """
     home = home or Path(os.path.expanduser("~"))
     return (
@@ -103,7 +103,7 @@ def _version(package: str) -> str | None:
 def _first(
     environment: Mapping[str, str], names: tuple[str, ...], home: Path, files: tuple[str, ...]
 ) -> str:
-    """The variable or file, of the user's folder, that is there; "" if none is."""
+    """Return the first existing variable or file in the user's folder, or ""."""
     for name in names:
         if environment.get(name):
             return name

@@ -1,7 +1,8 @@
-"""Where a bucket lies, and where this machine: between regions each byte costs, and comes slowly.
+"""Regions of a bucket and of this machine: transfers between regions cost money and are slow.
 
-Asked on Google's machines only, whose metadata server tells their zone, and of Google's buckets, which tell
-their location to whoever may see that; who may not, or is elsewhere, hears nothing.
+This is checked only on Google's machines, whose metadata server reports their zone, and for
+Google's buckets, which report their location to users with permission. In all other cases nothing
+is printed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from converters.checkpoint.place import Place
+from converters.checkpoint.source import Source
 from converters.errors import ConversionError
-from converters.remote.buckets import BucketStore, called, filesystem
+from converters.remote.buckets import BucketStore, call_client, filesystem
 from converters.remote.retries import TemporaryError
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 
-# What a virtual machine of Google's says it is.
+# Product name of a Google virtual machine.
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
-_METADATA_HOST = "GCE_METADATA_HOST"  # as Google's own clients read it
+_METADATA_HOST = "GCE_METADATA_HOST"  # as read by Google's own clients
 _FLAVOR = {"Metadata-Flavor": "Google"}
 _SECONDS = 2.0
 # https://cloud.google.com/storage/docs/locations
@@ -39,30 +40,30 @@ _CONTINENTS = {"ASIA": "asia-", "EU": "europe-", "US": "us-"}
 
 @dataclass(frozen=True)
 class Location:
-    """Where a bucket lies.
+    """Location of a bucket.
 
     Attributes:
-        name: as the bucket says it: a region, a pair of regions, a continent.
-        regions: those of a pair that was chosen by hand.
+        name: the bucket's location: a region, a pair of regions, a continent.
+        regions: the regions of a custom pair.
     """
 
     name: str
     regions: tuple[str, ...] = ()
 
-    def holds(self, region: str) -> bool:
-        """Whether a region lies in it."""
+    def contains(self, region: str) -> bool:
+        """Whether the location contains a region."""
         name = self.name.upper()
         if not self.regions and name in _CONTINENTS:
             return region.startswith(_CONTINENTS[name])
         regions = self.regions or _PAIRS.get(name, (name,))
-        return region.lower() in {one.lower() for one in regions}
+        return region.lower() in {name.lower() for name in regions}
 
     def __str__(self) -> str:
         return "+".join(self.regions) or self.name
 
 
 def is_on_google(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this machine is one of Google's, or is told where the metadata server of one is."""
+    """Whether this is a Google machine, or a metadata server of one is configured."""
     if environment.get(_METADATA_HOST):
         return True
     try:
@@ -72,7 +73,7 @@ def is_on_google(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def zone_of_machine(environment: Mapping[str, str] = os.environ) -> str:
-    """The zone of this machine, "us-central1-a", as the metadata server tells; "" if it is not known."""
+    """Return the zone of this machine from the metadata server, "us-central1-a"; "" if unknown."""
     if not is_on_google(environment):
         return ""
     host = environment.get(_METADATA_HOST) or "metadata.google.internal"
@@ -97,50 +98,50 @@ def _zone(host: str) -> str:
 
 
 def region_of(zone: str) -> str:
-    """The region of a zone: "us-central1" of "us-central1-a"."""
+    """Return the region of a zone: "us-central1" for "us-central1-a"."""
     return zone.rpartition("-")[0]
 
 
-def location_of(place: Place) -> Location | None:
-    """Where the bucket of a place lies; None where that is not known.
+def location_of(source: Source) -> Location | None:
+    """Return the location of a source's bucket; None if unknown.
 
     Raises:
-        ConversionError, FileNotFoundError, TemporaryError: it cannot be asked.
+        ConversionError, FileNotFoundError, TemporaryError: the request failed.
     """
-    store = _bucket_of(place)
+    store = _bucket_of(source)
     if store is None:
         return None
     bucket = store.root.partition("/")[0]
-    fs = filesystem(store.protocol, store.url, place)
-    told: Any = called(place, lambda: fs.call("GET", f"b/{bucket}", json_out=True))
-    if not isinstance(told, dict) or "location" not in told:
+    fs = filesystem(store.protocol, store.url, source)
+    info: Any = call_client(source, lambda: fs.call("GET", f"b/{bucket}", json_out=True))
+    if not isinstance(info, dict) or "location" not in info:
         return None
-    placed = told.get("customPlacementConfig")
+    placed = info.get("customPlacementConfig")
     chosen = placed.get("dataLocations") if isinstance(placed, dict) else None
-    return Location(str(told["location"]), tuple(map(str, chosen or ())))
+    return Location(str(info["location"]), tuple(map(str, chosen or ())))
 
 
-def _bucket_of(place: Place) -> BucketStore | None:
-    store = place.store if isinstance(place, StorePlace) else None
+def _bucket_of(source: Source) -> BucketStore | None:
+    store = source.store if isinstance(source, StoreSource) else None
     is_google = isinstance(store, BucketStore) and store.protocol in ("gs", "gcs")
     return store if isinstance(store, BucketStore) and is_google else None
 
 
-def elsewhere(place: Place) -> str:
-    """A line, where the bucket of a place lies in another region than this machine; else "".
+def region_warning(source: Source) -> str:
+    """Return a warning if the source's bucket is in another region than this machine, or "".
 
-    It costs a question, on Google's machines only, and fails for no reason.
+    It costs one request, on Google's machines only, and never fails.
     """
-    zone = "" if _bucket_of(place) is None else zone_of_machine()
+    zone = "" if _bucket_of(source) is None else zone_of_machine()
     if not zone:
         return ""
     try:
-        location = location_of(place)
+        location = location_of(source)
     except (ConversionError, TemporaryError, OSError):
         return ""
-    if location is None or location.holds(region_of(zone)):
+    if location is None or location.contains(region_of(zone)):
         return ""
     return (
-        f"the bucket of {place} lies in {location}, this machine in {zone}: what is moved between regions "
+        f"the bucket of {source} lies in {location}, this machine in {zone}: what is moved between regions "
         "costs, and comes slower"
     )

@@ -1,4 +1,4 @@
-"""Asking again: what may pass (a cut connection, 429, 5xx) is tried several times, later each time."""
+"""Retries: temporary errors (a cut connection, 429, 5xx) are retried several times with growing pauses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TEMPORARY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class TemporaryError(Exception):
-    """What may pass: the text says what it was, in a few words and without secrets.
+    """Temporary error; its text is a short description without secrets.
 
     Args:
-        what: a few words.
-        pause: the seconds that the other side asked for; None: it did not.
-        tries: how often it was tried until then: some clients ask again by themselves.
+        what: a short description.
+        pause: the pause requested by the other side in seconds, or None.
+        tries: the number of tries so far: some clients retry by themselves.
     """
 
     def __init__(self, what: str, pause: float | None = None, tries: int = 1) -> None:
@@ -32,15 +32,15 @@ class TemporaryError(Exception):
         self.tries = tries
 
 
-def persistent(action: Callable[[], _Result], place: object) -> _Result:
-    """What the action gives, which may raise `TemporaryError` a few times before.
+def with_retries(action: Callable[[], _Result], source: object) -> _Result:
+    """Return the result of the action, retrying after each `TemporaryError`.
 
     Args:
-        action: asks the other side.
-        place: what it asks about, for the message.
+        action: the request.
+        source: the requested source, for the message.
 
     Raises:
-        UnreachableError: it did so every time.
+        UnreachableError: every try failed.
     """
     tries = 0
     while True:
@@ -50,7 +50,7 @@ def persistent(action: Callable[[], _Result], place: object) -> _Result:
             tries += error.tries
             if tries >= TRIES:
                 raise UnreachableError(
-                    f"{place} cannot be reached ({error}, {tries} times)",
+                    f"{source} cannot be reached ({error}, {tries} times)",
                     "check the network, or try again later",
                 ) from None
             pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)

@@ -1,4 +1,4 @@
-"""What has files by keys (a repository of a hub, a bucket, a server), and the places in it."""
+"""Stores of files by key (a repository of a hub, a bucket, a server), and the sources in them."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from converters.checkpoint.place import ByteFile, FarPlace
+from converters.checkpoint.source import ByteFile, RemoteSource
 from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.far_file import CONNECTIONS, FarFile
-from converters.remote.retries import persistent
+from converters.remote.retries import with_retries
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A file of a store.
+class StoredFile:
+    """File of a store.
 
     Attributes:
-        size: in bytes.
-        version: what another content of the same key would not have (a generation, an ETag); "" if
-            the store does not say.
+        size: its size in bytes.
+        version: the identity of the content (a generation, an ETag); "" if the store does not
+            report one.
     """
 
     size: int
     version: str
 
 
-class Store(ABC):
-    """What has files by `/`-joined keys.
+class FileStore(ABC):
+    """Store of files with `/`-joined keys.
 
-    It can be sent to another process, with what is known of its files.
+    It can be sent to another process, together with the known facts about its files.
 
     Attributes:
-        shown: what to call it in messages and records; no secrets.
-        said: how a name was understood, for the user; "" if there is nothing to say.
+        shown: the name in messages and records, without secrets.
+        description: the interpretation of the name, for the user, or "".
     """
 
     shown: str
-    said: str = ""
+    description: str = ""
 
     def __init__(self) -> None:
         self._files: dict[str, ByteFile] = {}
         self._kept: dict[str, list[tuple[int, bytes]]] = {}
-        self._used: dict[str, Entry] = {}
+        self._used: dict[str, StoredFile] = {}
         self._lock = threading.RLock()
 
     @abstractmethod
-    def entry(self, key: str) -> Entry | None:
-        """The file of this key; None: there is none.
+    def entry(self, key: str) -> StoredFile | None:
+        """Return the file of this key, or None.
 
         Raises:
             RemoteError: the other side refuses, or does not answer.
@@ -62,53 +62,56 @@ class Store(ABC):
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder ("" is the whole), in order; [] where it cannot be listed."""
+        """Return the names of the files in a folder ("" is the root), in order; [] if it cannot be
+        listed."""
 
     @abstractmethod
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
-        """Read bytes of this very version, in one request.
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
+        """Read bytes of this version, in one request.
 
         Args:
-            key: of the file.
-            entry: of it, as it was found.
+            key: the key of the file.
+            entry: the file, as returned by `entry`.
             start: the first byte.
-            into: where they go, as many as there is room for.
+            into: the memory to fill.
 
         Raises:
-            TemporaryError: try again, as also where the bytes were not as many.
-            RemoteError: the other side refuses, or has another version by now.
+            TemporaryError: the request can be retried, also after too few bytes.
+            RemoteError: the other side refuses, or has another version now.
         """
 
-    def require_there(self, place: StorePlace) -> None:  # noqa: B027 (a hub said so already)
-        """Something is at or below a place.
+    def require_there(self, source: StoreSource) -> None:  # noqa: B027 (a hub has reported it already)
+        """Check that something exists at or below a source.
 
         Raises:
-            CheckpointNotFoundError: nothing is.
+            CheckpointNotFoundError: nothing exists there.
         """
 
     def changed(self) -> list[str]:
-        """The keys of files that were read and are others by now, as far as the store tells."""
+        """Return the keys of files that were read and have changed, as far as the store shows."""
         return []
 
-    def opened(self, place: StorePlace) -> ByteFile:
-        """The file of a place, one object for all who read it.
+    def opened(self, source: StoreSource) -> ByteFile:
+        """Open the file of a source; all readers share one object.
 
         Raises:
-            CheckpointNotFoundError: there is none.
+            CheckpointNotFoundError: the file does not exist.
         """
-        key = place.key
+        key = source.key
         entry = self.entry(key)
         if entry is None:
-            raise CheckpointNotFoundError(f"{place} does not exist", "check the name")
+            raise CheckpointNotFoundError(f"{source} does not exist", "check the name")
         with self._lock:
             if key not in self._files:
-                fetch = partial(self._persistently, place, entry)
+                fetch = partial(self._persistently, source, entry)
                 self._used[key] = entry
-                self._files[key] = FarFile(place, entry.size, fetch, self._kept.get(key))
+                self._files[key] = FarFile(source, entry.size, fetch, self._kept.get(key))
             return self._files[key]
 
-    def _persistently(self, place: StorePlace, entry: Entry, start: int, into: memoryview) -> None:
-        persistent(lambda: self.fetch(place.key, entry, start, into), place)
+    def _persistently(
+        self, source: StoreSource, entry: StoredFile, start: int, into: memoryview
+    ) -> None:
+        with_retries(lambda: self.fetch(source.key, entry, start, into), source)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -120,33 +123,33 @@ class Store(ABC):
         self._lock = threading.RLock()
 
 
-class StorePlace(FarPlace):
-    """A file or folder of a store.
+class StoreSource(RemoteSource):
+    """File or folder of a store.
 
     Args:
-        store: what it is in.
-        key: its key; "" is the whole.
+        store: its store.
+        key: its key; "" for the root.
     """
 
-    def __init__(self, store: Store, key: str = "") -> None:
+    def __init__(self, store: FileStore, key: str = "") -> None:
         self.store = store
         self.key = key
 
     @property
     def name(self) -> str:
-        """The last part of the key; of the whole, that of the store's name."""
+        """Last part of the key; for the root, of the store's name."""
         return posixpath.basename(self.key or self.store.shown)
 
     @property
-    def parent(self) -> StorePlace:
-        """The folder that it is in; of the whole, itself."""
-        return StorePlace(self.store, posixpath.dirname(self.key))
+    def parent(self) -> StoreSource:
+        """Folder that contains it; the root itself for the root."""
+        return StoreSource(self.store, posixpath.dirname(self.key))
 
-    def __truediv__(self, name: str) -> StorePlace:
-        return StorePlace(self.store, posixpath.join(self.key, name))
+    def __truediv__(self, name: str) -> StoreSource:
+        return StoreSource(self.store, posixpath.join(self.key, name))
 
-    def with_name(self, name: str) -> StorePlace:
-        """What has this name beside it."""
+    def with_name(self, name: str) -> StoreSource:
+        """Return the source with this name beside it."""
         return self.parent / name
 
     def is_file(self) -> bool:
@@ -154,43 +157,44 @@ class StorePlace(FarPlace):
         return bool(self.key) and self.store.entry(self.key) is not None
 
     def is_dir(self) -> bool:
-        """Whether there is no such file, but the whole, or files below it."""
+        """Whether it is the root, or there are files below it but no such file."""
         return not self.key or (not self.is_file() and bool(self.store.names(self.key)))
 
     def names(self) -> list[str]:
-        """The names of the files in the folder."""
+        """Return the names of the files in the folder."""
         return self.store.names(self.key)
 
     def open(self) -> ByteFile:
-        """The file."""
+        """Open the file."""
         return self.store.opened(self)
 
     def require_there(self) -> None:
-        """Something is at or below this place."""
+        """Check that something exists at or below this source."""
         self.store.require_there(self)
 
     def state(self) -> list[str | int]:
-        """Its name, size and version."""
+        """Return its name, size and version."""
         entry = self.store.entry(self.key)
         return [str(self), *((entry.size, entry.version) if entry else ())]
 
     def together(
-        self, action: Callable[[Any], _Result], places: Iterable[FarPlace]
+        self, action: Callable[[Any], _Result], sources: Iterable[RemoteSource]
     ) -> list[_Result]:
-        """What the action gives for each, in threads of their own: most of their time is waiting."""
+        """Return the result of the action for each source, in separate threads: most of the time is
+        waiting."""
         with ThreadPoolExecutor(CONNECTIONS, "together") as pool:
-            return list(pool.map(action, places))
+            return list(pool.map(action, sources))
 
     def require_unchanged(self) -> None:
-        """Nothing that was read is another file by now.
+        """Check that no file that was read has been replaced.
 
         Raises:
-            RemoteError: something is, by name.
+            RemoteError: a file was replaced; the message names it.
         """
         changed = self.store.changed()
         if changed:
             raise RemoteError(
-                f"{StorePlace(self.store, changed[0])} was replaced while it was read",
+                f"{StoreSource(self.store, changed[0])} was replaced while it was read",
                 "start again when nothing writes to it",
             )
 
@@ -198,10 +202,10 @@ class StorePlace(FarPlace):
         return posixpath.join(self.store.shown, self.key) if self.key else self.store.shown
 
     def __repr__(self) -> str:
-        return f"StorePlace({str(self)!r})"
+        return f"StoreSource({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StorePlace) and str(self) == str(other)
+        return isinstance(other, StoreSource) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))

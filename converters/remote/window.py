@@ -1,4 +1,4 @@
-"""A tensor of a far file of which only parts are read: filled where it is looked at."""
+"""Tensors of a remote file that are read in parts and filled before use."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import Window
+from converters.checkpoint.source import Window
 
 Array = np.ndarray[Any, Any]
 
-# Two ranges so near to each other are read as one: what lies between costs less than another request.
+# Ranges this close together are read as one: the bytes between cost less than another request.
 _NEAR = 64 << 10
 
 
 class FarWindow(Window):
-    """A tensor of a far file.
+    """Tensor of a remote file.
 
     Args:
-        read_into: begins to read the file's bytes from a start into some memory; what is given back is done
-            when they are there.
-        start: of its first element.
-        dtype: of its elements.
-        shape: of it.
+        read_into: begins to read the file's bytes from a start into memory; the returned futures
+            are done when the bytes have arrived.
+        start: the offset of its first element.
+        dtype: its element type.
+        shape: its shape.
         strides: in bytes; None: contiguous.
     """
 
@@ -40,13 +40,13 @@ class FarWindow(Window):
     ) -> None:
         self._read_into = read_into
         self._start = start
-        # The system gives memory page by page, when it is written to.
+        # The system provides memory page by page, on the first write.
         self._held = np.empty(extent(shape, dtype.itemsize, strides), np.uint8)
         self.array = np.ndarray(shape, dtype, self._held.data, 0, strides)
         self._reading: dict[tuple[int, int], list[Future[None]]] = {}
 
     def cost(self, views: Iterable[Array]) -> int | None:
-        """How many bytes would be read for these views; None: one of them is none."""
+        """Return the number of bytes to read for these views; None if one is not a view."""
         spans: list[tuple[int, int]] = []
         for view in views:
             if view.size and not np.may_share_memory(view, self._held):
@@ -55,7 +55,7 @@ class FarWindow(Window):
         return sum(end - start for start, end in _merged(spans, 0))
 
     def prepare(self, views: Iterable[Array]) -> None:
-        """Begin to read what these views show."""
+        """Begin to read the contents of these views."""
         spans = _merged([span for view in views for span in self._spans(view)], _NEAR)
         for start, end in spans:
             if not any(first <= start and end <= last for first, last in self._reading):
@@ -63,9 +63,9 @@ class FarWindow(Window):
                 self._reading[start, end] = self._read_into(self._start + start, into)
 
     def fill(self, view: Array) -> None:
-        """Have what this view shows in its place."""
+        """Fill this view."""
         if view.size and not np.may_share_memory(view, self._held):
-            raise RuntimeError("a copy of what was not read yet")  # never to be taken for values
+            raise RuntimeError("a copy of what was not read yet")  # must never be used as values
         self.prepare([view])
         spans = self._spans(view)
         for (first, last), parts in self._reading.items():
@@ -74,12 +74,12 @@ class FarWindow(Window):
                     part.result()
 
     def _spans(self, view: Array) -> list[tuple[int, int]]:
-        """The bytes that a view shows, each stretch with what lies between near ones."""
+        """Return the byte ranges of a view, with nearby ranges merged."""
         if not view.size:
             return []
         start = view.__array_interface__["data"][0] - self._held.ctypes.data
         length = view.dtype.itemsize
-        apart: list[tuple[int, int]] = []  # (steps, bytes of each) between stretches
+        apart: list[tuple[int, int]] = []  # (steps, bytes of each) between ranges
         axes = zip(view.shape, view.strides, strict=True)
         for count, stride in sorted(axes, key=lambda axis: abs(axis[1])):
             if count == 1 or stride == 0:
@@ -97,7 +97,7 @@ class FarWindow(Window):
 
 
 def _merged(spans: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
-    """The spans in order, those as one that overlap or are so near."""
+    """Return the spans in order, merging spans that overlap or are close together."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1] + near:

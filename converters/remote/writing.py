@@ -1,4 +1,4 @@
-"""Objects of a bucket, written, read and deleted: each whole or not there."""
+"""Objects of a bucket, written, read and deleted atomically."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from converters.checkpoint.place import Place
+from converters.checkpoint.source import Source
 from converters.errors import OutputError
-from converters.remote.buckets import BucketStore, called, filesystem
-from converters.remote.names import is_url, place_of
-from converters.remote.retries import persistent
-from converters.remote.store import StorePlace
+from converters.remote.buckets import BucketStore, call_client, filesystem
+from converters.remote.names import is_url, source_of
+from converters.remote.retries import with_retries
+from converters.remote.store import StoreSource
 
 _Result = TypeVar("_Result")
 
-# Where an object appears when all of it is there, whatever happens to who writes it.
+# Stores in which an object appears only when it is complete, whatever happens to the writer.
 WHOLE = ("gs", "gcs", "s3", "s3a", "az", "abfs", "abfss", "memory")
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Written:
-    """An object as the bucket has it.
+class WrittenObject:
+    """Object as reported by the bucket.
 
     Attributes:
-        size: in bytes.
-        version: what another content would not have.
-        crc32c: of its content, where the bucket says it; else "".
+        size: its size in bytes.
+        version: the identity of its content.
+        crc32c: the CRC-32C of its content, if the bucket reports it; else "".
     """
 
     size: int
@@ -41,17 +41,17 @@ class Written:
     crc32c: str = ""
 
 
-def destination(name: Place | str) -> Place:
-    """The place of an output that a user names; nothing is asked of a bucket yet.
+def destination(name: Source | str) -> Source:
+    """Return the location of an output named by the user, without a request to a bucket.
 
     Raises:
-        OutputError: a URL of what cannot be written so that nothing half-written looks complete.
-        MissingDependencyError: the package is lacking that speaks its protocol.
+        OutputError: the URL's store cannot hide an incomplete object.
+        MissingDependencyError: the package for the protocol is not installed.
     """
     if not isinstance(name, str):
         return name
     if not is_url(name) or name.startswith("file://"):
-        return place_of(name) if is_url(name) else Path(name)
+        return source_of(name) if is_url(name) else Path(name)
     protocol = name.partition("://")[0].lower()
     if protocol not in WHOLE:
         raise OutputError(
@@ -63,59 +63,59 @@ def destination(name: Place | str) -> Place:
     folder, _, last = path.rpartition("/")
     if not folder or not last:
         raise OutputError(f"{name} names a bucket only", "add the name of the output")
-    return StorePlace(BucketStore(protocol, folder, f"{protocol}://{folder}", name), last)
+    return StoreSource(BucketStore(protocol, folder, f"{protocol}://{folder}", name), last)
 
 
 class Objects:
-    """The objects at and below the place of an output.
+    """Objects at and below the location of an output.
 
     Args:
-        place: of the output; `destination` gave it.
+        source: the location of the output, from `destination`.
     """
 
-    def __init__(self, place: StorePlace) -> None:
-        assert isinstance(place.store, BucketStore)
-        self.place = place
-        self.fs = filesystem(place.store.protocol, place.store.url, place)
-        self.protocol = place.store.protocol
+    def __init__(self, source: StoreSource) -> None:
+        assert isinstance(source.store, BucketStore)
+        self.source = source
+        self.fs = filesystem(source.store.protocol, source.store.url, source)
+        self.protocol = source.store.protocol
 
-    def path(self, place: StorePlace) -> str:
-        """What the file system calls a place."""
-        assert isinstance(place.store, BucketStore)
-        return posixpath.join(place.store.root, place.key)
+    def path(self, source: StoreSource) -> str:
+        """Return the file system's name of a source."""
+        assert isinstance(source.store, BucketStore)
+        return posixpath.join(source.store.root, source.key)
 
-    def put(self, place: StorePlace, data: bytes | memoryview) -> None:
-        """Make an object of these bytes, or replace it."""
-        self.ask(place, lambda: self.fs.pipe_file(self.path(place), bytes(data)))
+    def put(self, source: StoreSource, data: bytes | memoryview) -> None:
+        """Create or replace an object with these bytes."""
+        self.ask(source, lambda: self.fs.pipe_file(self.path(source), bytes(data)))
 
-    def get(self, place: StorePlace) -> bytes | None:
-        """The content of an object; None: there is none."""
+    def get(self, source: StoreSource) -> bytes | None:
+        """Return the content of an object, or None."""
         try:
-            data: bytes = self.ask(place, lambda: self.fs.cat_file(self.path(place)))
+            data: bytes = self.ask(source, lambda: self.fs.cat_file(self.path(source)))
         except FileNotFoundError:
             return None
         return data
 
-    def part(self, place: StorePlace, start: int, end: int) -> bytes:
-        """Some bytes of an object."""
+    def part(self, source: StoreSource, start: int, end: int) -> bytes:
+        """Return some bytes of an object."""
         data: bytes = self.ask(
-            place, lambda: self.fs.cat_file(self.path(place), start=start, end=end)
+            source, lambda: self.fs.cat_file(self.path(source), start=start, end=end)
         )
         return data
 
-    def written(self, place: StorePlace) -> Written | None:
-        """What the bucket says of an object; None: there is none."""
+    def written(self, source: StoreSource) -> WrittenObject | None:
+        """Return the bucket's description of an object, or None."""
         try:
-            info = self.ask(place, lambda: self.fs.info(self.path(place)))
+            info = self.ask(source, lambda: self.fs.info(self.path(source)))
         except FileNotFoundError:
             return None
         return _written(info) if info["type"] == "file" else None
 
-    def below(self, place: StorePlace) -> dict[str, Written]:
-        """The objects below a place, by the rest of their keys."""
-        root = self.path(place)
+    def below(self, source: StoreSource) -> dict[str, WrittenObject]:
+        """Return the objects below a source, by the rest of their keys."""
+        root = self.path(source)
 
-        def found() -> dict[str, Any]:
+        def list_objects() -> dict[str, Any]:
             try:
                 listed: dict[str, Any] = self.fs.find(root, detail=True)
             except FileNotFoundError:
@@ -124,37 +124,37 @@ class Objects:
 
         return {
             posixpath.relpath(name.lstrip("/"), root.lstrip("/")): _written(info)
-            for name, info in self.ask(place, found).items()
+            for name, info in self.ask(source, list_objects).items()
             if name.strip("/") != root.strip("/") and info["type"] == "file"
         }
 
-    def delete(self, places: Iterable[StorePlace]) -> None:
-        """Delete objects, those that are there."""
+    def delete(self, sources: Iterable[StoreSource]) -> None:
+        """Delete objects that exist."""
 
-        def one(place: StorePlace) -> None:
+        def delete_object(source: StoreSource) -> None:
             with suppress(FileNotFoundError):
-                self.ask(place, lambda: self.fs.rm_file(self.path(place)))
+                self.ask(source, lambda: self.fs.rm_file(self.path(source)))
 
-        self.each(one, places)
+        self.each(delete_object, sources)
 
     def each(self, action: Callable[[Any], _Result], items: Iterable[Any]) -> list[_Result]:
-        """What the action gives for each, several at a time."""
+        """Return the result of the action for each item, several at a time."""
         with ThreadPoolExecutor(_AT_ONCE, "objects") as pool:
             return list(pool.map(action, items))
 
-    def ask(self, place: StorePlace, action: Callable[[], _Result]) -> _Result:
-        """What the action gives, tried again where that may help."""
-        return persistent(lambda: called(place, action), place)
+    def ask(self, source: StoreSource, action: Callable[[], _Result]) -> _Result:
+        """Return the result of the action, with retries."""
+        return with_retries(lambda: call_client(source, action), source)
 
 
-def _written(info: Any) -> Written:
+def _written(info: Any) -> WrittenObject:
     names = ("generation", "ETag", "etag", "VersionId", "created", "mtime")
     version = next((info[name] for name in names if info.get(name) is not None), "")
-    return Written(int(info["size"] or 0), str(version), str(info.get("crc32c") or ""))
+    return WrittenObject(int(info["size"] or 0), str(version), str(info.get("crc32c") or ""))
 
 
-class Sum:
-    """The CRC-32C of bytes as they come; none where the package for it is lacking."""
+class Checksum:
+    """CRC-32C of a stream of bytes; none if the package for it is missing."""
 
     def __init__(self) -> None:
         try:
@@ -163,10 +163,10 @@ class Sum:
             self._sum = None
 
     def add(self, data: bytes | memoryview) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         if self._sum is not None:
             self._sum.update(bytes(data))
 
     def text(self) -> str:
-        """As a bucket says it; "" if it is not known."""
+        """Return the sum in the bucket's form; "" if unknown."""
         return "" if self._sum is None else base64.b64encode(self._sum.digest()).decode()

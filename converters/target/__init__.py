@@ -1,4 +1,4 @@
-"""Fitting a plan to a Flax model that exists: its names, its arrangement, nothing guessed.
+"""Fitting of a plan to an existing Flax model: its names and its arrangement, without guessing.
 
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes

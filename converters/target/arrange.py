@@ -1,4 +1,4 @@
-"""The arrays of a plan in the places of a Flax model that exists, once it is known what goes where."""
+"""Arrays of a plan in the arrangement of an existing Flax model, once the assignment is known."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TIED_KINDS = {"embedding": "Embedding", "kernel": "Linear"}
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan whose arrays are those of a Flax model.
+    """Plan whose arrays are those of a Flax model.
 
     Attributes:
         plan: the plan.
-        moved: path in the plan before → path in the target.
-        notes: what to know, one line each.
+        moved: old path in the plan → path in the target.
+        notes: notes for the user, one line each.
     """
 
     plan: Plan
@@ -37,35 +37,35 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to make an array of the target: a layout, and the axis of the stack if it is one."""
+class StackedLayout:
+    """Way to make an array of the target: a layout, and the axis of the stack, if any."""
 
     layout: Layout
     axis: int | None = None
 
 
 @dataclass(frozen=True)
-class Placed:
-    """What an array of the target is made of.
+class TargetArray:
+    """Sources of an array of the target.
 
     Attributes:
         sources: paths in the plan, several where they are stacked.
-        way: how.
+        way: the layout and the stack axis.
     """
 
     sources: tuple[str, ...]
-    way: Way
+    way: StackedLayout
 
 
 def tied_leaves(
     plan: Plan, dropped: Mapping[str, str], *, first: bool = False
 ) -> Iterator[tuple[PlannedLeaf, str]]:
-    """Keys that share the tensor of an embedding, as arrays of their own: a table, or a Linear's kernel.
+    """Yield keys that share an embedding's tensor as separate arrays: a table, or a Linear's kernel.
 
     Args:
-        plan: of the checkpoint.
-        dropped: keys that the user left out.
-        first: also the first key of each such tensor, as what it is not in the plan.
+        plan: the plan of the checkpoint.
+        dropped: keys dropped by the user.
+        first: also yield the first key of each such tensor, in the form it lacks in the plan.
     """
     owners = {row.targets: row for row in plan.mapped}
     rows = [(row, owners[row.targets]) for row in plan.of(Outcome.TIED)]
@@ -85,7 +85,7 @@ def tied_leaves(
 
 
 def kinds_of(plan: Plan) -> dict[str, str]:
-    """Path in the plan → kind of the layer, for a user's own parameters with the class they belong to."""
+    """Return path in the plan → layer kind; for a user's own parameters, with their class."""
     kinds: dict[str, str] = {}
     for row in plan.mapped:
         owner = _OWNER.search(row.note)
@@ -96,46 +96,48 @@ def kinds_of(plan: Plan) -> dict[str, str]:
 
 def arranged(
     plan: Plan,
-    placed: Mapping[str, Placed],
+    placed: Mapping[str, TargetArray],
     leaves: Mapping[str, PlannedLeaf],
     target: Mapping[str, TensorInfo],
     dropped: Mapping[str, str],
     evidence: str = EVIDENCE,
 ) -> Fitted:
-    """The plan with the arrays of the target.
+    """Return the plan with the arrays of the target.
 
     Args:
-        plan: nothing in it refused.
-        placed: path in the target → what it is made of.
-        leaves: path in the plan, or of what was made of it (`tied_leaves`, parts) → the array.
+        plan: a plan without refused rows.
+        placed: path in the target → its sources.
+        leaves: path in the plan, or of a derived array (`tied_leaves`, parts) → the array.
         target: path → shape and dtype of the target's arrays.
-        dropped: torch key → the expression by which the user left it out.
-        evidence: what says so.
+        dropped: torch key → the expression by which the user dropped it.
+        evidence: the basis, for the report.
 
     Raises:
-        MisfitError: an array is joined of torch tensors already and would have to be arranged anew.
+        MisfitError: an array is already joined from torch tensors and would have to be rearranged.
     """
-    made = {path: _leaf(path, one.sources, one.way, leaves) for path, one in placed.items()}
-    origins = {path: one.sources for path, one in placed.items()}
-    return _fitted(plan, made, origins, dropped, target, evidence)
+    leaf_by_path = {
+        path: _leaf(path, item.sources, item.way, leaves) for path, item in placed.items()
+    }
+    origins = {path: item.sources for path, item in placed.items()}
+    return _fitted(plan, leaf_by_path, origins, dropped, target, evidence)
 
 
 def _leaf(
-    path: str, its: Sequence[str], way: Way, leaves: Mapping[str, PlannedLeaf]
+    path: str, sources: Sequence[str], way: StackedLayout, leaves: Mapping[str, PlannedLeaf]
 ) -> PlannedLeaf:
-    """An array of the target, from those of the plan.
+    """Return an array of the target, made from arrays of the plan.
 
     Raises:
-        MisfitError: it is joined of torch tensors already and would have to be arranged anew.
+        MisfitError: the array is already joined from torch tensors and would have to be rearranged.
     """
-    before = [leaves[one] for one in its]
+    before = [leaves[source] for source in sources]
     if way.layout == UNCHANGED and way.axis is None:
         return replace(before[0], path=path)
     joined = [leaf.path for leaf in before if leaf.join != ALONE]
     if joined:
         raise MisfitError(
             f"{path} cannot be made",
-            [f"{one} is joined of several torch tensors already" for one in joined],
+            [f"{source} is joined of several torch tensors already" for source in joined],
             "edit the mapping",
         )
     pieces = tuple(
@@ -150,35 +152,35 @@ def _leaf(
 
 def _fitted(
     plan: Plan,
-    made: Mapping[str, PlannedLeaf],
+    leaf_by_path: Mapping[str, PlannedLeaf],
     origins: Mapping[str, Sequence[str]],
     dropped: Mapping[str, str],
     target: Mapping[str, TensorInfo],
     evidence: str,
 ) -> Fitted:
-    moved = {old: path for path, its in origins.items() for old in its}
-    places = _places(made.values())
+    moved = {old: path for path, old_paths in origins.items() for old in old_paths}
+    places = _places(leaf_by_path.values())
     rows = tuple(_row(row, places, dropped, plan, evidence) for row in plan.rows)
     notes = [
         f"{leaf.path} is {leaf.info.dtype} as in the checkpoint; the target has {target[path].dtype}"
-        for path, leaf in made.items()
+        for path, leaf in leaf_by_path.items()
         if leaf.info.dtype != target[path].dtype
     ]
     if len(notes) > 5:
         notes = [*notes[:5], f"and {len(notes) - 5} more of another dtype (--dtype casts)"]
-    done = replace(plan, rows=rows, leaves=tuple(made.values()))
+    done = replace(plan, rows=rows, leaves=tuple(leaf_by_path.values()))
     return Fitted(done, moved, tuple(notes))
 
 
 def _places(leaves: Iterable[PlannedLeaf]) -> dict[str, tuple[Target, ...]]:
-    """Torch key → where its pieces are."""
-    found: dict[str, list[Target]] = {}
+    """Return torch key → the targets of its pieces."""
+    targets: dict[str, list[Target]] = {}
     for leaf in leaves:
         for index, piece in enumerate(leaf.pieces):
-            found.setdefault(piece.key, []).append(
+            targets.setdefault(piece.key, []).append(
                 Target(leaf.path, piece.layout, piece.part, leaf.join, index)
             )
-    return {key: tuple(its) for key, its in found.items()}
+    return {key: tuple(target_list) for key, target_list in targets.items()}
 
 
 def _row(
@@ -197,7 +199,7 @@ def _row(
         note = f"{row.note} in torch, an array of its own in the target"
         return replace(row, outcome=Outcome.MAPPED, targets=places[row.key], note=note)
     if row.outcome is Outcome.TIED:
-        owner = next(one.key for one in plan.mapped if one.targets == row.targets)
+        owner = next(other.key for other in plan.mapped if other.targets == row.targets)
         if owner in places:
             return replace(row, targets=places[owner])
         return replace(row, outcome=Outcome.DROPPED, targets=(), note=f"tied to {owner}, dropped")

@@ -1,4 +1,4 @@
-"""How an array is made of torch's tensors, where it is known of each element which of torch's it is."""
+"""Layout of an array whose elements are traced to the elements of torch tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Shape = tuple[int, ...]
 
 
 class Elements:
-    """The elements of many tensors, numbered through: of each tensor in row-major order, one after the other.
+    """Elements of many tensors, numbered consecutively: each tensor in row-major order, one after the
+    other.
 
     Args:
         infos: the tensors.
@@ -34,37 +35,38 @@ class Elements:
 
     @property
     def count(self) -> int:
-        """Of all elements."""
+        """Number of all elements."""
         return int(self._starts[-1])
 
     def of(self, name: str) -> Array:
-        """The numbers of a tensor's elements, as it lies."""
+        """Return the numbers of a tensor's elements, in the tensor's shape."""
         info = self.infos[name]
         return np.arange(self._at[name], self._at[name] + info.size).reshape(info.shape)
 
     def names(self, numbers: Array) -> list[str]:
-        """The tensors that these elements are of."""
+        """Return the tensors that these elements belong to."""
         return [self._names[owner] for owner in np.unique(self._owners(numbers))]
 
     def leaf(self, path: str, numbers: Array) -> PlannedLeaf | None:
-        """An array of these elements, as pieces of tensors; None: no layout and no join say it."""
-        found = self._joined(numbers)
-        if found is None:
+        """Return an array of these elements, as pieces of tensors; None if no layout and join describe
+        it."""
+        pieces_and_join = self._joined(numbers)
+        if pieces_and_join is None:
             return None
-        pieces, join = found
+        pieces, join = pieces_and_join
         dtype = self.infos[pieces[0].key].dtype
         return PlannedLeaf(path, TensorInfo(numbers.shape, dtype), pieces, join)
 
     def _owners(self, numbers: Array) -> Array:
-        # Tensors without elements begin where the next one does.
+        # Tensors without elements begin where the next tensor does.
         return np.asarray(np.searchsorted(self._starts, numbers, "right") - 1)
 
     def _joined(self, numbers: Array) -> tuple[tuple[Piece, ...], Join] | None:
         owners = self._owners(numbers)
         first = int(owners.flat[0]) if owners.size else 0
         if (owners == first).all():
-            whole = self._piece(first, numbers)
-            return ((whole,), ALONE) if whole is not None else self._cut(numbers, owners)
+            piece = self._piece(first, numbers)
+            return ((piece,), ALONE) if piece is not None else self._cut(numbers, owners)
         for axis in range(numbers.ndim):
             line = np.moveaxis(owners, axis, 0).reshape(numbers.shape[axis], -1)
             if (line == line[:, :1]).all():
@@ -74,43 +76,54 @@ class Elements:
             merged = numbers.reshape(
                 (*numbers.shape[:axis], math.prod(sides), *numbers.shape[axis + 2 :])
             )
-            found = self._joined(merged)
-            if found is not None and found[1] == Stack(axis):
-                return found[0], Grid(axis, sides)
+            merged_pieces = self._joined(merged)
+            if merged_pieces is not None and merged_pieces[1] == Stack(axis):
+                return merged_pieces[0], Grid(axis, sides)
         return None
 
     def _along(
         self, numbers: Array, axis: int, owners: Sequence[int]
     ) -> tuple[tuple[Piece, ...], Join] | None:
-        """Slices along an axis, each of one tensor: stacked where there is one of each, else side by side."""
+        """Return slices along an axis, each of one tensor: stacked if there is one per index, else
+        concatenated."""
         slices = np.moveaxis(numbers, axis, 0)
-        stacked = [self._piece(owner, one) for owner, one in zip(owners, slices, strict=True)]
+        stacked = [
+            self._piece(owner, numbers_of) for owner, numbers_of in zip(owners, slices, strict=True)
+        ]
         if None not in stacked:
-            shapes = {one.shape(self.infos[one.key].shape) for one in stacked if one is not None}
+            shapes = {
+                piece.shape(self.infos[piece.key].shape) for piece in stacked if piece is not None
+            }
             if len(shapes) == 1:
-                return tuple(one for one in stacked if one is not None), Stack(axis)
-        runs = [(owner, len(list(its))) for owner, its in itertools.groupby(owners)]
+                return tuple(piece for piece in stacked if piece is not None), Stack(axis)
+        runs = [(owner, len(list(run))) for owner, run in itertools.groupby(owners)]
         ends = list(itertools.accumulate(length for _, length in runs))
         parts = np.split(numbers, ends[:-1], axis)
-        pieces = [self._piece(owner, one) for (owner, _), one in zip(runs, parts, strict=True)]
+        pieces = [
+            self._piece(owner, numbers_of)
+            for (owner, _), numbers_of in zip(runs, parts, strict=True)
+        ]
         if None in pieces:
             return None
-        return tuple(one for one in pieces if one is not None), Concat(axis)
+        return tuple(piece for piece in pieces if piece is not None), Concat(axis)
 
     def _cut(self, numbers: Array, owners: Array) -> tuple[tuple[Piece, ...], Join] | None:
-        """Parts of one tensor in another order than they have in it: each along an axis."""
+        """Return parts of one tensor in another order than in the tensor, each along an axis."""
         owner = int(owners.flat[0])
         for axis, side in enumerate(numbers.shape):
             for count in (2, 3, 4):
                 if side == count:
-                    slices = [self._piece(owner, one) for one in np.moveaxis(numbers, axis, 0)]
+                    slices = [
+                        self._piece(owner, numbers_of)
+                        for numbers_of in np.moveaxis(numbers, axis, 0)
+                    ]
                     if None not in slices:
-                        return tuple(one for one in slices if one is not None), Stack(axis)
+                        return tuple(piece for piece in slices if piece is not None), Stack(axis)
                 if side % count == 0 and side > count:
                     parts = np.split(numbers, count, axis)
-                    pieces = [self._piece(owner, one) for one in parts]
+                    pieces = [self._piece(owner, numbers_of) for numbers_of in parts]
                     if None not in pieces:
-                        return tuple(one for one in pieces if one is not None), Concat(axis)
+                        return tuple(piece for piece in pieces if piece is not None), Concat(axis)
         return None
 
     def _piece(self, owner: int, numbers: Array) -> Piece | None:
@@ -120,28 +133,28 @@ class Elements:
         part = None
         if local.size != math.prod(shape):
             places = np.unravel_index(local, shape)
-            box = [(int(one.min()), int(one.max()) + 1) for one in places]
+            box = [(int(index.min()), int(index.max()) + 1) for index in places]
             cut = [axis for axis, ends in enumerate(box) if ends != (0, shape[axis])]
             if len(cut) != 1:
                 return None
             axis = cut[0]
             part = Part(axis, *box[axis])
             shape = part.shape(shape)
-            moved = [one - low for one, (low, _) in zip(places, box, strict=True)]
+            moved = [index - low for index, (low, _) in zip(places, box, strict=True)]
             local = np.ravel_multi_index(moved, shape)
         layout = layout_of(local, shape)
         return None if layout is None else Piece(name, layout, part)
 
 
 def layout_of(numbers: Array, shape: Shape) -> Layout | None:
-    """The layout from a tensor of this shape to an array of these of its elements; None: there is none.
+    """Return the layout from a tensor of this shape to an array of these elements, or None.
 
-    Each axis of the array counts through the tensor in steps, like the digits of a number: from these follow
-    the axes to take apart, their order, and those to join again.
+    Each axis of the array counts through the tensor in steps, like the digits of a number. The
+    steps determine the axes to split, their order, and the axes to merge.
 
     Args:
-        numbers: for each element of the array which of the tensor's it is, in row-major order.
-        shape: of the tensor.
+        numbers: the tensor element of each array element, in row-major order.
+        shape: the shape of the tensor.
     """
     if numbers.size != math.prod(shape):
         return None
@@ -160,14 +173,14 @@ def layout_of(numbers: Array, shape: Shape) -> Layout | None:
         factors += [(axis, count, step) for count, step in digits]
     if not np.array_equal(total, numbers):
         return None
-    order = sorted(range(len(factors)), key=lambda one: -factors[one][2])
+    order = sorted(range(len(factors)), key=lambda number: -factors[number][2])
     step = 1
-    for one in reversed(order):
-        if factors[one][2] != step:
+    for number in reversed(order):
+        if factors[number][2] != step:
             return None
-        step *= factors[one][1]
-    counts = tuple(factors[one][1] for one in order)
-    axes = tuple(order.index(one) for one in range(len(factors)))
+        step *= factors[number][1]
+    counts = tuple(factors[number][1] for number in order)
+    axes = tuple(order.index(number) for number in range(len(factors)))
     turned = UNCHANGED if axes == tuple(range(len(axes))) else Permute(axes)
     if turned == UNCHANGED:
         return reshaped(shape, numbers.shape)
@@ -176,10 +189,10 @@ def layout_of(numbers: Array, shape: Shape) -> Layout | None:
 
 
 def _digits(line: Array) -> list[tuple[int, int]] | None:
-    """Counts and steps in which a line of numbers that begins with 0 goes up, the slowest first."""
+    """Return the counts and steps of an ascending line of numbers that begins with 0, the slowest first."""
     if line[0] != 0:
         return None
-    found: list[tuple[int, int]] = []
+    digits: list[tuple[int, int]] = []
     while len(line) > 1:
         step = int(line[1])
         even = np.arange(len(line)) * step == line
@@ -193,13 +206,13 @@ def _digits(line: Array) -> list[tuple[int, int]] | None:
             or not np.array_equal((heads[:, None] + np.arange(run) * step).reshape(-1), line)
         ):
             return None
-        found.insert(0, (run, step))
+        digits.insert(0, (run, step))
         line = heads
-    return found
+    return digits
 
 
 def reshaped(shape: Shape, wanted: Shape) -> Layout:
-    """The same elements in the same order in another shape."""
+    """Return the layout that gives another shape to the same elements in the same order."""
     if shape == wanted:
         return UNCHANGED
     start = 0
@@ -209,10 +222,10 @@ def reshaped(shape: Shape, wanted: Shape) -> Layout:
     while end < min(len(shape), len(wanted)) - start and shape[-1 - end] == wanted[-1 - end]:
         end += 1
     before, after = shape[start : len(shape) - end], wanted[start : len(wanted) - end]
-    if not before and shape:  # sides of one come
+    if not before and shape:  # axes of size 1 appear
         near = min(start, len(shape) - 1)
         return Split(near, (*after, shape[near]) if start == near else (shape[near], *after))
-    if not after and wanted:  # or go
+    if not after and wanted:  # or disappear
         return reshaped(wanted, shape).inverse
     if len(before) == 1:
         return Split(start, after)
@@ -222,7 +235,7 @@ def reshaped(shape: Shape, wanted: Shape) -> Layout:
 
 
 def refines(fine: Shape, coarse: Shape) -> bool:
-    """Whether joining neighbouring axes of the first gives the second."""
+    """Whether merging neighboring axes of the first gives the second."""
     ends = set(itertools.accumulate(fine, lambda a, b: a * b)) | {1}
     return math.prod(fine) == math.prod(coarse) and ends >= set(
         itertools.accumulate(coarse, lambda a, b: a * b)

@@ -1,4 +1,4 @@
-"""A plan fitted to a Flax model that exists: every array at its path, or the list of what does not fit."""
+"""Fit of a plan to an existing Flax model: every array at its path, or a list of the mismatches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from converters.target.arrange import (
     TIED,
     TIED_KINDS,
     Fitted,
-    Placed,
-    Way,
+    StackedLayout,
+    TargetArray,
     arranged,
     kinds_of,
     tied_leaves,
@@ -23,7 +23,7 @@ from converters.target.arrange import (
 from converters.target.fused import like_target
 from converters.target.layouts import permitted
 from converters.target.match import match, match_whole
-from converters.target.modules import Family, families
+from converters.target.modules import ModuleFamily, families
 
 Numbers = tuple[int, ...]
 
@@ -35,20 +35,20 @@ def fit_plan(
     scan_axis: int | None = None,
     drop: Sequence[str] = (),
 ) -> Fitted:
-    """Give every array of a plan its place in a Flax model.
+    """Give every array of a plan its path in a Flax model.
 
-    Names are compared word by word (q_proj and query are one), numbers by their order; a layout is
-    tried only where the layer kind permits it (a Linear's rows as heads; stacked layers). What two
-    arrays fit equally well, or what no name speaks for, is refused.
+    Names are compared word by word (q_proj and query are equal), and numbers by their order. A
+    layout is tried only if the layer kind permits it (a Linear's rows as heads; stacked layers).
+    Equally good candidates, and arrays without a matching name, are refused.
 
     Args:
-        plan: nothing in it refused.
+        plan: a plan without refused rows.
         target: path → shape and dtype of the model's arrays (`target_shapes`).
-        scan_axis: of stacked layers, where the shapes leave it open.
-        drop: regular expressions of torch keys that the target has no use for.
+        scan_axis: the axis of stacked layers, if the shapes leave it open.
+        drop: regular expressions of torch keys that the target does not need.
 
     Raises:
-        MisfitError: what is missing, extra, of a wrong shape or ambiguous; all of it is named.
+        MisfitError: arrays are missing, extra, of a wrong shape or ambiguous; the message names all.
     """
     dropped = {
         row.key: _matching(row.key, drop)
@@ -66,11 +66,13 @@ def fit_plan(
     infos = {path: leaf.info for path, leaf in leaves.items()}
     sources, targets = families(infos), families(target)
 
-    def fits(source: Family, other: Family) -> bool:
+    def fits(source: ModuleFamily, other: ModuleFamily) -> bool:
         return _ways(source, other, infos, target, kinds) is not None
 
     matched = match(sources, targets, fits)
-    for leaf, kind in tied_leaves(plan, dropped):  # a target may keep apart what torch shares
+    for leaf, kind in tied_leaves(
+        plan, dropped
+    ):  # a target may keep separate arrays where torch shares one
         leaves[leaf.path], kinds[leaf.path], infos[leaf.path] = leaf, kind, leaf.info
     for name in TIED_KINDS:
         shared = {
@@ -81,9 +83,9 @@ def fit_plan(
         also = match_whole(families(shared), matched.missing, fits)
         matched = replace(matched, pairs=matched.pairs + also.pairs, missing=also.missing)
     problems = list(matched.problems)
-    ways: dict[str, tuple[list[str], list[Way]]] = {}
-    for one, other in matched.pairs:
-        ways |= _ways(one, other, infos, target, kinds) or {}
+    ways: dict[str, tuple[list[str], list[StackedLayout]]] = {}
+    for source, other in matched.pairs:
+        ways |= _ways(source, other, infos, target, kinds) or {}
     problems += _left(matched.extra, matched.missing, infos, target)
     chosen, undecided = _chosen(ways, leaves, kinds, scan_axis)
     problems += undecided
@@ -94,17 +96,17 @@ def fit_plan(
             "run both models to match the layers (migrate weights --inputs), drop keys that the "
             "target does not use (--drop), or write a mapping",
         )
-    placed = {path: Placed(tuple(ways[path][0]), chosen[path]) for path in target}
+    placed = {path: TargetArray(tuple(ways[path][0]), chosen[path]) for path in target}
     done = arranged(plan, placed, leaves, target, dropped)
     left = tuple(
-        f"{other} is {one}: called otherwise, and all else has its place"
-        for one, other in matched.by_elimination
+        f"{other} is {source}: called otherwise, and all else has its place"
+        for source, other in matched.by_elimination
     )
     return replace(done, notes=done.notes + left)
 
 
 def without(plan: Plan, drop: Sequence[str]) -> Plan:
-    """The plan in which a refused key that the user leaves out (`drop` of `fit_plan`) is in no one's way."""
+    """Return the plan in which refused keys that the user drops (`drop` of `fit_plan`) are dropped."""
 
     def left(row: Row) -> Row:
         pattern = _matching(row.key, drop)
@@ -116,139 +118,148 @@ def without(plan: Plan, drop: Sequence[str]) -> Plan:
 
 
 def _ways(
-    source: Family,
-    target: Family,
+    source: ModuleFamily,
+    target: ModuleFamily,
     infos: Mapping[str, TensorInfo],
     wanted: Mapping[str, TensorInfo],
     kinds: Mapping[str, str],
-) -> dict[str, tuple[list[str], list[Way]]] | None:
-    """Path in the target → paths in the plan and ways to make it of them; None if they do not fit."""
+) -> dict[str, tuple[list[str], list[StackedLayout]]] | None:
+    """Return path in the target → paths in the plan and ways to make it from them; None if they do not
+    fit."""
     if source.roles != target.roles:
         return None
-    found: dict[str, tuple[list[str], list[Way]]] = {}
+    ways: dict[str, tuple[list[str], list[StackedLayout]]] = {}
     for numbers, members in _aligned(source, target) or ():
         for role, path in target.members[numbers].items():
-            its = [source.members[member][role] for member in members]
-            kind = kinds[its[0]].partition(" ")[0]
-            shapes = {infos[one].shape for one in its}
+            sources = [source.members[member][role] for member in members]
+            kind = kinds[sources[0]].partition(" ")[0]
+            shapes = {infos[path_in_plan].shape for path_in_plan in sources}
             if len(shapes) > 1:
                 return None
-            made = list(_made(kind, role, shapes.pop(), wanted[path].shape, len(its)))
-            if not made:
+            candidates = list(_made(kind, role, shapes.pop(), wanted[path].shape, len(sources)))
+            if not candidates:
                 return None
-            found[path] = (its, made)
-    return found or None
+            ways[path] = (sources, candidates)
+    return ways or None
 
 
-def _aligned(source: Family, target: Family) -> list[tuple[Numbers, list[Numbers]]] | None:
-    """Numbers in the target → those in the plan, by their order; several where layers are stacked."""
-    mine, theirs = sorted(source.members), sorted(target.members)
-    if len(mine) == len(theirs):
-        if len(mine) == 1:
-            return [(theirs[0], mine)]
-        ranks, others = _ranked(mine), _ranked(theirs)
+def _aligned(
+    source: ModuleFamily, target: ModuleFamily
+) -> list[tuple[Numbers, list[Numbers]]] | None:
+    """Return numbers in the target → those in the plan, by their order; several if layers are stacked."""
+    source_numbers, target_numbers = sorted(source.members), sorted(target.members)
+    if len(source_numbers) == len(target_numbers):
+        if len(source_numbers) == 1:
+            return [(target_numbers[0], source_numbers)]
+        ranks, others = _ranked(source_numbers), _ranked(target_numbers)
         if ranks == others:
-            return [(other, [one]) for one, other in zip(mine, theirs, strict=True)]
+            return [
+                (other, [numbers])
+                for numbers, other in zip(source_numbers, target_numbers, strict=True)
+            ]
         return None
-    depth = len(mine[0])
+    depth = len(source_numbers[0])
     for level in range(depth):  # the level that is stacked
         stacked: dict[Numbers, list[Numbers]] = {}
-        for numbers in mine:
+        for numbers in source_numbers:
             rest = (*numbers[:level], *numbers[level + 1 :])
             stacked.setdefault(rest, []).append(numbers)
-        lengths = {len(its) for its in stacked.values()}
-        rest_ranks, others = _ranked(sorted(stacked)), _ranked(theirs)
-        if len(lengths) == 1 and (rest_ranks == others or len(stacked) == len(theirs) == 1):
+        lengths = {len(group) for group in stacked.values()}
+        rest_ranks, others = _ranked(sorted(stacked)), _ranked(target_numbers)
+        if len(lengths) == 1 and (rest_ranks == others or len(stacked) == len(target_numbers) == 1):
             return [
-                (other, stacked[rest]) for rest, other in zip(sorted(stacked), theirs, strict=True)
+                (other, stacked[rest])
+                for rest, other in zip(sorted(stacked), target_numbers, strict=True)
             ]
     return None
 
 
 def _ranked(numbers: Sequence[Numbers]) -> list[Numbers]:
-    """Each number as its place among those at its level: 1, 2 and 0, 1 are alike."""
+    """Return each number as its rank at its level: 1, 2 and 0, 1 are equal."""
     orders = [
         {value: rank for rank, value in enumerate(sorted(set(column)))}
         for column in zip(*numbers, strict=True)
     ]
     return [
-        tuple(order[value] for order, value in zip(orders, its, strict=True)) for its in numbers
+        tuple(order[value] for order, value in zip(orders, levels, strict=True))
+        for levels in numbers
     ]
 
 
 def _made(
     kind: str, role: str, shape: tuple[int, ...], wanted: tuple[int, ...], count: int
-) -> Iterator[Way]:
+) -> Iterator[StackedLayout]:
     if count == 1:
         for layout in permitted(kind, role, shape, wanted):
-            yield Way(layout)
+            yield StackedLayout(layout)
         return
     for axis, side in enumerate(wanted):
         if side == count:
             rest = (*wanted[:axis], *wanted[axis + 1 :])
             for layout in permitted(kind, role, shape, rest):
-                yield Way(layout, axis)
+                yield StackedLayout(layout, axis)
 
 
 def _chosen(
-    ways: Mapping[str, tuple[list[str], list[Way]]],
+    ways: Mapping[str, tuple[list[str], list[StackedLayout]]],
     leaves: Mapping[str, PlannedLeaf],
     kinds: Mapping[str, str],
     scan_axis: int | None,
-) -> tuple[dict[str, Way], list[str]]:
-    """One way for each array: where shapes allow several, what the unambiguous ones of its kind have."""
+) -> tuple[dict[str, StackedLayout], list[str]]:
+    """Return one way for each array: if shapes allow several, the one of unambiguous arrays of its kind."""
     axes = {
-        frozenset(way.axis for way in its if way.axis is not None)
-        for _, its in ways.values()
-        if its[0].axis is not None
+        frozenset(way.axis for way in candidates if way.axis is not None)
+        for _, candidates in ways.values()
+        if candidates[0].axis is not None
     }
     common = frozenset.intersection(*axes) if axes else frozenset()
     axis = scan_axis if scan_axis is not None else (min(common) if len(common) == 1 else None)
     turned: dict[str, set[bool]] = {}
-    for its, possible in ways.values():
-        if len(leaves[its[0]].info.shape) > 1 and len({_turned(way) for way in possible}) == 1:
-            turned.setdefault(kinds[its[0]], set()).add(_turned(possible[0]))
-    chosen: dict[str, Way] = {}
+    for paths, possible in ways.values():
+        if len(leaves[paths[0]].info.shape) > 1 and len({_is_turned(way) for way in possible}) == 1:
+            turned.setdefault(kinds[paths[0]], set()).add(_is_turned(possible[0]))
+    chosen: dict[str, StackedLayout] = {}
     problems: list[str] = []
-    for path, (its, possible) in ways.items():
+    for path, (paths, possible) in ways.items():
         left = possible
         if len({way.axis for way in left}) > 1:
             left = [way for way in left if way.axis == axis]
-        known = turned.get(kinds[its[0]], set())
+        known = turned.get(kinds[paths[0]], set())
         if len(left) > 1 and len(known) == 1:
-            left = [way for way in left if _turned(way) in known]
+            left = [way for way in left if _is_turned(way) in known]
         if len(left) == 1:
             chosen[path] = left[0]
         elif len({way.axis for way in possible}) > 1:
             problems.append(f"{path}: its shape does not say along which axis layers are stacked")
         else:
-            problems.append(f"{path}: square, and nothing says whether it is {its[0]} turned")
+            problems.append(f"{path}: square, so whether it is {paths[0]} transposed is unknown")
     return chosen, problems
 
 
-def _turned(way: Way) -> bool:
+def _is_turned(way: StackedLayout) -> bool:
     return "transpose" in str(way.layout)
 
 
 def _left(
-    extra: Sequence[Family],
-    missing: Sequence[Family],
+    extra: Sequence[ModuleFamily],
+    missing: Sequence[ModuleFamily],
     infos: Mapping[str, TensorInfo],
     wanted: Mapping[str, TensorInfo],
 ) -> list[str]:
-    """Missing, extra and of a wrong shape, one line for each array."""
+    """Return the missing, extra and misshaped arrays, one line each."""
     by_words = {(source.words, source.roles): source for source in extra}
     lines: list[str] = []
     for target in missing:
         namesake = by_words.get((target.words, target.roles))
         for numbers, roles in target.members.items():
             for role, path in roles.items():
-                mine = namesake.members.get(numbers, {}).get(role) if namesake else None
-                if mine is not None and infos[mine].shape != wanted[path].shape:
+                namesake_path = namesake.members.get(numbers, {}).get(role) if namesake else None
+                if namesake_path is not None and infos[namesake_path].shape != wanted[path].shape:
                     lines.append(
-                        f"wrong shape: {path} is {wanted[path].shape}, {mine} {infos[mine].shape}"
+                        f"wrong shape: {path} is {wanted[path].shape}, "
+                        f"{namesake_path} {infos[namesake_path].shape}"
                     )
-                elif mine is None:
+                elif namesake_path is None:
                     lines.append(f"missing: nothing for {path} {wanted[path].shape}")
     for source in extra:
         for roles in source.members.values():

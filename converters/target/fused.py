@@ -1,4 +1,4 @@
-"""Query, key and value in one array on one side and in three on the other."""
+"""Query, key and value in one array on one side and in three arrays on the other."""
 
 from __future__ import annotations
 
@@ -19,53 +19,54 @@ _FUSED = "qkv"
 def like_target(
     leaves: Mapping[str, PlannedLeaf], target: Mapping[str, TensorInfo]
 ) -> tuple[dict[str, PlannedLeaf], dict[str, str]]:
-    """The arrays with fused ones taken apart, or three joined, where the target has the other form.
+    """Return the arrays with fused ones split, or three joined, if the target has the other form.
 
-    A fused array is query, key and value in this order, each a third: what `qkv`, `in_proj` and `c_attn`
-    mean. Other names (`query_key_value`, interleaved by head in some models) are left as they are.
+    A fused array is query, key and value in this order, each a third: the meaning of `qkv`,
+    `in_proj` and `c_attn`. Other names (`query_key_value`, interleaved by head in some models) are
+    unchanged.
 
     Returns:
-        The arrays, and of those made here the path of the one that they come from.
+        The arrays, and for each created array the path of its origin.
     """
     fused = [path for path in leaves if _last(path) == _FUSED]
     wants_fused = any(_last(path) == _FUSED for path in target)
-    made: dict[str, PlannedLeaf] = {}
+    created: dict[str, PlannedLeaf] = {}
     origins: dict[str, str] = {}
     if fused and not wants_fused:
         for path in fused:
             for part in _thirds(leaves[path]):
-                made[part.path], origins[part.path] = part, path
+                created[part.path], origins[part.path] = part, path
     elif wants_fused and not fused:
         for joined, three in _triples(leaves):
-            made[joined.path], origins[joined.path] = joined, three[0]
+            created[joined.path], origins[joined.path] = joined, three[0]
             fused += three
-        if not made:
+        if not created:
             return dict(leaves), {}
-    gone = set(origins.values()) | (set(fused) if made else set())
+    gone = set(origins.values()) | (set(fused) if created else set())
     rest = {path: leaf for path, leaf in leaves.items() if path not in gone}
-    return rest | made, origins
+    return rest | created, origins
 
 
 def _last(path: str) -> str:
-    """The last word of the module that an array belongs to."""
+    """Return the last word of the module that an array belongs to."""
     words = words_of(role_of(path, (1, 1))[0]).words
     return words[-1] if words else ""
 
 
 def _thirds(leaf: PlannedLeaf) -> list[PlannedLeaf]:
-    """The array's three parts along its last axis, as query, key and value; itself where it has none."""
+    """Return the array's three parts along its last axis as query, key and value; or the array itself."""
     module, _, name = leaf.path.rpartition("/")
-    above = module.rpartition("/")[0]
+    parent = module.rpartition("/")[0]
     parts = parts_of(leaf, len(NAMES))
     named = [
-        replace(part, path=f"{above}/{word}/{name}")
+        replace(part, path=f"{parent}/{word}/{name}")
         for word, part in zip(NAMES, parts, strict=False)
     ]
     return named or [leaf]
 
 
 def parts_of(leaf: PlannedLeaf, count: int) -> list[PlannedLeaf]:
-    """Equal parts of an array along its last axis; none where they cannot be had."""
+    """Return equal parts of an array along its last axis; empty if impossible."""
     (piece, *others) = leaf.pieces
     shape = leaf.info.shape
     axis = _torch_axis(piece, len(shape)) if shape else None
@@ -84,7 +85,8 @@ def parts_of(leaf: PlannedLeaf, count: int) -> list[PlannedLeaf]:
 
 
 def _torch_axis(piece: Piece, rank: int) -> int | None:
-    """The axis of the torch tensor that is the array's last; None if it is not just one."""
+    """Return the axis of the torch tensor that is the array's last axis; None if it is not a single
+    axis."""
     if piece.part is not None:
         return None
     if piece.layout == UNCHANGED:
@@ -93,15 +95,15 @@ def _torch_axis(piece: Piece, rank: int) -> int | None:
 
 
 def _triples(leaves: Mapping[str, PlannedLeaf]) -> Iterable[tuple[PlannedLeaf, list[str]]]:
-    """Query, key and value of one module, joined along their last axis."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    """Yield query, key and value of one module, joined along their last axis."""
+    modules: dict[tuple[str, str], dict[str, str]] = {}
     for path in leaves:
         module, _, name = path.rpartition("/")
-        above, word = module.rpartition("/")[0], _last(path)
+        parent, word = module.rpartition("/")[0], _last(path)
         if word in NAMES:
-            found.setdefault((above, name), {})[word] = path
-    for (above, name), its in found.items():
-        parts = [leaves[its[word]] for word in NAMES if word in its]
+            modules.setdefault((parent, name), {})[word] = path
+    for (parent, name), paths in modules.items():
+        parts = [leaves[paths[word]] for word in NAMES if word in paths]
         if len(parts) < 3 or any(leaf.join != ALONE for leaf in parts):
             continue
         shapes = [leaf.info.shape for leaf in parts]
@@ -113,6 +115,6 @@ def _triples(leaves: Mapping[str, PlannedLeaf]) -> Iterable[tuple[PlannedLeaf, l
         info = TensorInfo(shape, parts[0].info.dtype)
         pieces = tuple(piece for leaf in parts for piece in leaf.pieces)
         yield (
-            PlannedLeaf(f"{above}/{_FUSED}/{name}", info, pieces, join),
-            [its[word] for word in NAMES],
+            PlannedLeaf(f"{parent}/{_FUSED}/{name}", info, pieces, join),
+            [paths[word] for word in NAMES],
         )

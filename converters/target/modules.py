@@ -1,4 +1,4 @@
-"""The modules of both sides, those that repeat as one, with what each of their arrays is."""
+"""Modules of both sides, with repeated modules grouped and the role of each of their arrays."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ COLLECTIONS = ("params", "batch_stats", "buffers")
 
 
 @dataclass(frozen=True)
-class Family:
-    """Modules whose names differ in nothing but numbers.
+class ModuleFamily:
+    """Modules whose names differ only in numbers.
 
     Attributes:
-        words: of their path, "#" for each number that is not the same in all.
-        members: numbers (those that vary) → role → path of the array.
+        words: the words of their path, "#" for each number that varies.
+        members: varying numbers → role → path of the array.
         kind: "dense", "conv", "norm", "embed" or "".
     """
 
@@ -42,12 +42,12 @@ class Family:
 
     @property
     def roles(self) -> frozenset[str]:
-        """Of all its arrays."""
+        """Roles of all its arrays."""
         return frozenset(role for member in self.members.values() for role in member)
 
     @property
     def name(self) -> str:
-        """One of its arrays, for messages."""
+        """Path of one of its arrays, for messages."""
         first = next(iter(self.members.values()))
         return next(iter(first.values()))
 
@@ -56,29 +56,29 @@ class Family:
         return f"{self.name}{more}"
 
 
-def apart(family: Family) -> list[Family]:
-    """The same modules, those of each innermost number for themselves: fc1 and fc2.
+def apart(family: ModuleFamily) -> list[ModuleFamily]:
+    """Return the modules of each innermost number separately: fc1 and fc2.
 
-    A family without such numbers, or with many of them, is left whole.
+    A family without such numbers, or with many of them, is not divided.
     """
     values = sorted({numbers[-1] for numbers in family.members if numbers})
     if not 1 < len(values) <= _FEW:
         return [family]
     words = list(family.words)
     del words[len(words) - 1 - words[::-1].index("#")]
-    found = []
+    parts = []
     for value in values:
         members = {
             numbers[:-1]: roles for numbers, roles in family.members.items() if numbers[-1] == value
         }
-        found.append(Family(tuple(words), members, family.kind))
-    return found
+        parts.append(ModuleFamily(tuple(words), members, family.kind))
+    return parts
 
 
 def role_of(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
-    """The path of the module that an array belongs to, and what it is there.
+    """Return the path of the module that an array belongs to, and the array's role.
 
-    A parameter of a name of its own is a module of its own, whose array is its "value".
+    A parameter with its own name is a separate module, whose array is its "value".
     """
     module, _, name = path.rpartition("/")
     if name == "weight":
@@ -88,8 +88,9 @@ def role_of(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
     return path, "value"
 
 
-def families(arrays: Mapping[str, TensorInfo]) -> list[Family]:
-    """The modules of these arrays; those of another kind or with other roles are a family of their own."""
+def families(arrays: Mapping[str, TensorInfo]) -> list[ModuleFamily]:
+    """Return the modules of these arrays; modules of another kind or with other roles form separate
+    families."""
     modules: dict[str, dict[str, str]] = {}
     for path, info in arrays.items():
         collection, _, rest = path.partition("/")
@@ -101,7 +102,7 @@ def families(arrays: Mapping[str, TensorInfo]) -> list[Family]:
         words = words_of(module)
         key: tuple[Any, ...] = (words.words, frozenset(roles), _kind(roles, arrays))
         while words.numbers in grouped.get(key, {}):
-            key = (*key, "again")  # two modules of the same words: a family each
+            key = (*key, "again")  # two modules of the same words: separate families
         grouped.setdefault(key, {})[words.numbers] = roles
     return [_family(key[0], members, arrays) for key, members in grouped.items()]
 
@@ -110,7 +111,7 @@ def _family(
     words: tuple[str, ...],
     members: Mapping[tuple[int, ...], Mapping[str, str]],
     arrays: Mapping[str, TensorInfo],
-) -> Family:
+) -> ModuleFamily:
     columns = list(zip(*members, strict=True))
     varying = [index for index, column in enumerate(columns) if len(set(column)) > 1]
     kept: list[str] = []
@@ -125,7 +126,7 @@ def _family(
     renumbered = {
         tuple(numbers[index] for index in varying): member for numbers, member in members.items()
     }
-    return Family(tuple(kept), renumbered, _kind(next(iter(members.values())), arrays))
+    return ModuleFamily(tuple(kept), renumbered, _kind(next(iter(members.values())), arrays))
 
 
 def _kind(roles: Mapping[str, str], arrays: Mapping[str, TensorInfo]) -> str:

@@ -1,4 +1,4 @@
-"""How near the names of two modules are to each other, and what speaks against them."""
+"""Nearness of the names of two modules, and the differences between them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from converters.target.modules import COLLECTIONS, Family
+from converters.target.modules import COLLECTIONS, ModuleFamily
 
-# Nearer than this to each other are two names as good as equally near.
+# Nearness values closer than this count as equal.
 EQUAL = 0.02
 _KINDS = {"dense", "conv", "norm", "embed", "block"}
 _FEW = 8
@@ -20,13 +20,13 @@ _EVERYWHERE = math.log(1.25)  # in four of five names
 
 @dataclass(frozen=True)
 class Nearness:
-    """Of two modules.
+    """Nearness of two modules.
 
     Attributes:
-        score: the share of common words, the rarer the weightier, and a little for their order.
-        common: these words.
-        differs: whether each has a word that the other lacks: what speaks for one of several such pairs
-            is then only what is common, not how rare the rest is.
+        score: the fraction of common words, weighted by rarity, plus a little for their order.
+        common: the common words.
+        differs: whether each has a word that the other lacks. Several such pairs are compared only
+            by their common words, not by the rarity of the rest.
     """
 
     score: float
@@ -34,26 +34,28 @@ class Nearness:
     differs: bool
 
 
-def weights_of(families: Sequence[Family]) -> dict[str, float]:
-    """A word says the more the rarer it is."""
+def weights_of(families: Sequence[ModuleFamily]) -> dict[str, float]:
+    """Return the weight of each word: the rarer, the higher."""
     count = Counter(word for family in families for word in _names(family))
-    return {word: math.log((1 + len(families)) / its) for word, its in count.items()}
+    return {word: math.log((1 + len(families)) / number) for word, number in count.items()}
 
 
-def nearness(source: Family, target: Family, weights: Mapping[str, float]) -> Nearness | None:
-    """Of two modules; None if both are called something and nothing of it is the same."""
-    one, other = _names(source), _names(target)
-    mine, theirs = (_telling(names, weights) for names in (one, other))
-    common = one & other
-    if not common or (mine and theirs and not mine & theirs):
+def nearness(
+    source: ModuleFamily, target: ModuleFamily, weights: Mapping[str, float]
+) -> Nearness | None:
+    """Return the nearness of two modules; None if both have names without a common word."""
+    first, other = _names(source), _names(target)
+    first_words, second_words = (_distinctive(names, weights) for names in (first, other))
+    common = first & other
+    if not common or (first_words and second_words and not first_words & second_words):
         return None
     shared = sum(weights[word] for word in common)
-    share = shared / (sum(weights[word] for word in one | other) or 1.0)
+    share = shared / (sum(weights[word] for word in first | other) or 1.0)
     order = SequenceMatcher(None, source.words, target.words, autojunk=False).ratio()
-    # LayerNorm and norm are the same word; where both sides have both, the letters tell.
+    # LayerNorm and norm are the same word; if both sides have both, the letters decide.
     same = _letters(source.name) == _letters(target.name)
     score = share + 0.1 * order + (2 * EQUAL if same else 0.0)
-    return Nearness(score, common, bool(mine - other and theirs - one))
+    return Nearness(score, common, bool(first_words - other and second_words - first))
 
 
 def _letters(path: str) -> str:
@@ -61,11 +63,11 @@ def _letters(path: str) -> str:
     return re.sub(r"[^a-z0-9]", "", (rest if collection in COLLECTIONS else path).lower())
 
 
-def _telling(names: frozenset[str], weights: Mapping[str, float]) -> frozenset[str]:
-    """The words that are not just the kind of a layer or in nearly every name."""
+def _distinctive(names: frozenset[str], weights: Mapping[str, float]) -> frozenset[str]:
+    """Return the words that are not just the kind of a layer or in nearly every name."""
     many = len(weights) > _FEW
     return frozenset(word for word in names - _KINDS if not (many and weights[word] < _EVERYWHERE))
 
 
-def _names(family: Family) -> frozenset[str]:
+def _names(family: ModuleFamily) -> frozenset[str]:
     return (frozenset(family.words) - {"#"}) | ({family.kind} if family.kind else frozenset())

@@ -1,4 +1,4 @@
-"""The arrays of a Flax model by path, without making one: `jax.eval_shape`."""
+"""Shapes of a Flax model's arrays by path, without building the model: `jax.eval_shape`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from converters.errors import CheckpointDamagedError, TargetError
 from converters.model import imported, split_call
 from converters.output.arrays import open_arrays
 
-# Inputs to try where none are given: token ids, images, vectors.
+# Inputs to try if none are given: token ids, images, vectors.
 _GUESSES: tuple[tuple[tuple[int, ...], str], ...] = (
     ((1, 8), "int32"),
     ((1, 32, 32, 3), "float32"),
@@ -27,19 +27,19 @@ _GUESSES: tuple[tuple[tuple[int, ...], str], ...] = (
 
 
 def target_shapes(target: Any, inputs: Any = None) -> dict[str, TensorInfo]:
-    """Path → shape and dtype of every array that a Flax model has; nothing is allocated.
+    """Return path → shape and dtype of every array of a Flax model, without allocation.
 
     Args:
         target: `pkg.mod:name` or `file.py:name` of a linen module (or a function that gives one, or
             `(module, inputs)`), of an nnx module class or a function with `rngs`, of transformers' Flax
             model; such an object itself; a pytree of shapes; or a file: a Flax checkpoint, or `.json`
             with `{path: [shape, dtype]}`.
-        inputs: what linen's `init` is called with: an array or shape-dtype struct, a tuple of them or
-            a dict by name, or the name of such an object or of a function that gives it; None: the
-            target's own, else some that are tried.
+        inputs: the arguments of linen's `init`: an array or shape-dtype struct, a tuple of them or
+            a dict by name, or the name of such an object or of a function that returns it; None for
+            the target's own, else for common inputs.
 
     Raises:
-        TargetError: the model cannot be built, or its inputs are not known.
+        TargetError: the model cannot be built, or its inputs are unknown.
     """
     if isinstance(target, str | Path):
         path = Path(target)
@@ -55,7 +55,7 @@ def target_shapes(target: Any, inputs: Any = None) -> dict[str, TensorInfo]:
 
 
 def _load(spec: str) -> Any:
-    """The object of `pkg.mod:name` or `file.py:name`."""
+    """Return the object of `pkg.mod:name` or `file.py:name`."""
     named, args, kwargs = split_call(spec)
     location, _, name = named.rpartition(":")
     if not location or not name:
@@ -64,10 +64,10 @@ def _load(spec: str) -> Any:
         )
     with imported(spec, location) as module:
         try:
-            found = attrgetter(name)(module)
+            target = attrgetter(name)(module)
         except AttributeError:
             raise TargetError(f"{location} has no {name}", "check the name") from None
-    return functools.partial(found, *args, **kwargs) if args or kwargs else found
+    return functools.partial(target, *args, **kwargs) if args or kwargs else target
 
 
 def _shapes(target: Any, inputs: Any) -> dict[str, TensorInfo]:
@@ -80,8 +80,8 @@ def _shapes(target: Any, inputs: Any) -> dict[str, TensorInfo]:
             return _of_nnx(target)
         target = _called(target)
     if isinstance(target, tuple) and len(target) == 2 and isinstance(target[0], linen.Module):
-        target, own = target
-        inputs = own if inputs is None else inputs
+        target, own_inputs = target
+        inputs = own_inputs if inputs is None else inputs
     if isinstance(target, linen.Module):
         return _of_linen(target, inputs)
     if isinstance(target, nnx.Module):
@@ -104,25 +104,25 @@ def _of_linen(module: Any, inputs: Any) -> dict[str, TensorInfo]:
         [inputs] if inputs is not None else [jax.ShapeDtypeStruct(*guess) for guess in _GUESSES]
     )
     errors: list[str] = []
-    found: list[dict[str, TensorInfo]] = []
+    results: list[dict[str, TensorInfo]] = []
     for candidate in candidates:
         try:
             variables = _init(module, candidate)
         except Exception as error:
             errors.append(f"{type(error).__name__}: {str(error)[:100]}")
         else:
-            found.append(_named(meta.unbox(variables)))
-    if not found:
+            results.append(_named(meta.unbox(variables)))
+    if not results:
         raise TargetError(
             f"{type(module).__name__} cannot be initialised ({errors[-1]})",
             "give its inputs (--target-inputs file.py:name)",
         )
-    if any(other != found[0] for other in found[1:]):
+    if any(other != results[0] for other in results[1:]):
         raise TargetError(
             f"the shapes of {type(module).__name__} depend on its inputs",
             "give its inputs (--target-inputs file.py:name)",
         )
-    return found[0]
+    return results[0]
 
 
 def _init(module: Any, inputs: Any) -> Any:
@@ -130,9 +130,9 @@ def _init(module: Any, inputs: Any) -> Any:
 
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     if isinstance(inputs, Mapping):
-        return jax.eval_shape(lambda given: module.init(rngs, **given), dict(inputs))
+        return jax.eval_shape(lambda values: module.init(rngs, **values), dict(inputs))
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    return jax.eval_shape(lambda *given: module.init(rngs, *given), *arguments)
+    return jax.eval_shape(lambda *values: module.init(rngs, *values), *arguments)
 
 
 def _of_nnx(factory: Any) -> dict[str, TensorInfo]:

@@ -1,7 +1,8 @@
-"""Two checkpoints of the same weights, torch's and Flax's: the values alone say which array is made of what.
+"""Matching of a torch and a Flax checkpoint of the same weights by their values alone.
 
-Arrays of the same values in any order belong together: the sorted values are compared. How the axes lie
-follows by comparing the arrangements that the shapes allow. No model is needed, and none is run.
+Arrays with the same values in any order belong together: the sorted values are compared. The
+arrangement of the axes follows from trying the layouts that the shapes allow. No model is needed,
+and none is run.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _COUNTS = re.compile(r"(^|\.)num_batches_tracked$")
 
 @dataclass(frozen=True)
 class ByValues:
-    """What two checkpoints have in common.
+    """Correspondence of two checkpoints.
 
     Attributes:
-        plan: every key of torch's and its place.
-        alike: what the values do not tell apart, one line for each group: paired in the order of both files.
+        plan: every torch key and its path.
+        alike: groups with equal values, one line each, which are paired in the order of both files.
     """
 
     plan: Plan
@@ -49,24 +50,24 @@ class ByValues:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A tensor of torch's, or an equal part of one."""
+class _TensorSource:
+    """Tensor of torch, or an equal part of one."""
 
     key: str
     part: Part | None
 
 
 def fit_values(torch: Checkpoint, flax: Checkpoint, drop: Sequence[str] = ()) -> ByValues:
-    """Find of which of torch's tensors each array of Flax's is made, by their values.
+    """Find the torch tensors of each Flax array by their values.
 
     Args:
-        torch, flax: the checkpoints: the same weights. Where Flax's are of another dtype, torch's are cast.
-        drop: regular expressions of torch's keys that the other has no use for.
+        torch, flax: the checkpoints of the same weights. If Flax's have another dtype, torch's are cast.
+        drop: regular expressions of torch keys that Flax does not need.
 
     Raises:
-        MisfitError: what has no partner, on either side; all of it.
+        MisfitError: a tensor or array has no partner; the message names all.
     """
-    return _Search(torch, flax, drop).found()
+    return _Search(torch, flax, drop).find_plan()
 
 
 class _Search:
@@ -78,13 +79,13 @@ class _Search:
         self._keys = [
             key for key in torch.infos if key not in self._dropped and not _COUNTS.search(key)
         ]
-        self._pools: dict[tuple[str, bool], dict[str, list[_Source]]] = {}
+        self._pools: dict[tuple[str, bool], dict[str, list[_TensorSource]]] = {}
         self._shared = [frozenset(keys) for keys in torch.shared]
         self._alike: list[str] = []
         self._leaves: dict[str, PlannedLeaf] = {}
 
-    def found(self) -> ByValues:
-        """The plan."""
+    def find_plan(self) -> ByValues:
+        """Return the plan."""
         groups: dict[tuple[str, Shape], list[str]] = defaultdict(list)
         for path, info in self._flax.infos.items():
             groups[_mark(self._flax.read(path)), info.shape].append(path)
@@ -98,15 +99,15 @@ class _Search:
         return ByValues(self._plan(), tuple(self._alike))
 
     def _whole(self, paths: Sequence[str]) -> None:
-        """Arrays of one set of values, each of one tensor."""
+        """Match arrays of one set of values, each with one tensor."""
         array = self._flax.read(paths[0])
         fitting: dict[str, list[Layout]] = {}
-        for one in self._pool(array, parts=False).get(_mark(array), ()):
-            layouts = _layouts_between(self._read(one, array), array)
+        for source in self._pool(array, parts=False).get(_mark(array), ()):
+            layouts = _layouts_between(self._read(source, array), array)
             if layouts and not any(
-                {one.key, other} <= set(its) for its in self._shared for other in fitting
+                {source.key, other} <= set(keys) for keys in self._shared for other in fitting
             ):
-                fitting[one.key] = layouts
+                fitting[source.key] = layouts
         if not fitting:
             return
         several = len(fitting) > 1 or len(next(iter(fitting.values()))) > 1
@@ -119,7 +120,7 @@ class _Search:
             self._leaves[path] = self._leaf(path, [Piece(key, layouts[0])], ALONE)
 
     def _joined(self, path: str) -> PlannedLeaf | None:
-        """An array that is several tensors: stacked, side by side, or along two new axes."""
+        """Return an array made of several tensors: stacked, concatenated, or along two new axes."""
         array = self._flax.read(path)
         for axis, side in enumerate(array.shape):
             if side > 1 and array.ndim > 1:
@@ -141,12 +142,12 @@ class _Search:
         return None
 
     def _of_part(self, path: str) -> PlannedLeaf | None:
-        """An array that is a part of a tensor: the query of a fused attention."""
+        """Return an array that is a part of a tensor: the query of a fused attention."""
         array = self._flax.read(path)
-        for one in self._pool(array, parts=True).get(_mark(array), ()):
-            layouts = _layouts_between(self._read(one, array), array)
+        for source in self._pool(array, parts=True).get(_mark(array), ()):
+            layouts = _layouts_between(self._read(source, array), array)
             if layouts:
-                return self._leaf(path, [Piece(one.key, layouts[0], one.part)], ALONE)
+                return self._leaf(path, [Piece(source.key, layouts[0], source.part)], ALONE)
         return None
 
     def _pieces(self, arrays: Sequence[Array] | Array) -> list[Piece] | None:
@@ -154,42 +155,44 @@ class _Search:
         for array in arrays:
             pool = self._pool(array, parts=False)
             used = {piece.key for piece in pieces}
-            sources = [one for one in pool.get(_mark(array), ()) if one.key not in used]
+            sources = [source for source in pool.get(_mark(array), ()) if source.key not in used]
             fitting = [
-                Piece(one.key, layouts[0])
-                for one in sources
-                if (layouts := _layouts_between(self._read(one, array), array))
+                Piece(source.key, layouts[0])
+                for source in sources
+                if (layouts := _layouts_between(self._read(source, array), array))
             ]
             if not fitting:
                 return None
             if len(fitting) > 1:
-                self._alike.append(f"the same values: {', '.join(one.key for one in fitting[:3])}")
+                self._alike.append(
+                    f"the same values: {', '.join(piece.key for piece in fitting[:3])}"
+                )
             pieces.append(fitting[0])
         return pieces
 
-    def _pool(self, array: Array, *, parts: bool) -> Mapping[str, list[_Source]]:
-        """Mark of the sorted values → torch's tensors, or their parts, cast to this array's dtype."""
+    def _pool(self, array: Array, *, parts: bool) -> Mapping[str, list[_TensorSource]]:
+        """Return mark of the sorted values → torch tensors, or their parts, cast to this array's dtype."""
         at = array.dtype.name, parts
         if at not in self._pools:
-            pool: dict[str, list[_Source]] = defaultdict(list)
+            pool: dict[str, list[_TensorSource]] = defaultdict(list)
             for key in self._keys:
-                for one in self._parts(key) if parts else (_Source(key, None),):
-                    pool[_mark(self._read(one, array))].append(one)
+                for source in self._parts(key) if parts else (_TensorSource(key, None),):
+                    pool[_mark(self._read(source, array))].append(source)
             self._pools[at] = pool
         return self._pools[at]
 
-    def _parts(self, key: str) -> Iterator[_Source]:
+    def _parts(self, key: str) -> Iterator[_TensorSource]:
         shape = self._torch.infos[key].shape
         for axis, side in enumerate(shape):
             for count in _PARTS:
                 if side % count == 0:
                     each = side // count
                     for number in range(count):
-                        yield _Source(key, Part(axis, number * each, (number + 1) * each))
+                        yield _TensorSource(key, Part(axis, number * each, (number + 1) * each))
 
-    def _read(self, one: _Source, like: Array) -> Array:
-        tensor = self._torch.read(one.key)
-        part = tensor if one.part is None else one.part.apply(tensor)
+    def _read(self, source: _TensorSource, like: Array) -> Array:
+        tensor = self._torch.read(source.key)
+        part = tensor if source.part is None else source.part.apply(tensor)
         return np.asarray(part).astype(like.dtype)
 
     def _leaf(self, path: str, pieces: Sequence[Piece], join: Join) -> PlannedLeaf:
@@ -216,7 +219,7 @@ class _Search:
         problems += [
             f"extra: nothing in {self._flax.source} has the values of {row.key} {row.shape}"
             for row in rows
-            if row.outcome is Outcome.REFUSED or not self._covered(row)
+            if row.outcome is Outcome.REFUSED or not self._is_covered(row)
         ]
         if problems:
             raise MisfitError(
@@ -238,53 +241,61 @@ class _Search:
             targets = tuple(places[key])
             return replace(row, outcome=Outcome.MAPPED, targets=targets, evidence=EVIDENCE)
         if key in self._dropped or _COUNTS.search(key):
-            said = self._dropped.get(key)
-            note = f"dropped by the user ({said})" if said else "a count of batches: Flax has none"
+            pattern = self._dropped.get(key)
+            note = (
+                f"dropped by the user ({pattern})"
+                if pattern
+                else "a count of batches: Flax has none"
+            )
             return replace(row, outcome=Outcome.DROPPED, note=note)
         owner = shared.get((_mark(self._torch.read(key)), info.shape))
         if owner is None or not np.array_equal(self._torch.read(key), self._torch.read(owner)):
             return row
-        if not any({key, owner} <= its for its in self._shared):
+        if not any({key, owner} <= keys for keys in self._shared):
             self._alike.append(f"the same values: {key} is taken for tied to {owner}")
         targets = tuple(places[owner])
         return replace(
             row, outcome=Outcome.TIED, targets=targets, note=f"tied to {owner}", evidence=EVIDENCE
         )
 
-    def _covered(self, row: Row) -> bool:
-        """Whether all of a tensor is somewhere."""
-        if row.outcome is not Outcome.MAPPED or any(one.part is None for one in row.targets):
+    def _is_covered(self, row: Row) -> bool:
+        """Whether a tensor is completely covered."""
+        if row.outcome is not Outcome.MAPPED or any(target.part is None for target in row.targets):
             return True
-        sides = sum(one.part.stop - one.part.start for one in row.targets if one.part is not None)
-        axis = next(one.part.axis for one in row.targets if one.part is not None)
+        sides = sum(
+            target.part.stop - target.part.start
+            for target in row.targets
+            if target.part is not None
+        )
+        axis = next(target.part.axis for target in row.targets if target.part is not None)
         return row.shape is not None and sides == row.shape[axis]
 
 
 def _mark(array: Array) -> str:
-    """Equal for arrays of the same values, in whatever order they lie."""
+    """Return a mark that is equal for arrays of the same values in any order."""
     flat = np.ascontiguousarray(array).reshape(-1)
     values = flat if flat.dtype.kind in "biuf" else flat.astype(np.float64)
     return hashlib.sha256(f"{array.dtype}".encode() + np.sort(values).tobytes()).hexdigest()
 
 
 def _layouts_between(tensor: Array, array: Array) -> list[Layout]:
-    """The arrangements that turn the one into the other; of a constant array the plainest alone."""
-    found: list[Layout] = []
+    """Return the layouts that turn the tensor into the array; for a constant array only the simplest."""
+    layouts: list[Layout] = []
     seen: list[Array] = []
     for layout in arrangements(tensor.shape, array.shape):
-        made = layout.apply(tensor)
-        if np.array_equal(made, array, equal_nan=array.dtype.kind == "f"):
+        result = layout.apply(tensor)
+        if np.array_equal(result, array, equal_nan=array.dtype.kind == "f"):
             if array.size and (array == array.flat[0]).all():
                 return [layout]
             numbers = layout.apply(np.arange(tensor.size).reshape(tensor.shape))
             if not any(np.array_equal(numbers, other) for other in seen):
-                found.append(layout)
+                layouts.append(layout)
                 seen.append(numbers)
-    return found
+    return layouts
 
 
 def arrangements(shape: Shape, wanted: Shape) -> Iterator[Layout]:
-    """Ways from one shape to another: axes in any order, taken apart or joined where the sides allow it."""
+    """Yield ways from one shape to another: axes permuted, split or merged as the sides allow."""
     if math.prod(shape) != math.prod(wanted) or max(len(shape), len(wanted)) > _RANK:
         return
     for axes in itertools.permutations(range(len(shape))):

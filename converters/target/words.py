@@ -1,11 +1,11 @@
-"""The words of a path, as different code bases would agree on them, and its numbers."""
+"""Normalized words of a path, as different code bases would agree on them, and its numbers."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# Whole expressions, in lower case with underscores, before they are taken apart.
+# Complete expressions, in lower case with underscores, before they are split.
 _PHRASES = tuple(
     (re.compile(pattern), word)
     for pattern, word in (
@@ -15,7 +15,10 @@ _PHRASES = tuple(
             "norm",
         ),
         (r"conv(olution)?_?\dd|conv(olution)?(?![a-z])", "conv"),
-        (r"(?<![a-z])wi_0(?!\d)", "gate"),  # T5X's and MaxText's names for the two of a gated MLP
+        (
+            r"(?<![a-z])wi_0(?!\d)",
+            "gate",
+        ),  # T5X's and MaxText's names for the two halves of a gated MLP
         (r"(?<![a-z])wi_1(?!\d)", "up"),
         (r"(?<![a-z])c_attn|in_proj(_weight|_bias)?", "qkv"),
         (r"(encoder|decoder|transformer|res|residual|mlp)_?blocks?", r"\1_block"),
@@ -50,18 +53,18 @@ _SYNONYMS = {
     }.items()
     for word in words.split()
 }
-# BERT's kin call the second half of the MLP so.
+# BERT and related models call the second half of the MLP this.
 _MLP_OUTPUT = re.compile(r"(layers?[_/]\d+)/output(?=/|$)")
 _PROJECTION = {"proj", "projection", "c_proj", "out_proj", "o_proj"}
 
 
 @dataclass(frozen=True)
 class Words:
-    """A path in words.
+    """Path as words.
 
     Attributes:
-        words: in order, "#" for each number.
-        numbers: in order.
+        words: the words in order, "#" for each number.
+        numbers: the numbers in order.
     """
 
     words: tuple[str, ...]
@@ -69,12 +72,12 @@ class Words:
 
     @property
     def names(self) -> frozenset[str]:
-        """The words without the numbers."""
+        """Words without the numbers."""
         return frozenset(self.words) - {"#"}
 
 
 def words_of(path: str) -> Words:
-    """The words and numbers of a `/`-joined path.
+    """Return the words and numbers of a `/`-joined path.
 
     >>> words_of("params/encoder/layer_3/self_attn/q_proj")
     Words(words=('encoder', 'block', '#', 'self', 'attention', 'query'), numbers=(3,))
@@ -98,5 +101,5 @@ def _of_level(level: str) -> list[str]:
         return ["out"]
     for pattern, word in _PHRASES:
         snake = pattern.sub(word, snake)
-    found = [_SYNONYMS.get(word, word) for word in re.findall(r"[a-z]+|\d+", snake)]
-    return [word for word in found if word]
+    words = [_SYNONYMS.get(word, word) for word in re.findall(r"[a-z]+|\d+", snake)]
+    return [word for word in words if word]

@@ -25,27 +25,27 @@ class Nearby:
 
     def target(self, text: str) -> str:
         """A side as users name it, a model of a hub or a bucket as the folder that it is here."""
-        from converters.remote.near import is_elsewhere
+        from converters.remote.near import is_remote_name
 
         matched = _KIND.fullmatch(text)
-        if matched is None or not is_elsewhere(matched["name"]):
+        if matched is None or not is_remote_name(matched["name"]):
             return text
         return f"{matched['kind'] or ''}{self._copy(matched['name'], model=True)}"
 
     def file(self, name: str | Path | None) -> Path | None:
         """A checkpoint as users name it, as a path of this machine."""
-        from converters.remote.near import is_elsewhere
+        from converters.remote.near import is_remote_name
 
-        if name is None or not isinstance(name, str) or not is_elsewhere(name):
+        if name is None or not isinstance(name, str) or not is_remote_name(name):
             return None if name is None else Path(name)
         return self._copy(name)
 
     def _copy(self, name: str, *, model: bool = False) -> Path:
         from converters.remote.names import without_secrets
-        from converters.remote.near import near
+        from converters.remote.near import local_copy
 
         self._progress(f"downloading {without_secrets(name)}")
-        return near(name, self._folder, model=model)
+        return local_copy(name, self._folder, model=model)
 
 
 @contextlib.contextmanager

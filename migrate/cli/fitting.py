@@ -16,7 +16,7 @@ from migrate.cli.results import Reporter
 from migrate.cli.weights_request import BothModels, SameValues
 
 if TYPE_CHECKING:
-    from converters.remote.names import Meant
+    from converters.remote.names import ResolvedName
     from migrate.parity.fitting.results import Fit
 
 
@@ -64,7 +64,7 @@ def fitted(
 
 
 @contextlib.contextmanager
-def by_values(checkpoint: Meant, same: SameValues, reporter: Reporter) -> Iterator[Path]:
+def by_values(checkpoint: ResolvedName, same: SameValues, reporter: Reporter) -> Iterator[Path]:
     """Compare the values of two checkpoints, and yield the mapping file; it is deleted afterwards.
 
     Args:
@@ -77,7 +77,7 @@ def by_values(checkpoint: Meant, same: SameValues, reporter: Reporter) -> Iterat
     from converters.output.arrays import open_arrays
     from converters.target.values import fit_values
 
-    torch = open_checkpoint(checkpoint.place, same.key, as_stored=same.as_stored)
+    torch = open_checkpoint(checkpoint.source, same.key, as_stored=same.as_stored)
     matches = fit_values(torch, open_arrays(same.target), same.drop)
     for line in matches.alike:
         reporter.report(f"equal values, matched in their order: {line}")

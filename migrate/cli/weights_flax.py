@@ -14,9 +14,9 @@ from migrate.cli.show import FINDINGS, FINE
 from migrate.cli.weights_request import ManyHosts, ToFlax
 
 if TYPE_CHECKING:
-    from converters.checkpoint.place import Place
+    from converters.checkpoint.source import Source
     from converters.hosts import Process
-    from converters.remote.names import Meant
+    from converters.remote.names import ResolvedName
 
 
 def to_flax(request: ToFlax, reporter: Reporter) -> CommandResult:
@@ -30,7 +30,7 @@ def to_flax(request: ToFlax, reporter: Reporter) -> CommandResult:
     if request.both_models is not None:
         checkpoint = _understood(request)
         _require_free(request, checkpoint)
-        torch, flax = _module(conversion.plan.model, checkpoint.place), conversion.plan.target
+        torch, flax = _module(conversion.plan.model, checkpoint.source), conversion.plan.target
         with fitted(torch, flax, request.both_models, reporter) as models:
             fit = {"fit": fitting.fit_as_json(models.fit)}
             if not models.written:
@@ -55,14 +55,14 @@ def _by_mapping(request: ToFlax, mapping: Path) -> ToFlax:
     return replace(request, conversion=replace(request.conversion, plan=plan))
 
 
-def _understood(request: ToFlax) -> Meant:
-    from converters.remote.names import chosen, meant
+def _understood(request: ToFlax) -> ResolvedName:
+    from converters.remote.names import choose_file, resolve_name
 
-    checkpoint = meant(request.checkpoint)
-    return checkpoint if request.file is None else chosen(checkpoint, request.file)
+    checkpoint = resolve_name(request.checkpoint)
+    return checkpoint if request.file is None else choose_file(checkpoint, request.file)
 
 
-def _require_free(request: ToFlax, checkpoint: Meant) -> None:
+def _require_free(request: ToFlax, checkpoint: ResolvedName) -> None:
     """Refuse an output that is there before minutes go into models that are run, or values compared."""
     from converters.conversion import require_free
 
@@ -77,7 +77,7 @@ def _require_free(request: ToFlax, checkpoint: Meant) -> None:
         )
 
 
-def _module(model: str | None, place: Place) -> str | None:
+def _module(model: str | None, place: Source) -> str | None:
     """The torch module: what is named, else that of a Hugging Face folder."""
     if model is not None or not isinstance(place, Path):
         return model

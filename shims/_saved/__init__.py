@@ -1,1 +1,1 @@
-"""What a checkpoint needs beside its tensors: whole files, all ranks' agreement, random states."""
+"""Helpers for checkpoints: atomic files, agreement among ranks, random states."""

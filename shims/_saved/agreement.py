@@ -1,4 +1,4 @@
-"""What all replicas decide together, over gloo, without touching their devices."""
+"""Decisions that all replicas make together, over gloo, without touching their devices."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from shims.errors import ShimError
 
 
 class NoProcessGroupError(ShimError):
-    """Several replicas are to act together, and torch.distributed is not initialised.
+    """Several replicas must act together, but torch.distributed is not initialized.
 
-    Remedy: call `shims.init_distributed()` (or `init_process_group`) before it.
+    Remedy: call `shims.init_distributed()` (or `init_process_group`) first.
     """
 
 
 class Agreement:
-    """The replicas' group for decisions; without others, each decision is this replica's own.
+    """Process group for decisions of all replicas. A single replica decides alone.
 
     Raises:
-        NoProcessGroupError: there are others, and no torch.distributed to reach them by.
+        NoProcessGroupError: there are several replicas, and torch.distributed is not initialized.
     """
 
     def __init__(self) -> None:
@@ -35,17 +35,17 @@ class Agreement:
             raise NoProcessGroupError(
                 f"{self.size} replicas and no process group", "call shims.init_distributed() first"
             )
-        # A group of its own, so that its messages never mix with the program's, on the CPU, so
-        # that a decision neither waits for the device nor becomes part of a graph.
+        # A separate CPU group: its messages never mix with the program's, and a decision neither
+        # waits for the device nor becomes part of a graph.
         gloo_threads.let_go_at_exit()
         gloo_output.keep_off_stdout()
         self._group = dist.new_group(backend="gloo")
 
     def poll(self, wish: bool) -> bool:
-        """Whether any replica wished it at the poll before this one; the same answer on all.
+        """Return whether any replica wished it at the previous poll; all replicas get the same answer.
 
-        The messages of a poll travel while the next step runs: the answer comes one poll later and
-        costs no waiting. Every replica must poll equally often.
+        The messages travel while the next step runs. The answer comes one poll later and costs no
+        waiting. Every replica must poll equally often.
         """
         if self._group is None:
             return wish
@@ -59,13 +59,13 @@ class Agreement:
         return bool(before[0].item())
 
     def settle(self) -> None:
-        """Wait for the last poll, so that none is under way when the program ends."""
+        """Wait for the last poll, so that no message is in flight when the program ends."""
         if self._polling is not None:
             self._polling[1].wait()
             self._polling = None
 
     def smallest(self, number: int) -> int:
-        """The smallest of the replicas' numbers."""
+        """Return the smallest of the replicas' numbers."""
         if self._group is None:
             return number
         value = torch.tensor(number)
@@ -73,7 +73,7 @@ class Agreement:
         return int(value.item())
 
     def of_rank_0(self, number: int) -> int:
-        """The number that rank 0 has."""
+        """Return the number of rank 0."""
         if self._group is None:
             return number
         value = torch.tensor(number)
@@ -81,7 +81,7 @@ class Agreement:
         return int(value.item())
 
     def gathered(self, data: torch.Tensor) -> list[torch.Tensor]:
-        """Each replica's uint8 vector, of any length, in the order of ranks; on every replica."""
+        """Return each replica's uint8 vector (of any length) in rank order, on every replica."""
         if self._group is None:
             return [data]
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -94,7 +94,7 @@ class Agreement:
         return [part[: int(size)].clone() for part, size in zip(parts, sizes, strict=True)]
 
     def close(self) -> None:
-        """Leave the group; every replica closes."""
+        """Leave the group. Every replica must close it."""
         if self._group is not None and dist.is_initialized():
             dist.destroy_process_group(self._group)
             self._group = None

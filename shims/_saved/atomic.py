@@ -1,4 +1,4 @@
-"""Files on local disk or behind a URL of fsspec, written whole or not at all."""
+"""Files on local disk or behind an fsspec URL, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from shims.errors import ShimError
 
-# What a writer that was killed leaves behind.
+# Temporary file left behind by a writer that was killed.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
@@ -34,11 +34,11 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write, which takes the name `path` only when it is complete and stored.
+    """Open a file for writing that takes the name `path` only when it is complete and stored.
 
-    It is written beside the target under a hidden temporary name (`.NAME.….tmp`), which is deleted
-    if anything is raised; a kill leaves at most that temporary file. An existing target is
-    replaced, and stays readable and whole until then.
+    The file is written beside the target under a hidden temporary name (`.NAME.….tmp`). An
+    exception deletes it; a kill leaves at most that temporary file. An existing target stays
+    readable until it is replaced.
 
     Raises:
         FileError: the folder is missing, or the disk or the remote store refuses.
@@ -59,14 +59,14 @@ def _local(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.replace(target)
         _sync_folder(target.parent)
     finally:
-        with suppress(OSError):  # it has the target's name by now, or never came to be
+        with suppress(OSError):  # already renamed, or never created
             temporary.unlink()
 
 
 @contextmanager
 def _remote(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    # An object store shows what was written when the file is closed, also after an error: only the
-    # temporary name may ever be closed early.
+    # An object store publishes a file when it is closed, even after an error. Only the temporary
+    # name may be closed early.
     store, target = _store(path)
     folder, _, name = target.rpartition("/")
     temporary = f"{folder}/{_temporary_name(name)}"
@@ -82,14 +82,14 @@ def _remote(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """The file as a local one, for the time of the block: itself, or a copy of what the URL names.
+    """Yield a local path to the file: the file itself, or a temporary copy of a URL's content.
 
     Raises:
         FileError: there is no such file, or it cannot be read.
     """
     if not is_url(path):
         with _explained(path, "read"):
-            # Opened, as that is what tells a missing file from one without permission.
+            # Opening the file distinguishes a missing file from a missing permission.
             _local_path(path).open("rb").close()
         yield _local_path(path)
         return
@@ -103,7 +103,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Make a folder with its parents; nothing happens where it is there."""
+    """Create a folder and its parents, if missing."""
     with _explained(folder, "made"):
         if is_url(folder):
             store, path = _store(folder)
@@ -113,13 +113,13 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
-    """The names of the files in a folder, sorted; none where the folder is not there."""
+    """Return the sorted names of the files in a folder; an empty list if the folder is missing."""
     with _explained(folder, "listed"):
         if not is_url(folder):
             path = _local_path(folder)
             return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
         store, remote = _store(folder)
-        # Another machine may have written since a listing was cached.
+        # Another machine may have written since the listing was cached.
         store.invalidate_cache(remote)
         if not store.exists(remote):
             return []
@@ -129,7 +129,7 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def remove(folder: str | os.PathLike[str], name: str) -> None:
-    """Delete one file of a folder; nothing happens where it is gone already."""
+    """Delete one file of a folder, if it exists."""
     with _explained(folder, "cleaned"), suppress(FileNotFoundError):
         if is_url(folder):
             store, remote = _store(folder)
@@ -139,12 +139,12 @@ def remove(folder: str | os.PathLike[str], name: str) -> None:
 
 
 def join(folder: str | os.PathLike[str], name: str) -> str:
-    """The path or URL of a file in a folder."""
+    """Return the path or URL of a file in a folder."""
     return f"{os.fspath(folder).rstrip('/')}/{name}"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name is one that `atomic_write` gives to what is not complete."""
+    """Whether a file name is a temporary name of `atomic_write`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -157,7 +157,7 @@ def _local_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _store(path: str | os.PathLike[str]) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it."""
+    """Return the fsspec file system of a URL, and the path within it."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     except ImportError as error:
@@ -168,7 +168,7 @@ def _store(path: str | os.PathLike[str]) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _explained(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """What a disk or a store refuses, as one line that names the path."""
+    """Turn errors of a disk or a remote store into one line that names the path."""
     try:
         yield
     except (OSError, ImportError) as error:
@@ -177,7 +177,7 @@ def _explained(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put the new name itself on disk: without it a power cut may undo the rename."""
+    """Sync the folder: without this, a power cut may undo the rename."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

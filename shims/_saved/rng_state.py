@@ -1,4 +1,4 @@
-"""The random state of this process: all generators that a training loop draws from."""
+"""Random state of this process: all generators that a training loop draws from."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shims._shared import world
 
 
 def get_state(loader: object = None) -> dict[str, Any]:
-    """The states of Python's, numpy's, torch's, CUDA's and XLA's generators, and the loader's own.
+    """Return the states of the generators of Python, numpy, torch, CUDA, XLA and the loader.
 
-    Plain containers, numbers and CPU tensors: fit for a checkpoint.
+    The result holds plain containers, numbers and CPU tensors, so a checkpoint can store it.
     """
     version, numbers, gauss = random.getstate()
     state: dict[str, Any] = {
@@ -35,9 +35,9 @@ def get_state(loader: object = None) -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any], loader: object = None) -> None:
-    """Put the generators back where `get_state` found them.
+    """Restore the generators to the state returned by `get_state`.
 
-    Those of a device kind that is not in use here are left: draws on another kind of device differ
+    States of a device type that is not in use here are ignored: another type draws other numbers
     anyway.
     """
     version, numbers, gauss = state["python"]
@@ -51,7 +51,7 @@ def set_state(state: dict[str, Any], loader: object = None) -> None:
     if (
         "cuda" in state
         and torch.cuda.is_available()
-        # Where the CPU answers for CUDA, its state has another size than a GPU's.
+        # If the CPU answers for CUDA, its state has another size than a GPU's.
         and torch.cuda.get_rng_state().shape == state["cuda"].shape
     ):
         torch.cuda.set_rng_state(state["cuda"])
@@ -60,20 +60,20 @@ def set_state(state: dict[str, Any], loader: object = None) -> None:
 
 
 def set_generators(loader: object, states: list[torch.Tensor]) -> None:
-    """Put only the loader's own generators back; nothing happens for a loader that is None."""
+    """Restore only the loader's generators. A loader of None is ignored."""
     if loader is not None:
         for generator, state in zip(generators_of(loader), states, strict=True):
             generator.set_state(state)
 
 
 def generators_of(loader: object) -> list[torch.Generator]:
-    """The generators that a loader and its samplers were given, each once."""
-    found: dict[int, torch.Generator] = {}
+    """Return the generators of a loader and its samplers, each once."""
+    generators: dict[int, torch.Generator] = {}
     for part in _parts(loader):
         generator = getattr(part, "generator", None)
         if isinstance(generator, torch.Generator):
-            found.setdefault(id(generator), generator)
-    return list(found.values())
+            generators.setdefault(id(generator), generator)
+    return list(generators.values())
 
 
 def _parts(loader: object) -> Iterator[object]:
@@ -85,7 +85,7 @@ def _parts(loader: object) -> Iterator[object]:
             continue
         seen.append(part)
         yield part
-        # `_loader` is what torch_xla's MpDeviceLoader wraps.
+        # `_loader` is the loader wrapped by torch_xla's MpDeviceLoader.
         pending += [
             getattr(part, name, None) for name in ("_loader", "loader", "batch_sampler", "sampler")
         ]

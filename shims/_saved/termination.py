@@ -1,4 +1,4 @@
-"""Noticing SIGTERM without being interrupted by it, from whichever thread runs the training."""
+"""Detection of SIGTERM in any thread, without interrupting the training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import threading
 
 
 class Termination:
-    """While it is entered, SIGTERM does not end the process but makes `asked()` true.
+    """Context in which SIGTERM does not end the process but makes `asked()` true.
 
     `signal.signal` works in the main thread only, and torch_xla runs replicas in other threads.
-    `faulthandler` takes a signal in any thread, in C: it writes a traceback to a file, which here
-    is a pipe, and a pipe with something in it is the notice. Several replicas in one process (a
-    thread for each) share it.
+    `faulthandler` handles a signal in any thread, in C, by writing a traceback to a file. Here that
+    file is a pipe: data in the pipe means that the signal arrived. Several replicas of one process
+    (one thread each) share it.
     """
 
     _lock = threading.Lock()
@@ -31,7 +31,8 @@ class Termination:
                 kind._asked = False
                 kind._ends = os.pipe()
                 for end in kind._ends:
-                    # A full pipe must not block the signal handler, nor an empty one the training.
+                    # A full pipe must not block the signal handler, and an empty pipe must not
+                    # block the training.
                     os.set_blocking(end, False)
                 faulthandler.register(
                     signal.SIGTERM, file=kind._ends[1], all_threads=False, chain=False
@@ -43,13 +44,13 @@ class Termination:
         with kind._lock:
             kind._entered -= 1
             if kind._entered == 0:
-                # This puts back the handler that was there before.
+                # Restores the previous handler.
                 faulthandler.unregister(signal.SIGTERM)
                 for end in kind._ends:
                     os.close(end)
 
     def asked(self) -> bool:
-        """Whether SIGTERM has come since the first thread entered."""
+        """Whether SIGTERM arrived since the first thread entered."""
         kind = type(self)
         with kind._lock:
             if not kind._asked and kind._entered:
@@ -59,7 +60,7 @@ class Termination:
 
     @classmethod
     def forget(cls) -> None:
-        """In a forked child: to be ended by SIGTERM is its own affair, not this process's notice."""
+        """Ignore this context in a forked child: a SIGTERM sent to the child is not for this process."""
         cls._lock = threading.Lock()
         if cls._entered:
             cls._entered = 0

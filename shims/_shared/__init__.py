@@ -1,1 +1,1 @@
-"""What the names of `shims` and the patches have in common."""
+"""Code shared by the names of `shims` and the patches."""

@@ -1,4 +1,4 @@
-"""Batch norm over the batches of all ranks: the arithmetic of torch's SyncBatchNorm, on any device."""
+"""Batch norm over the batches of all ranks: the arithmetic of torch's SyncBatchNorm on any device."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-# Replaces a tensor by its sum over the ranks.
+# Replaces a tensor with its sum over the ranks.
 Sum = Callable[[torch.Tensor], object]
 
 
 def normalise(module: Any, value: torch.Tensor, sum_over_ranks: Sum | None) -> torch.Tensor:
-    """Return the output of a batch norm whose training batch is that of all ranks together.
+    """Return the output of a batch norm that normalizes over the batches of all ranks.
 
-    The ranks may have batches of different sizes. As torch's SyncBatchNorm does, only training looks at
-    other ranks; statistics of half-precision batches are in float32.
+    The ranks may have batches of different sizes. Like torch's SyncBatchNorm, only training uses
+    other ranks' batches, and statistics of half-precision batches are in float32.
 
     Args:
-        module: a batch norm of torch's: its weights, buffers and switches are read and updated.
+        module: a torch batch norm: its weights, buffers and flags are read, its buffers updated.
         value: (N, C, …).
-        sum_over_ranks: None in a group of one rank: then it is plain BatchNorm.
+        sum_over_ranks: None in a group of one rank, which makes this plain BatchNorm.
     """
     if module.training and module.track_running_stats and module.num_batches_tracked is not None:
         module.num_batches_tracked.add_(1)
@@ -34,7 +34,7 @@ def normalise(module: Any, value: torch.Tensor, sum_over_ranks: Sum | None) -> t
     totals = _total(torch.cat([exact.sum(dims), rows]), sum_over_ranks)
     count = totals[-1].detach()
     mean = totals[:-1] / count
-    # The mean first: the difference of two sums of squares would lose the digits that matter.
+    # Mean first: the difference of two sums of squares would lose the significant digits.
     centred = exact - mean.reshape(channels)
     variance = _total((centred * centred).sum(dims), sum_over_ranks) / count
     if module.track_running_stats and module.running_mean is not None:
@@ -65,7 +65,7 @@ def _plain(module: Any, value: torch.Tensor) -> torch.Tensor:
 
 
 def _update(module: Any, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
-    # A tensor where it is counted: to read it would end a graph on XLA.
+    # The count is a tensor: reading it would cut the graph on XLA.
     share: Any = module.momentum
     if share is None:
         share = 1.0 / module.num_batches_tracked.to(mean.dtype)
@@ -75,7 +75,7 @@ def _update(module: Any, mean: torch.Tensor, variance: torch.Tensor, count: torc
 
 
 class _Total(torch.autograd.Function):
-    """The sum over the ranks; so is its gradient, as each rank's value is in every rank's total."""
+    """Sum over the ranks. The gradient is summed too, because each rank's value is in every rank's total."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, sum_over_ranks: Sum) -> torch.Tensor:

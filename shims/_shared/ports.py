@@ -1,4 +1,4 @@
-"""A port at which processes of this machine can meet."""
+"""Free ports for processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

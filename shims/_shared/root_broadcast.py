@@ -1,4 +1,4 @@
-"""Broadcasts over XLA that keep infinities and NaNs."""
+"""Broadcasts on XLA that preserve infinities and NaNs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 
 def install() -> None:
-    """Have the groups of torch_xla clear what the receivers hold before a broadcast.
+    """Make torch_xla's groups clear the receivers' tensors before a broadcast.
 
-    torch_xla multiplies it by 0 and sums: a NaN or an infinity of a receiver would reach every replica as
-    NaN. DDP broadcasts parameters and buffers through the same method, as a mask of -inf.
+    torch_xla multiplies them by 0 and sums, so a receiver's NaN or infinity would reach every
+    replica as NaN. DDP broadcasts parameters and buffers the same way, including masks of -inf.
     """
     from torch_xla.distributed.xla_backend import ProcessGroupXla
 
@@ -31,12 +31,12 @@ def install() -> None:
 
 
 def _clear(tensor: torch.Tensor, root: int) -> None:
-    """Write zeros into `tensor`, on all replicas but `root`."""
+    """Write zeros into `tensor` on all replicas except `root`."""
     import torch_xla.runtime as xr
 
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return
-    # A value of the device, not a constant: the graphs of all replicas must be the same.
+    # A device value, not a constant: all replicas must have the same graph.
     here = torch.tensor([xr.global_ordinal() == root]).to(tensor.device)
     with torch.no_grad():
         values = torch.where(here, tensor, torch.zeros_like(tensor))

@@ -1,1 +1,1 @@
-"""Replicas of torch_xla, simulated on the CPU: a process each, which refuse what a TPU refuses."""
+"""Simulated torch_xla replicas on the CPU: one process each, refusing everything a TPU refuses."""

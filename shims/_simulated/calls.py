@@ -1,4 +1,4 @@
-"""What a replica is in: the collective, as the program calls it, its line and the step."""
+"""The collective that a replica is in: its name in the program, its line and its step."""
 
 from __future__ import annotations
 
@@ -13,111 +13,111 @@ from types import FrameType
 
 import torch
 
-# Not the program's own: torch and what runs it, Python's library, this program.
+# Libraries, not the program: torch and its launchers, the standard library, this toolkit.
 _LIBRARIES = frozenset({"torch", "torch_xla", "shims", "migrate"}) | (
     frozenset(sys.stdlib_module_names) - {"__main__"}
 )
-# Where the functions that programs call for a collective are. Some consist of others: a broadcast is an
-# all_reduce for XLA, a rendezvous several.
-_SPOKEN = frozenset({"torch_xla.core.xla_model", "torch.distributed.distributed_c10d"})
+# Modules with the functions that programs call for a collective. Some consist of others: XLA
+# broadcasts by an all_reduce, and a rendezvous is several collectives.
+_PUBLIC_MODULES = frozenset({"torch_xla.core.xla_model", "torch.distributed.distributed_c10d"})
 _TAGGED = frozenset({"rendezvous", "xla_rendezvous", "mesh_reduce"})
 _DDP = frozenset({"shims._simulated.reducer", "torch.nn.parallel.distributed"})
 
-# A list of tensors, or a place, longer than this is cut short.
+# Longer lists of tensors and longer locations are shortened.
 _LONGEST = 200
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that a replica is in.
+    """Collective that a replica is in.
 
     Attributes:
-        wire: what all replicas must be in alike: `all_reduce(sum) of float32[4]`.
-        name: the same as the program says it: `rendezvous('save')`.
-        place: `train.py:31`, the innermost line of the program; "" where none of it is running.
-        step: how many syncs ended a step before.
+        wire: the call as it must be equal on all replicas: `all_reduce(sum) of float32[4]`.
+        name: the call as written in the program: `rendezvous('save')`.
+        location: `train.py:31`, the innermost line of the program, or "".
+        step: the number of steps that have ended.
     """
 
     wire: str
     name: str
-    place: str
+    location: str
     step: int
 
     def by_wire(self) -> Call:
-        """The same, called as XLA sees it."""
+        """Return the same call under its XLA name."""
         return replace(self, name=self.wire)
 
     def __str__(self) -> str:
-        return f"{self.name}{at(self.place)} (step {self.step})"
+        return f"{self.name}{at(self.location)} (step {self.step})"
 
 
 def describe(operation: str, tensors: Sequence[torch.Tensor], groups: Sequence[object]) -> str:
-    """What all replicas must agree in: the operation, shapes and dtypes, groups."""
+    """Return the text that must be equal on all replicas: operation, shapes, dtypes and groups."""
     shapes = ", ".join(
         f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for tensor in tensors
     )
     what = f"{operation} of {shapes}" + (f" in groups {groups}" if groups else "")
     if len(what) > _LONGEST:
-        # Many tensors: their number and a checksum of the whole text stand for the list.
+        # For many tensors, their number and a checksum of the full text replace the list.
         what = f"{operation} of {len(tensors)} tensors ({checksum(what):08x})"
     return what
 
 
 def current(wire: str, step: int) -> Call:
-    """The call that this thread is in.
+    """Return the call that this thread is in.
 
     Args:
         wire: from `describe`.
-        step: the number of steps before.
+        step: the number of steps that have ended.
     """
     name = wire
     for frame in _running(sys._getframe(1)):
         if is_the_programs(frame):
-            return Call(wire, name, place_of(frame), step)
-        name = _spoken(frame, wire) or name
-    return Call(wire, name, _elsewhere(), step)
+            return Call(wire, name, location_of(frame), step)
+        name = _public_name(frame, wire) or name
+    return Call(wire, name, _waiting_location(), step)
 
 
 def caller() -> str:
-    """The innermost `file:line` of the program; "" where none of it is running."""
+    """Return the innermost `file:line` of the program, or "" if no program code is running."""
     for frame in _running(sys._getframe(1)):
         if is_the_programs(frame):
-            return place_of(frame)
-    return _elsewhere()
+            return location_of(frame)
+    return _waiting_location()
 
 
-def at(place: str) -> str:
-    """How a sentence goes on with the place."""
-    return f" at {place}" if place else " in a backward pass"
+def at(location: str) -> str:
+    """Return the suffix that adds a location to a sentence."""
+    return f" at {location}" if location else " in a backward pass"
 
 
 def checksum(text: str) -> int:
-    """Equal for equal texts, in every process."""
+    """Return a checksum that is equal for equal texts in every process."""
     return zlib.crc32(text.encode())
 
 
 def is_the_programs(frame: FrameType) -> bool:
-    """Whether the frame runs code of the program, not of a library that runs it."""
-    if frame.f_code.co_filename.startswith("<"):  # <string>, with which multiprocessing starts
+    """Whether the frame runs the program's code, not a library's."""
+    if frame.f_code.co_filename.startswith("<"):  # <string>, by which multiprocessing starts
         return False
     return frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
 
 
-def place_of(frame: FrameType) -> str:
-    """`file:line` of the frame, the file relative to the working directory if it is below it."""
+def location_of(frame: FrameType) -> str:
+    """Return `file:line` of the frame, relative to the working directory if the file is below it."""
     return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"[-_LONGEST:]
 
 
 def threads_of_the_program() -> Iterator[tuple[int, FrameType]]:
-    """Each other thread that runs code of the program, with its innermost frame; workers before the main one.
+    """Yield every other thread that runs program code, with its innermost frame. Worker threads come first.
 
-    Keep none of the frames: they keep the values of their functions, and a tensor that lives longer on one
-    replica than on the others becomes an output of the next graph there.
+    Do not keep the frames: they keep their functions' values alive. A tensor that lives longer on
+    one replica becomes an extra output of the next graph there.
     """
     main = threading.main_thread().ident
     frames = sys._current_frames()
-    # This thread's is the one of this function: it would hold itself by `frames`, and all others with it,
-    # until Python looks for cycles.
+    # Skip this thread: `frames` would hold this function's own frame, and through it all others,
+    # until Python's cycle collection.
     del frames[threading.get_ident()]
     for thread in sorted(frames, key=lambda ident: ident == main):
         innermost = frames[thread]
@@ -126,7 +126,7 @@ def threads_of_the_program() -> Iterator[tuple[int, FrameType]]:
 
 
 def in_a_recorder() -> bool:
-    """Whether the program's tensors are being looked at by `migrate`, not by the program."""
+    """Whether a `migrate` recorder, not the program, is reading the tensors."""
     for frame in _running(sys._getframe(1)):
         module = frame.f_globals.get("__name__", "").partition(".")[0]
         if module == "migrate" or is_the_programs(frame):
@@ -137,7 +137,7 @@ def in_a_recorder() -> bool:
 def ends_a_step() -> bool:
     """Whether the sync that this thread is in ends a step.
 
-    `torch_xla.step()` synchronises before its block too, and a rendezvous up to three times.
+    `torch_xla.step()` also synchronizes before its block, and a rendezvous up to three times.
     """
     for frame in _running(sys._getframe(1)):
         if is_the_programs(frame):
@@ -154,25 +154,25 @@ def _running(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _spoken(frame: FrameType, wire: str) -> str:
-    """What the program calls, if it is in this frame of a library; else ""."""
+def _public_name(frame: FrameType, wire: str) -> str:
+    """Return the public function that the program called, if this library frame is one; else ""."""
     module = frame.f_globals.get("__name__", "")
     if module in _DDP:
         return f"DistributedDataParallel ({wire})"
     function = frame.f_code.co_name
-    if module not in _SPOKEN or function.startswith("_") or wire.startswith(function):
+    if module not in _PUBLIC_MODULES or function.startswith("_") or wire.startswith(function):
         return ""
     if function in _TAGGED:
         return f"{function}({frame.f_locals.get('tag')!r})"
     return f"{function} ({wire})"
 
 
-def _elsewhere() -> str:
-    """The place where another thread waits for this one: a backward pass runs in threads of its own."""
+def _waiting_location() -> str:
+    """Return where another thread waits for this one: a backward pass runs in separate threads."""
     for _, innermost in threads_of_the_program():
         for frame in _running(innermost):
             if is_the_programs(frame):
-                return place_of(frame)
+                return location_of(frame)
     return ""
 
 

@@ -1,6 +1,6 @@
-"""The collectives of XLA computed between processes over gloo, on tensors in host memory.
+"""XLA's collectives, computed between processes over gloo on tensors in host memory.
 
-Values only: which torch_xla function calls which of these is in `shims._simulated.replica`.
+This module computes values only. `shims._simulated.replica` maps torch_xla's functions to it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from shims._simulated.reads import READ_REMEDY
 from shims._simulated.watch import Watch
 from shims.errors import RefusedOnTpuError, ReplicasDisagreeError
 
-# As long as torch's own default for gloo: a replica may compile for minutes before it arrives.
-# A replica that ended is noticed at once, by its closed connection.
+# torch's own default for gloo: a replica may compile for minutes before it arrives. A replica that
+# ended is noticed at once, by its closed connection.
 _TIMEOUT = timedelta(minutes=30)
 
-# After this a replica that waits asks the others where they are, again and again.
+# Polling interval at which a waiting replica asks the others where they are.
 _SLICE = timedelta(seconds=2)
 
-# A call is described to the other replicas in a message of this fixed size.
+# Fixed size of the message that describes a call to the other replicas.
 _CALL_BYTES, _FIELDS = 1024, 6
 
 _GLOO_OPS = {
@@ -37,7 +37,7 @@ _GLOO_OPS = {
     "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX,
 }
-# What gloo reduces itself (ProcessGroupGloo.cpp, GENERATE_ALL_TYPES).
+# Dtypes that gloo reduces itself (ProcessGroupGloo.cpp, GENERATE_ALL_TYPES).
 _GLOO_DTYPES = frozenset(
     {
         torch.float32,
@@ -63,22 +63,22 @@ _FOLDS: dict[str, _Fold] = {
 
 
 class Collectives:
-    """The collectives of one replica.
+    """Collectives of one replica.
 
-    Every method is called by all replicas, with CPU tensors of the same shape and dtype, and
+    All replicas call every method, with CPU tensors of the same shape and dtype. Each method
     returns new CPU tensors of that dtype. `groups` are XLA's replica groups: empty for one group of
-    all, otherwise lists of ordinals that together hold every replica once.
+    all, otherwise lists of ordinals that together contain every replica once.
 
     Args:
-        store: where the replicas meet.
+        store: the store of the replicas' rendezvous.
         rank: this replica's ordinal.
         size: the number of replicas.
-        watch: finds out for whom this replica waits.
+        watch: determines which replica this one waits for.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, watch: Watch) -> None:
         options = dist.ProcessGroupGloo._Options()
-        # The loopback interface: a host name that does not resolve must not matter here.
+        # The loopback interface: works even if the host name does not resolve.
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = _TIMEOUT
         self.rank = rank
@@ -92,23 +92,23 @@ class Collectives:
     def agree(
         self, operation: str, tensors: Sequence[torch.Tensor], groups: Sequence[object]
     ) -> Call:
-        """Make sure that every replica is in this same call.
+        """Check that every replica is in this same call.
 
         Raises:
-            ReplicasDisagreeError: another replica is in another call, has other shapes, or has read
-                something before it that this one has not.
+            ReplicasDisagreeError: another replica is in another call, has other shapes, or has
+                read something before the call that this replica has not.
             PeerLostError: another replica has ended.
         """
         call = _calls.current(_calls.describe(operation, tensors, groups), self._watch.step)
-        digest, said = self._reads.since()
+        digest, description = self._reads.since()
         self._reads.begin()
         fields = (
             call.wire,
             "" if call.name == call.wire else call.name,
-            call.place,
+            call.location,
             str(call.step),
             digest,
-            said,
+            description,
         )
         text = "\0".join(fields).encode()[:_CALL_BYTES].ljust(_CALL_BYTES, b"\1")
         message = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -122,12 +122,12 @@ class Collectives:
     def all_reduce(
         self, kind: str, values: Sequence[torch.Tensor], scale: float, groups: list[list[int]]
     ) -> list[torch.Tensor]:
-        """Each value reduced over the group, times `scale`.
+        """Return each value reduced over the group, times `scale`.
 
         Raises:
-            RefusedOnTpuError: a reduction, or groups, that the TPU's compiler refuses.
+            RefusedOnTpuError: the TPU's compiler refuses the reduction or the groups.
         """
-        _known(kind)
+        _expect_known_reduction(kind)
         refusals.expect_lowered("all-reduce", kind, values)
         refusals.expect_scalable(scale, values)
         members = self._members(groups, "AllReduce")
@@ -137,7 +137,7 @@ class Collectives:
     def all_gather(
         self, values: Sequence[torch.Tensor], dim: int, groups: list[list[int]]
     ) -> list[torch.Tensor]:
-        """Each value of all replicas of the group, one behind the other along `dim`."""
+        """Return each value of all replicas of the group, concatenated along `dim`."""
         members = self._members(groups, "AllGather")
         call = self.agree(f"all_gather(dim={dim})", values, groups)
         gathered = [self._gather(value, call) for value in values]
@@ -152,8 +152,8 @@ class Collectives:
         shards: int,
         groups: list[list[int]],
     ) -> list[torch.Tensor]:
-        """This replica's shard, along `dim`, of each value reduced over the group, times `scale`."""
-        _known(kind)
+        """Return this replica's shard along `dim` of each value reduced over the group, times `scale`."""
+        _expect_known_reduction(kind)
         refusals.expect_lowered("reduce-scatter", kind, values)
         refusals.expect_scalable(scale, values)
         members = self._members(groups, "ReduceScatter")
@@ -171,7 +171,7 @@ class Collectives:
         count: int,
         groups: list[list[int]],
     ) -> torch.Tensor:
-        """Shard i of each replica's value, for this replica i of the group, concatenated."""
+        """Return the concatenation of the shards that the group's replicas hold for this replica."""
         members = self._members(groups, "AllToAll")
         refusals.expect_shards("all_to_all", count, members)
         call = self.agree(f"all_to_all(split={split_dim}, concat={concat_dim})", [value], groups)
@@ -182,9 +182,10 @@ class Collectives:
         )
 
     def permute(self, value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
-        """The value of the replica that is paired with this one as its target; zeros without one.
+        """Return the value of this replica's source in `pairs`, or zeros if there is no source.
 
-        Not preceded by `agree`, as torch_xla's send and recv name different pairs in each replica.
+        `agree` is not called first, because torch_xla's send and recv name different pairs on each
+        replica.
         """
         refusals.expect_pairs(pairs, self.size)
         flat = _bytes_of(value)
@@ -200,8 +201,8 @@ class Collectives:
             elif target == self.rank:
                 works.append((source, self._gloo.recv([received], source, 0)))
         for peer, work in works:
-            # Such work closes the connection when a wait for it runs out.
-            self._wait(_Endless(work), call, [peer])
+            # gloo closes the connection when a wait for this work times out.
+            self._wait(_UnboundedWait(work), call, [peer])
         return received.view(value.dtype).reshape(value.shape)
 
     def _members(self, groups: list[list[int]], operation: str) -> list[int]:
@@ -220,39 +221,39 @@ class Collectives:
             self._wait(self._gloo.allreduce([result], options), call)
             return result
         if value.dtype == torch.bool:
-            # XLA's add and multiply on predicates are "or" and "and".
+            # XLA's add and multiply of predicates are "or" and "and".
             kind = {"sum": "or", "max": "or", "mul": "and", "min": "and"}.get(kind, kind)
         gathered = self._gather(value, call)
         return reduce(_FOLDS[kind], [gathered[rank] for rank in members])
 
     def _gather(self, value: torch.Tensor, call: Call) -> list[torch.Tensor]:
-        # As bytes, which gloo carries for every dtype.
+        # Sent as bytes, which gloo carries for every dtype.
         flat = _bytes_of(value)
         gathered = [torch.empty_like(flat) for _ in range(self.size)]
         self._wait(self._gloo.allgather([gathered], [flat]), call)
         return [item.view(value.dtype).reshape(value.shape) for item in gathered]
 
     def _wait(
-        self, work: dist.Work | _Endless, call: Call, peers: Sequence[int] | None = None
+        self, work: dist.Work | _UnboundedWait, call: Call, peers: Sequence[int] | None = None
     ) -> None:
-        with self._watch.waiting(call, peers) as look:
+        with self._watch.waiting(call, peers) as poll:
             while not self._is_done(work, call):
-                look()
+                poll()
 
-    def _is_done(self, work: dist.Work | _Endless, call: Call) -> bool:
-        """Wait for some seconds."""
+    def _is_done(self, work: dist.Work | _UnboundedWait, call: Call) -> bool:
+        """Wait for one polling interval. Return whether the work is done."""
         try:
             work.wait(_SLICE)
         except RuntimeError as error:
-            # Completed: with this error, or just after the slice had run out.
+            # Completed: with this error, or right after the interval.
             if work.is_completed() and not work.is_success():
                 raise self._watch.lost(call) from error
             return work.is_completed()
         return True
 
 
-class _Endless:
-    """Work of which one wait may end without the work."""
+class _UnboundedWait:
+    """Work whose `wait` can time out without ending the work."""
 
     def __init__(self, work: dist.Work) -> None:
         self._error: RuntimeError | None = None
@@ -280,12 +281,12 @@ class _Endless:
 
 
 def _received(message: torch.Tensor) -> tuple[Call, str, str]:
-    """A replica's call, and what it has read since the one before: a digest, and words."""
+    """Return a replica's call, and the digest and description of its reads since the previous call."""
     text = message.numpy().tobytes().rstrip(b"\1").decode(errors="replace")
     fields = text.split("\0")
-    # A text that was too long lacks the end.
-    wire, name, place, step, digest, said = fields + [""] * (_FIELDS - len(fields))
-    return Call(wire, name or wire, place, int(step or 0)), digest, said
+    # A text that was too long is cut at the end.
+    wire, name, location, step, digest, description = fields + [""] * (_FIELDS - len(fields))
+    return Call(wire, name or wire, location, int(step or 0)), digest, description
 
 
 def _expect_one_call(calls: dict[int, Call]) -> None:
@@ -308,22 +309,22 @@ def _expect_equal_reads(gathered: Sequence[tuple[Call, str, str]]) -> None:
     _, first, _ = gathered[0]
     for rank, (_, digest, _) in enumerate(gathered):
         if digest != first:
-            done = {one: gathered[one][2] for one in (0, rank) if gathered[one][2]}
-            reader, said = next(iter(done.items()))
+            done = {replica: gathered[replica][2] for replica in (0, rank) if gathered[replica][2]}
+            reader, description = next(iter(done.items()))
             other = rank if reader == 0 else 0
             differs = f", not as replica {other}, which {done[other]}" if other in done else ""
             raise ReplicasDisagreeError(
-                f"replica {reader} {said}{differs or f', and replica {other} does not'} "
+                f"replica {reader} {description}{differs or f', and replica {other} does not'} "
                 f"before the next collective, {gathered[other][0]}",
                 READ_REMEDY,
             )
 
 
-def _known(kind: str) -> None:
+def _expect_known_reduction(kind: str) -> None:
     if kind not in _FOLDS:
         raise RefusedOnTpuError(
             f"XLA has no reduction {kind!r}{at(_calls.caller())}",
-            f"one of {', '.join(_FOLDS)}",
+            f"use one of {', '.join(_FOLDS)}",
             "reduce-op",
         )
 

@@ -1,4 +1,4 @@
-"""Start the replicas in processes of their own, and end all of them when one fails."""
+"""Start of the replicas in separate processes, and their end when one fails."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from shims._simulated import replica as _replica
 from shims._simulated.reads import READ_REMEDY
 from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
 
-# After a failure, the others get this long to say what they were in; then they are killed.
+# Seconds that the other replicas get after a failure to report their state, before they are killed.
 _GRACE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a replica's function ended: with a result, an error, or by leaving with a status."""
+    """Ending of a replica's function: a result, an error, or an exit status."""
 
     rank: int
     result: Any = None
-    # Of the exception: its type's name, its text, its formatted traceback.
+    # Type name, text and formatted traceback of the exception.
     error: tuple[str, str, str] | None = None
     exit_status: object = None
     peer_lost: bool = False
-    # Since the last collective, of results of collectives: a digest, and the last one in words.
+    # Reads of collective results since the last collective: a digest, and a description of the last
+    # read.
     reads: tuple[str, str] = ("", "")
 
     @property
@@ -48,7 +49,7 @@ class _Outcome:
 
     @property
     def ending(self) -> str:
-        """In words, for the replicas that wait for this one."""
+        """Return a description for the replicas that wait for this one."""
         if self.error is not None:
             return f"it raised {self.error[0]}: {self.error[1]}"
         if self.exit_status is not None:
@@ -57,26 +58,26 @@ class _Outcome:
 
 
 class _ReplicaTracebackError(Exception):
-    """Shown as the cause of a `ReplicaFailedError`: the traceback that the replica formatted."""
+    """Traceback formatted by the replica, shown as the cause of a `ReplicaFailedError`."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
-    """Run `fn` in `size` replicas, each a process of its own.
+    """Run `fn` in `size` replicas, each in a separate process.
 
     Args:
         size: the number of replicas.
-        fn: picklable, called without arguments in the replica's worker thread.
-        start_method: of multiprocessing: "spawn" or "fork".
+        fn: a picklable function, called without arguments in the replica's worker thread.
+        start_method: "spawn" or "fork", as in multiprocessing.
 
     Returns:
-        What `fn` returned, by global ordinal.
+        The results of `fn`, by global ordinal.
 
     Raises:
         RuntimeError: the XLA runtime is already initialized in this process, as on a TPU.
-        ReplicasDisagreeError: only some replicas read the result of the last collective.
+        ReplicasDisagreeError: only some replicas read the last collective's result.
         ReplicaFailedError: a replica raised, or its process died.
     """
     if torch_xla._XLAC._xla_runtime_is_initialized():
@@ -97,7 +98,8 @@ def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
                 name=f"replica {rank}",
             )
             process.start()
-            # The child holds the other end: this one must close, or its death is not seen.
+            # The child holds the other end. This end must be closed, or the child's death is not
+            # noticed.
             sender.close()
             processes.append(process)
             connections.append(receiver)
@@ -121,7 +123,7 @@ def _replica_main(
         results = pjrt._run_thread_per_device(rank, size, fn, pjrt.initialize_multiprocess)
         outcome = _Outcome(rank, result=results[rank], reads=watch.reads.since())
     except SystemExit as leaving:
-        # As in torch_xla's process pool: leaving with a status is not an end like any other.
+        # As in torch_xla's process pool: an exit status is reported separately.
         status = 0 if leaving.code is None else leaving.code
         reads = ("", "") if watch is None else watch.reads.since()
         outcome = _Outcome(rank, exit_status=status, reads=reads)
@@ -200,7 +202,7 @@ def _results(outcomes: dict[int, _Outcome], size: int) -> dict[int, Any]:
 
 
 def _expect_equal_reads(outcomes: dict[int, _Outcome]) -> None:
-    """Expect that behind the last collective all replicas have read its result, or none."""
+    """Check that after the last collective, all replicas read its result or none does."""
     ended = [outcome for outcome in outcomes.values() if not outcome.failed]
     for reader in ended:
         for other in ended:
@@ -215,5 +217,5 @@ def _expect_equal_reads(outcomes: dict[int, _Outcome]) -> None:
 def run_multiprocess(
     size: int, fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any
 ) -> dict[int, Any]:
-    """`torch_xla._internal.pjrt.run_multiprocess` for `size` simulated replicas."""
+    """Replacement for `torch_xla._internal.pjrt.run_multiprocess` with `size` simulated replicas."""
     return run(size, functools.partial(fn, *args, **kwargs), start_method)

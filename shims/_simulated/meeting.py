@@ -1,7 +1,7 @@
-"""The address at which simulated replicas meet: known to torch_xla's rendezvous alone.
+"""Rendezvous address of simulated replicas, visible to torch_xla's rendezvous alone.
 
-`torch_xla.launch` sets neither MASTER_ADDR nor MASTER_PORT, and a program that reads them fails on a TPU. So
-it does here: the two are set while torch_xla looks for them, and not otherwise.
+`torch_xla.launch` sets neither MASTER_ADDR nor MASTER_PORT, so a program that reads them fails on a
+TPU. The simulation matches this: the two are set only while torch_xla reads them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MODULE = "torch_xla._internal.rendezvous"
 
 
 def meet_at(port: int) -> None:
-    """Have `init_process_group(init_method="xla://")` meet at `port` of this machine.
+    """Make `init_process_group(init_method="xla://")` meet at `port` of this machine.
 
-    Also where the program named a host of its cluster: simulated replicas are all here.
+    This also holds if the program named a host of its cluster: simulated replicas are all local.
     """
     from torch_xla._internal import rendezvous
 
@@ -41,7 +41,7 @@ def meet_at(port: int) -> None:
         yield joined
 
     rendezvous.pjrt_rendezvous_handler = here
-    # torch keeps the handlers that were registered before: the backend may have been imported already.
+    # torch keeps previously registered handlers: the backend may already have been imported.
     for scheme, registered in _rendezvous_handlers.items():
         if registered is handler:
             _rendezvous_handlers[scheme] = here

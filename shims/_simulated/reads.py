@@ -1,12 +1,12 @@
-"""Results of collectives that one replica reads before the end of the step, and another does not.
+"""Detection of collective results that only some replicas read before the end of the step.
 
-On a TPU a collective runs with the graph that it is part of: at the next sync, or when the program reads
-what depends on it (`.item()`, `print`, `xm.save`). Where only some replicas read, their graph waits for
-the others, which run another one. In the simulation every collective has run already, so that nothing
-would wait: here such reads are noted, and compared at the next collective.
+On a TPU a collective runs with its graph: at the next sync, or when the program reads a dependent
+value (`.item()`, `print`, `xm.save`). If only some replicas read, their graph waits for the others,
+which run a different graph. The simulation runs every collective immediately, so nothing would
+wait. Such reads are recorded here and compared at the next collective.
 
-What depends on a result is asked of torch_xla: the inputs of the graph that is about to run. A value
-that another collective came after is computed already, and no longer known to depend.
+torch_xla tells which values depend on a result: they are the inputs of the graph that is about to
+run. After the next collective a value is already computed and no longer known to depend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch_xla
 
 from shims._simulated import calls
 
-# Methods that bring a tensor's value to the host. `print` and `f"{tensor}"` use `to`, torch.save `cpu`.
+# Methods that copy a tensor's value to the host. `print` and `f"{tensor}"` use `to`, torch.save
+# uses `cpu`.
 _READING = ("item", "tolist", "cpu", "to", "__bool__", "__float__", "__int__", "__index__")
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
@@ -31,13 +32,13 @@ READ_REMEDY = (
 
 
 class Reads:
-    """The reads of one replica.
+    """Reads of one replica.
 
     Args:
-        step: tells the number of steps before.
+        step: returns the number of steps that have ended.
 
     Attributes:
-        pending: the ids of torch_xla's data that collectives brought since the last sync.
+        pending: ids of the torch_xla data that collectives returned since the last sync.
     """
 
     def __init__(self, step: Callable[[], int]) -> None:
@@ -47,18 +48,18 @@ class Reads:
         self._digest = ""
         self._said = ""
 
-    def bring(self, results: Sequence[torch.Tensor]) -> None:
-        """Take note of the results of a collective, on the device."""
+    def record_results(self, results: Sequence[torch.Tensor]) -> None:
+        """Record the device tensors returned by a collective."""
         self.pending.update(torch_xla._XLAC._xla_get_tensor_id(result) for result in results)
 
     def synchronised(self) -> None:
-        """The program's sync computes all that is pending, on this replica."""
+        """Forget pending results: the program's sync computes everything on this replica."""
         if self.pending:
             self.pending.clear()
             self._note("syncs", "sync")
 
     def read(self, tensors: Sequence[torch.Tensor], how: str) -> None:
-        """Take note of a read, if it needs what a collective brought."""
+        """Record a read if it needs a collective's result."""
         if self._noting or not self.pending or calls.in_a_recorder():
             return
         self._noting = True
@@ -71,11 +72,11 @@ class Reads:
             self._note(f"reads the result of a collective by {how}", shapes)
 
     def since(self) -> tuple[str, str]:
-        """What was read since the last collective: a digest to compare, and the last read in words."""
+        """Return the reads since the last collective: a digest to compare, and the last read in words."""
         return self._digest, self._said
 
     def begin(self) -> None:
-        """A collective begins: what was read before it has been compared."""
+        """Start a new collective: the reads before it have been compared."""
         self._digest = self._said = ""
 
     def _needs_a_result(self, tensor: torch.Tensor) -> bool:
@@ -84,7 +85,7 @@ class Reads:
         if self.pending.isdisjoint(needed):
             return False
         if not any(c_layer._check_tensor_need_materialization([tensor])):
-            # It is the result itself, which this read computes: the next one finds it.
+            # The tensor is the result itself, which this read computes: the next read finds it.
             self.pending.difference_update(needed)
         return True
 
@@ -94,11 +95,11 @@ class Reads:
 
 
 def watch_reads(reads: Reads) -> None:
-    """Let `reads` know of each value of a tensor that Python asks for."""
+    """Report to `reads` every tensor value that Python reads."""
     for name in _READING:
         setattr(torch.Tensor, name, _noted(getattr(torch.Tensor, name), name, reads))
     c_layer = torch_xla._XLAC
-    # xm.save and xm.mesh_reduce, in every replica that calls them.
+    # xm.save and xm.mesh_reduce, on every replica that calls them.
     compute = c_layer._xla_sync_multi
 
     def sync_multi(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +112,7 @@ def watch_reads(reads: Reads) -> None:
 def _noted(method: Any, name: str, reads: Reads) -> Any:
     @functools.wraps(method)
     def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        # Not the tensors of a trace, which have no data.
+        # A tensor of a trace has no data.
         real = reads.pending and type(tensor) in _REAL and tensor.device.type == "xla"
         if real and _is_read(name, args, kwargs):
             reads.read([tensor], name)

@@ -1,12 +1,12 @@
-"""DDP's averaging of gradients in simulated replicas: one reduction at the end of the backward pass.
+"""DDP's gradient averaging in simulated replicas: one reduction at the end of the backward pass.
 
-DDP's own Reducer copies gradients through flat buckets, each of which cuts the graph again: on XLA:CPU
-that costs several times the step itself. Here the C++ Reducer is never told to expect gradients, and
-what it would do is done for all gradients together: scaled by 1 / world size, then summed, in the
-gradients' own type (torch 2.9, `reducer.cpp`, `mark_variable_ready_dense` and `all_reduce_bucket`).
+DDP's own Reducer copies gradients through flat buckets, and each bucket cuts the graph. On XLA:CPU
+that costs several times the step itself. Here the C++ Reducer never expects gradients. Its work is
+done for all gradients together: scale by 1 / world size, then sum, in the gradients' dtype (torch
+2.9, `reducer.cpp`, `mark_variable_ready_dense` and `all_reduce_bucket`).
 
-DDP with a communication hook, a static graph, mixed precision of its own, delayed parameters, `join()` or
-a group that is not the whole world keeps the Reducer.
+The Reducer stays in use for DDP with a communication hook, a static graph, its own mixed precision,
+delayed parameters, `join()` or a group smaller than the world.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from torch.nn.parallel.distributed import _find_tensors
 
 from shims._simulated.collectives import Collectives
 
-# Fetches tensors from the device, all pending graphs computed at once.
+# Copies tensors from the device, running all pending graphs at once.
 Fetch = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
-# Is told of the tensors on the device that a collective brought.
-Bring = Callable[[Sequence[torch.Tensor]], None]
+# Records device tensors returned by a collective.
+RecordResults = Callable[[Sequence[torch.Tensor]], None]
 
 
-def install(collectives: Collectives, fetch: Fetch, bring: Bring) -> None:
-    """Let every DDP of this replica average through `collectives`.
+def install(collectives: Collectives, fetch: Fetch, record_results: RecordResults) -> None:
+    """Make every DDP of this replica average through `collectives`.
 
     Args:
-        collectives: of this replica.
-        fetch: brings the gradients to the host.
-        bring: is told of what comes back.
+        collectives: the collectives of this replica.
+        fetch: copies the gradients to the host.
+        record_results: records the averaged gradients.
     """
     reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reduction] = (
         weakref.WeakKeyDictionary()
@@ -50,7 +50,7 @@ def install(collectives: Collectives, fetch: Fetch, bring: Bring) -> None:
         if not _is_bypassed(model):
             return pre_forward(model, *inputs, **kwargs)
         if model not in reductions:
-            reductions[model] = _Reduction(model, collectives, fetch, bring)
+            reductions[model] = _Reduction(model, collectives, fetch, record_results)
         if _reduces(model):
             reductions[model].expect_none_left()
         with _reducer_at_rest(model):
@@ -63,7 +63,7 @@ def install(collectives: Collectives, fetch: Fetch, bring: Bring) -> None:
         reduces = _reduces(model)
         with _reducer_at_rest(model):
             output = post_forward(model, output)
-        # As DDP itself decides it: whether the next forward sends buffers.
+        # DDP's own condition for the next forward pass to send buffers.
         model.require_forward_param_sync = reduces
         if reduces:
             reductions[model].arm(output)
@@ -92,7 +92,7 @@ def _reduces(model: DistributedDataParallel) -> bool:
 
 @contextlib.contextmanager
 def _reducer_at_rest(model: DistributedDataParallel) -> Iterator[None]:
-    """As inside of `no_sync()`, where the Reducer expects no gradients and so does nothing."""
+    """Context in which the Reducer expects no gradients and does nothing, as in `no_sync()`."""
     required = model.require_backward_grad_sync
     model.require_backward_grad_sync = False
     try:
@@ -102,10 +102,10 @@ def _reducer_at_rest(model: DistributedDataParallel) -> Iterator[None]:
 
 
 class _Reduction:
-    """What the Reducer of one model does.
+    """Replacement for the Reducer of one model.
 
     Args:
-        model: held weakly; the model's parameters hold this.
+        model: referenced weakly, because the model's parameters hold this object.
     """
 
     def __init__(
@@ -113,27 +113,29 @@ class _Reduction:
         model: DistributedDataParallel,
         collectives: Collectives,
         fetch: Fetch,
-        bring: Bring,
+        record_results: RecordResults,
     ) -> None:
         self._collectives = collectives
         self._fetch = fetch
-        self._bring = bring
+        self._bring = record_results
         self._may_be_unused = model.find_unused_parameters
         names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._parameters = [p for p in model._module_parameters if p.requires_grad]
         self._names = [names.get(id(parameter), "?") for parameter in self._parameters]
-        self._used = [False] * len(self._parameters)  # in this replica, by the last forward pass
-        self._waiting: set[int] = set()  # the used ones whose gradient is not there yet
+        self._used = [False] * len(
+            self._parameters
+        )  # used by the last forward pass on this replica
+        self._waiting: set[int] = set()  # used parameters whose gradient is missing
         self._armed = False
         self._begun = False
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(functools.partial(self._seen, index))
 
     def arm(self, output: Any) -> None:
-        """Average in the next backward pass, when every gradient is there.
+        """Average in the next backward pass, once every gradient is there.
 
         Args:
-            output: of the forward pass; where parameters may be unused, its graph tells which are.
+            output: the result of the forward pass; its graph shows which parameters are unused.
         """
         self._used = [True] * len(self._parameters)
         if self._may_be_unused:
@@ -142,14 +144,14 @@ class _Reduction:
         self._waiting = {index for index, used in enumerate(self._used) if used}
         self._armed, self._begun = True, False
         if not self._waiting:
-            # This replica uses none of them: the others wait for it all the same.
+            # This replica uses no parameter, but the others still wait for it.
             self._finish()
 
     def expect_none_left(self) -> None:
-        """Raise as DDP does where the backward pass before did not reach every parameter.
+        """Raise like DDP if the previous backward pass did not reach every parameter.
 
         Raises:
-            RuntimeError: with the beginning of DDP's own text.
+            RuntimeError: with the first sentences of DDP's message.
         """
         if self._armed and self._begun:
             left = ", ".join(self._names[index] for index in sorted(self._waiting))
@@ -163,12 +165,13 @@ class _Reduction:
         if not self._armed:
             return
         if index not in self._waiting:
-            # In several backward passes within one, as reentrant checkpoints of a shared parameter make.
+            # Several backward passes within one, as from reentrant checkpoints of a shared
+            # parameter.
             raise RuntimeError(f"Expected to mark a variable ready only once: {self._names[index]}")
         self._begun = True
         self._waiting.discard(index)
         if not self._waiting:
-            # As the Reducer: at the end of the pass that brought the last one.
+            # Like the Reducer: at the end of the pass that computed the last gradient.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
@@ -181,7 +184,7 @@ class _Reduction:
         self._average([parameter.grad for parameter in reduced if parameter.grad is not None])
 
     def _used_by_any(self) -> list[bool]:
-        """For each parameter, whether it received a gradient in any replica."""
+        """Return for each parameter whether any replica computed a gradient for it."""
         bits = torch.tensor(self._used, dtype=torch.uint8)
         (anywhere,) = self._collectives.all_reduce("max", [bits], 1.0, [])
         return [bool(bit) for bit in anywhere.tolist()]
@@ -207,7 +210,7 @@ class _Reduction:
 
 
 def _reached_from(output: Any) -> set[int]:
-    """The ids of the leaves that the graphs of the tensors in `output` lead to, as DDP finds them."""
+    """Return the ids of the leaves that the graphs of the tensors in `output` lead to, like DDP."""
     waiting = [tensor.grad_fn for tensor in _find_tensors(output) if tensor.grad_fn is not None]
     seen, leaves = set(waiting), set()
     while waiting:

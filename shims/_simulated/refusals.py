@@ -1,7 +1,7 @@
-"""What a TPU refuses, or computes wrongly without a word, as errors in the simulation.
+"""Errors of the simulation for programs that a TPU refuses or silently computes wrong.
 
-What XLA refuses was tried on the TPU's compiler: the graphs that torch_xla 2.9 makes of each collective,
-compiled ahead of time for four chips of a v5e by libtpu 0.0.42. Its words are quoted.
+The refusals were determined with the TPU's compiler: the graphs that torch_xla 2.9 builds for each
+collective, compiled ahead of time for four v5e chips by libtpu 0.0.42. Its messages are quoted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MESH = "pg_options={'xla_pg_options': {'mesh': [[0, 2], [1, 3]]}}"
 _ALL_GROUPS = f"name every replica once, in groups of one size, as dist.new_group([0, 2], {_MESH})"
 
 
-# Methods of process groups that torch.distributed calls otherwise.
+# Process group methods that have another name in torch.distributed.
 _BY_TORCH = {"alltoall": "all_to_all", "alltoall_base": "all_to_all_single"}
 
 
 def expect_groups(groups: list[list[int]], size: int, operation: str) -> None:
-    """Expect replica groups that hold every replica once, and as many each.
+    """Check that the replica groups have equal sizes and contain every replica once.
 
     Raises:
-        RefusedOnTpuError: others; XLA's verifier or the TPU's compiler refuses the graph.
+        RefusedOnTpuError: otherwise: XLA's verifier or the TPU's compiler refuses the graph.
     """
     named = [rank for group in groups for rank in group]
     where = at(caller())
@@ -52,7 +52,7 @@ def expect_groups(groups: list[list[int]], size: int, operation: str) -> None:
 
 
 def expect_shards(operation: str, count: int, members: list[int]) -> None:
-    """Expect as many parts as the group has members.
+    """Check that there are as many parts as group members.
 
     Raises:
         RefusedOnTpuError: XLA's verifier refuses another number.
@@ -66,7 +66,7 @@ def expect_shards(operation: str, count: int, members: list[int]) -> None:
 
 
 def expect_pairs(pairs: Sequence[Sequence[int]], size: int) -> None:
-    """Expect pairs of ordinals, each replica at most once as a source and once as a target.
+    """Check that each replica is at most once a source and at most once a target.
 
     Raises:
         RefusedOnTpuError: XLA's verifier refuses others.
@@ -82,7 +82,7 @@ def expect_pairs(pairs: Sequence[Sequence[int]], size: int) -> None:
 
 
 def expect_lowered(operation: str, kind: str, values: Sequence[torch.Tensor]) -> None:
-    """Expect a reduction that the TPU's compiler has for the dtypes.
+    """Check that the TPU's compiler supports the reduction for the dtypes.
 
     Raises:
         RefusedOnTpuError: it has none: 64 bits are two numbers of 32 on a TPU.
@@ -107,7 +107,7 @@ def expect_lowered(operation: str, kind: str, values: Sequence[torch.Tensor]) ->
 
 
 def expect_scalable(scale: float, values: Sequence[torch.Tensor]) -> None:
-    """Expect a scale that the dtypes can hold.
+    """Check that the dtypes can represent the scale.
 
     Raises:
         WrongOnTpuError: torch_xla makes it a constant of the tensor's dtype: 0.5 becomes 0.
@@ -120,7 +120,7 @@ def expect_scalable(scale: float, values: Sequence[torch.Tensor]) -> None:
 
 
 def expect_world(group_name: str, size: int) -> None:
-    """Expect the group of all replicas, or none.
+    """Check that the group contains all replicas, or that there is no group.
 
     Raises:
         WrongOnTpuError: torch_xla's kernels ignore the name of a group.
@@ -137,10 +137,10 @@ def expect_world(group_name: str, size: int) -> None:
 
 
 def refuse_send_and_recv(name: str) -> Any:
-    """A function to stand for `xm.send` or `xm.recv`.
+    """Return a function that replaces `xm.send` or `xm.recv` and refuses.
 
-    XLA:CPU says "HLO opcode `send` is not supported", libtpu ends the process: "Check failed:
-    send_recv_instr->is_host_transfer()".
+    XLA:CPU reports "HLO opcode `send` is not supported". libtpu ends the process with "Check
+    failed: send_recv_instr->is_host_transfer()".
     """
 
     def refuse(*args: Any, **kwargs: Any) -> None:
@@ -153,7 +153,7 @@ def refuse_send_and_recv(name: str) -> Any:
 
 
 def refuse_spmd(name: str) -> Any:
-    """A function to stand for an SPMD collective, which torch_xla.launch has no use for."""
+    """Return a function that replaces an SPMD collective, which torch_xla.launch does not support."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise RefusedOnTpuError(
@@ -165,10 +165,10 @@ def refuse_spmd(name: str) -> Any:
 
 
 def refuse_in_subgroups(size: int) -> None:
-    """Refuse what torch_xla's process group computes wrongly where the group is not all replicas.
+    """Refuse process group methods that torch_xla computes wrong in a group smaller than the world.
 
-    These of its methods look at the global ordinal where they are given a rank of the group, or pass no
-    groups on (torch_xla 2.9, distributed/xla_backend.py).
+    These methods use the global ordinal for the rank in the group, or ignore the groups (torch_xla
+    2.9, distributed/xla_backend.py).
     """
     from torch_xla.distributed.xla_backend import ProcessGroupXla
 
@@ -202,14 +202,15 @@ def _in_the_world(method: Any, size: int, does: str) -> Any:
 
 
 def refuse_object_collectives() -> None:
-    """Objects travel as tensors of a length that differs by rank, which XLA cannot compile.
+    """Refuse object collectives on XLA, which cannot compile tensors whose length differs by rank.
 
     https://github.com/pytorch/xla/issues/5492
     """
-    # What every object collective calls, so that names imported earlier are refused too.
+    # Patches the functions behind every object collective, so that names imported earlier are
+    # refused too.
     for name in ("_object_to_tensor", "_get_object_coll_device"):
         setattr(distributed_c10d, name, _refusing_xla(getattr(distributed_c10d, name)))
-    # With a device given, those that receive would first wait for those that send.
+    # With a device argument, receivers would first wait for senders.
     for name in ("broadcast_object_list", "send_object_list", "recv_object_list"):
         refusing = _refusing_xla(getattr(distributed_c10d, name))
         setattr(distributed_c10d, name, refusing)

@@ -1,7 +1,7 @@
-"""Make this process one replica: torch_xla's C functions answer for its place among the others.
+"""Setup of this process as one replica: torch_xla's C functions report its rank.
 
-Only the C layer is replaced. torch_xla's Python above it runs as it does on a TPU, with what it
-refuses there (`ReduceOp.AVG`) and what it does not do there (`dist.barrier` waits for nobody).
+Only the C layer is replaced. torch_xla's Python code above it runs as on a TPU, including its
+refusals (`ReduceOp.AVG`) and its gaps (`dist.barrier` does not wait).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shims.errors import RefusedOnTpuError
 
 
 def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int = 0) -> Watch:
-    """Become replica `rank` of `size`; blocks until all have joined.
+    """Become replica `rank` of `size`. Block until all replicas have joined.
 
     Args:
         rank: this replica's global ordinal.
@@ -52,7 +52,7 @@ def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int =
     _patch_collectives(_CLayer(collectives, watch.reads))
     _count_steps(watch)
     _reads.watch_reads(watch.reads)
-    reducer.install(collectives, _fetch, watch.reads.bring)
+    reducer.install(collectives, _fetch, watch.reads.record_results)
     refusals.refuse_object_collectives()
     activate.after_import(
         "torch_xla.distributed.xla_backend", lambda: refusals.refuse_in_subgroups(size)
@@ -61,7 +61,8 @@ def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int =
 
 
 def _count_steps(watch: Watch) -> None:
-    # Not `_xla_step_marker`: torch_xla takes a Python function around that one for the cause of the sync.
+    # Not `_xla_step_marker`: torch_xla reports a Python function around that one as the cause of
+    # the sync.
     run_closures = xla_model._run_step_closures
 
     def synchronised() -> Any:
@@ -73,7 +74,8 @@ def _count_steps(watch: Watch) -> None:
     xla_model._run_step_closures = synchronised
 
     def sync_live_tensors(*args: Any, **kwargs: Any) -> Any:
-        # The program's own, or that of the shims: the collectives run on every replica that comes here.
+        # Called by the program or by the shims: the collectives run on every replica that arrives
+        # here.
         watch.reads.synchronised()
         return _sync_live_tensors(*args, **kwargs)
 
@@ -95,7 +97,7 @@ def _patch_topology(rank: int, size: int) -> None:
     c_layer._xla_get_device_ordinal = lambda device: rank
     c_layer._xla_get_process_index = lambda: rank
     c_layer._xla_get_num_processes = lambda: size
-    # The runtime itself has one device: told of more, it would compile for them and wait.
+    # The runtime itself has one device: with more it would compile for them and wait.
     replication: list[str] = []
     c_layer._xla_set_replication_devices = lambda devices: replication.__setitem__(
         slice(None), devices
@@ -104,20 +106,21 @@ def _patch_topology(rank: int, size: int) -> None:
     c_layer._xla_get_replication_devices_count = lambda: len(replication)
 
 
-# Before the reads and syncs of the program are watched.
+# Before the program's reads and syncs are watched.
 _cpu = torch.Tensor.cpu
 _sync_live_tensors = torch_xla._XLAC._xla_sync_live_tensors
 
 
 class _CLayer:
-    """The collectives of `torch_xla._XLAC` and `torch.ops._c10d_functional`, argument for argument.
+    """Replacements for the collectives of `torch_xla._XLAC` and `torch.ops._c10d_functional`.
 
-    Tokens order collectives within a graph. Here each runs when it is called, so they pass through.
+    The arguments are the same. Tokens order collectives within a graph; here each collective runs
+    when it is called, so tokens are returned unchanged.
     """
 
     def __init__(self, collectives: Collectives, reads: Reads) -> None:
         self._on_host = collectives
-        self._bring = reads.bring
+        self._bring = reads.record_results
 
     def all_reduce(
         self, kind: str, value: torch.Tensor, scale: float, groups: Any, pin: bool
@@ -349,7 +352,8 @@ def _patch_collectives(layer: _CLayer) -> None:
 
 
 def _fetch(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    # All pending graphs at once: fetching one tensor would run its part of the forward again later.
+    # Run all pending graphs at once: copying one tensor would run its part of the forward pass
+    # again later.
     _sync_live_tensors("", [], True)
     return [_cpu(value.detach()) for value in values]
 

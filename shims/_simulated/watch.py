@@ -1,7 +1,7 @@
-"""How a replica that waits finds out for whom: what the others are in, and how they ended.
+"""Diagnosis of a waiting replica: which collective the others are in, and how they ended.
 
-Each replica tells the others through their store, and only when one asks or when it ends: what runs well
-costs nothing but a thread that looks once in half a second whether somebody asks.
+Replicas exchange this through their store, only on request and at their end. A run without problems
+costs one thread that checks for requests twice a second.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ from shims._simulated.calls import Call
 from shims._simulated.reads import Reads
 from shims.errors import PeerLostError, ReplicasDisagreeError
 
-# Seconds until a replica says on stderr for whom it waits, where that one may still come.
+# Seconds until a replica reports on stderr which replica it waits for, if that replica may still
+# come.
 NOTICE_SECONDS = "SHIMS_WAIT_NOTICE_SECONDS"
 _NOTICE_SECONDS = 60.0
 _POLL_SECONDS = 0.5
-# As long as this two replicas may be in different states of the same end.
+# Seconds for which two replicas may see different states of the same ending.
 _LAST_WORD_SECONDS = 2.0
-# The store answers at once, but on a machine that is busy with more than it can do.
+# Timeout of the store, which is long only on an overloaded machine.
 _LAST_ANSWER_SECONDS = 10.0
-# Longer than it takes to look at the frames of a thread, also for a process that has to wait for a core.
+# Longer than reading the frames of a thread takes, even for a process that waits for a core.
 _UNDISTURBED_SECONDS = 10.0
-# Looks, some 2 seconds each, in which nothing has moved.
+# Polls of about 2 seconds each without progress.
 _ROUNDS, _ROUNDS_OF_DATA = 2, 8
 _REMEDY = "every replica must run the same collectives; on a TPU this hangs"
 
 
 @dataclass(frozen=True)
 class _State:
-    """Where a replica is, as it says when asked.
+    """Current state of a replica, as it answers a request.
 
     Attributes:
-        asked: how often anybody had asked then: tells a new answer from an old one.
-        waits: whether it can only go on when other replicas do something.
-        serial: another one for each wait, also for those that begin at the same line.
-        where: a sentence's end: `in rendezvous('save') at train.py:40 (step 3)`.
-        collective: whether it waits in one of the simulation's own collectives.
-        everyone: whether that one goes on as soon as all replicas are in one.
+        asked: number of requests so far; distinguishes a new answer from an old one.
+        waits: whether the replica is blocked by other replicas.
+        serial: identifies the wait; different even for waits at the same line.
+        where: the end of a sentence: `in rendezvous('save') at train.py:40 (step 3)`.
+        collective: whether the replica waits in a collective of the simulation.
+        everyone: whether that collective continues as soon as all replicas are in one.
     """
 
     asked: int
@@ -63,16 +64,16 @@ class _State:
 
 
 class Watch:
-    """What one replica lets the others know, and asks them.
+    """Exchange of states between this replica and the others.
 
     Args:
-        connect: makes a connection to the replicas' store; each of two threads needs its own.
+        connect: opens a connection to the replicas' store; each of two threads needs one.
         rank: this replica's ordinal.
         size: the number of replicas.
 
     Attributes:
-        step: how many syncs ended a step so far.
-        reads: what the program reads of the results of collectives.
+        step: the number of steps that have ended.
+        reads: the program's reads of collective results.
     """
 
     def __init__(self, connect: Callable[[], dist.Store], rank: int, size: int) -> None:
@@ -98,14 +99,14 @@ class Watch:
     def waiting(
         self, call: Call, peers: Sequence[int] | None = None
     ) -> Iterator[Callable[[], None]]:
-        """While this replica waits in `call`; what it yields is to be called every few seconds.
+        """Context in which this replica waits in `call`. Call the yielded function every few seconds.
 
         Args:
             call: the collective.
-            peers: for whom; None for all replicas, in a collective that all take part in.
+            peers: the replicas waited for; None for a collective of all replicas.
 
         Raises:
-            ReplicasDisagreeError: the others wait too, in something else.
+            ReplicasDisagreeError: the others wait in another collective.
             PeerLostError: one of the others has ended.
         """
         self._waits += 1
@@ -115,7 +116,7 @@ class Watch:
         before: dict[int, _State] = {}
         began, noticed, rounds = time.monotonic(), False, 0
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal before, noticed, rounds
             if ended := self._endings(awaited):
                 raise self._peer_lost(call, ended)
@@ -133,55 +134,57 @@ class Watch:
                 self._say_who_waits(call, states, time.monotonic() - began)
 
         try:
-            yield look
+            yield poll
         finally:
             self._waits_in = None
 
     def seen(self, calls: dict[int, Call]) -> None:
-        """Remember the collective that each replica was in."""
+        """Remember the last collective of each replica."""
         self._last = calls
 
     def lost(self, call: Call) -> PeerLostError:
-        """The error for a connection that closed while this replica was in `call`."""
+        """Return the error for a connection that closed while this replica was in `call`."""
         deadline = time.monotonic() + _LAST_WORD_SECONDS
         while not (ended := self._endings(self._others)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._peer_lost(call, ended)
 
     def leave(self, how: str) -> None:
-        """Say how this replica ends: "its function returned", "it raised ValueError: …"."""
+        """Report how this replica ends: "its function returned", "it raised ValueError: …"."""
         if not self._ended.is_set():
             self._ended.set()
-            # The store's process may have ended already.
+            # The store's process may already have ended.
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"ended/{self.rank}", how)
-            # Python unwinds a thread that comes back to it while it ends. The C++ of the store's client does
-            # not let that through: "terminate called without an active exception", and the process aborts.
+            # Python unwinds a thread that returns to it during shutdown. The C++ of the store's
+            # client does not allow that: the process aborts with "terminate called without an
+            # active exception".
             self._answering.join(_LAST_ANSWER_SECONDS)
 
     def _peer_lost(self, call: Call, ended: dict[int, str]) -> PeerLostError:
         never = "another replica never reaches: it has ended"
         if ended:
-            # One that lost another itself is not the cause.
-            other = min(ended, key=lambda one: PeerLostError.__name__ in ended[one])
+            # A replica that lost its own peer is not the cause.
+            other = min(ended, key=lambda replica: PeerLostError.__name__ in ended[replica])
             last = self._last.get(other)
             after = f" after {last}" if last else " before any collective"
             never = f"replica {other} never reaches: {ended[other]}{after}"
         return PeerLostError(f"replica {self.rank} waits in {call}, which {never}", _REMEDY)
 
     def _endings(self, replicas: Sequence[int]) -> dict[int, str]:
-        """How those of the replicas have ended that have."""
-        found = {}
+        """Return the endings of those replicas that have ended."""
+        endings = {}
         with self._lock, contextlib.suppress(RuntimeError):
             for other in replicas:
                 if self._store.check([f"ended/{other}"]):
-                    found[other] = self._store.get(f"ended/{other}").decode()
+                    endings[other] = self._store.get(f"ended/{other}").decode()
                 elif not _runs(int(self._store.get(f"process/{other}"))):
-                    found[other] = "its process ended without a word"
-        return found
+                    endings[other] = "its process ended without a word"
+        return endings
 
     def _ask(self) -> dict[int, _State]:
-        """The states of the others; those that do not answer, because they compile, are left out."""
+        """Return the states of the other replicas. Replicas that do not answer, because they compile,
+        are left out."""
         states: dict[int, _State] = {}
         with self._lock, contextlib.suppress(RuntimeError):
             number = self._store.add("asked", 1)
@@ -198,9 +201,10 @@ class Watch:
     def _expect_progress(
         self, call: Call, everyone: bool, states: dict[int, _State], rounds: int
     ) -> None:
-        """Raise if all replicas have waited for `rounds` looks, and not only for each other's data."""
+        """Raise if all replicas waited for `rounds` polls, and not only for each other's data."""
         for other, state in states.items():
-            # Where all are in a collective of all, or pass data on, what is on its way may be long.
+            # If all replicas are in a collective of all, or pass data on, a long transfer may be in
+            # progress.
             enough = _ROUNDS if state.everyone != everyone else _ROUNDS_OF_DATA
             if rounds >= enough and not (state.everyone and everyone):
                 raise ReplicasDisagreeError(
@@ -211,7 +215,7 @@ class Watch:
 
     def _say_who_waits(self, call: Call, states: dict[int, _State], seconds: float) -> None:
         if any(states[other].collective for other in states if other < self.rank):
-            return  # That one says it.
+            return  # That replica reports it.
         others = "; ".join(
             f"replica {other} is {states[other].where}"
             if other in states
@@ -223,7 +227,7 @@ class Watch:
         )
 
     def _answer(self, connect: Callable[[], dist.Store]) -> None:
-        with contextlib.suppress(RuntimeError):  # The store has ended, and so does this process.
+        with contextlib.suppress(RuntimeError):  # The store has ended, and this process ends too.
             store = connect()
             before = 0
             while not self._ended.wait(_POLL_SECONDS):
@@ -238,16 +242,16 @@ class Watch:
             call, everyone = waits_in
             return _State(asked, True, f"collective {number}", f"in {call}", True, everyone)
         with _undisturbed():
-            found = _thread_of_the_program()
-        if found is None:
+            thread_state = _thread_of_the_program()
+        if thread_state is None:
             return _State(asked, False, "", f"in no line of the program (step {self.step})")
-        thread, where, waits = found
+        thread, where, waits = thread_state
         serial = f"{where} {_switches(thread)}"
         return _State(asked, waits, serial, f"{where} (step {self.step})")
 
 
 def _thread_of_the_program() -> tuple[int, str, bool] | None:
-    """The first thread that runs code of the program, with what `_where` says of it."""
+    """Return the first thread that runs program code, with the result of `_where`."""
     for thread, innermost in _calls.threads_of_the_program():
         return thread, *_where(innermost)
     return None
@@ -255,13 +259,13 @@ def _thread_of_the_program() -> tuple[int, str, bool] | None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No other thread runs Python in the meantime: none returns from a frame that is looked at.
+    """Context in which no other thread runs Python, so that none returns from an inspected frame.
 
-    It would leave what the frame holds alive behind it: see `threads_of_the_program`.
+    A returning thread would leave the frame's values alive: see `threads_of_the_program`.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_UNDISTURBED_SECONDS)
-    # For those that wait already: they have asked for their turn once the interval of before is over.
+    # Threads that already wait for the GIL request their turn only after the previous interval.
     time.sleep(2 * before)
     try:
         yield
@@ -270,7 +274,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _where(innermost: FrameType) -> tuple[str, bool]:
-    """Where a thread is, and whether it waits there for other processes by torch.distributed."""
+    """Return where a thread is, and whether it waits for other processes through torch.distributed."""
     waits = innermost.f_globals.get("__name__", "").startswith("torch.distributed")
     called, frame = "", innermost
     while not _calls.is_the_programs(frame) and frame.f_back is not None:
@@ -278,12 +282,13 @@ def _where(innermost: FrameType) -> tuple[str, bool]:
         if not function.startswith("_") and function != "wrapper":
             called = function
         frame = frame.f_back
-    place = _calls.place_of(frame)
-    return (f"in {called} at {place}" if called else f"at {place}"), waits
+    location = _calls.location_of(frame)
+    return (f"in {called} at {location}" if called else f"at {location}"), waits
 
 
 def _switches(thread: int) -> str:
-    """How often the thread has gone to sleep: as often as before if it still waits in the same call."""
+    """Return how often the thread has gone to sleep; the count is unchanged while it waits in the same
+    call."""
     for running in threading.enumerate():
         if running.ident == thread:
             status = Path(f"/proc/self/task/{running.native_id}/status")
@@ -298,18 +303,18 @@ def _runs(process: int) -> bool:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return not Path("/proc/self").exists()
-    # Behind the name, which may hold blanks and brackets: Z is a zombie.
+    # After the name, which may contain spaces and brackets. Z: a zombie.
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _at_exit(watch: Watch) -> None:
-    """Leave a last word also where the replica is the program's process, which ends by itself."""
+    """Report the ending of a replica that is the program's own process."""
     raised: list[str] = []
     before = sys.excepthook
     process = os.getpid()
 
     def leave() -> None:
-        if os.getpid() == process:  # Not a child that was forked.
+        if os.getpid() == process:  # Not a forked child.
             watch.leave(raised[-1] if raised else "its program ended")
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:

@@ -1,6 +1,7 @@
-"""Started by Python in every process whose PYTHONPATH has this folder: switches the shims on.
+"""Module that Python imports at startup of every process with this folder on PYTHONPATH. It activates
+the shims.
 
-Python imports one module of this name only, so the next one on the path is run from here.
+Python imports only one module of this name, so this module runs the next one on the path.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _run_the_next_one() -> None:
+def _run_next_sitecustomize() -> None:
     elsewhere = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
@@ -24,10 +25,10 @@ def _run_the_next_one() -> None:
 
 
 def _switch_on() -> None:
-    # A folder on PYTHONPATH may hold another module of this name.
+    # A folder on PYTHONPATH may contain another module of this name.
     root, before = os.path.dirname(os.path.dirname(_HERE)), list(sys.path)
     if importlib.util.find_spec("shims") is None:
-        # Another interpreter than the one that the shims are installed in.
+        # Another interpreter than the one the shims are installed in.
         before.append(root)
     sys.path.insert(0, root)
     from shims import activate
@@ -36,10 +37,10 @@ def _switch_on() -> None:
     activate.switch_on()
 
 
-_run_the_next_one()
+_run_next_sitecustomize()
 try:
     _switch_on()
 except Exception as error:
-    # `site` would print one line and go on without the shims: a CUDA program would then run
-    # unshimmed, which is not what was asked for.
+    # `site` would print one line and continue without the shims. A CUDA program would then run
+    # without them, contrary to the request.
     raise SystemExit(f"shims: {error}") from error

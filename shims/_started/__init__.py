@@ -1,1 +1,1 @@
-"""How `python -m shims` starts a script: what it expects, and its ranks as processes."""
+"""Launch of a script by `python -m shims`: detection of its launcher, and its ranks as processes."""

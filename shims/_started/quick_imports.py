@@ -1,7 +1,7 @@
-"""Imports of frameworks during which Python's garbage collector rests: it is half of their time.
+"""Imports of frameworks with the garbage collector paused, which halves their time.
 
-What an import makes stays, and the collector goes through all of it again and again: while the import runs,
-in each full collection of the program behind it, and when the program ends.
+Objects created by an import stay alive, yet each full collection traverses them again: during the
+import, later in the program, and at exit.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is made inside is not looked at by the collector, then or later.
+    """Context whose new objects the garbage collector ignores, then and later.
 
-    Where the collector is off, by an import around this one or by the program itself, it stays so.
+    If the collector is already disabled, by an enclosing import or by the program, it stays
+    disabled.
     """
     if not gc.isenabled():
         yield

@@ -1,4 +1,4 @@
-"""The ranks of a script as processes: started together, ended together."""
+"""Ranks of a script as processes that start and end together."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from shims import activate
 from shims._shared.ports import free_port
 from shims._started.script import Start
 
-# After a failure the others get this long to end by themselves; then they are killed.
+# Seconds that the other ranks get after a failure to end by themselves, before they are killed.
 _GRACE_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 
 
 def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[str, str]) -> int:
-    """Run the script's processes and wait for them; all are ended when one fails.
+    """Run the script's processes and wait for them. If one fails, end all.
 
     Args:
         script: the script.
         args: its arguments.
-        start: how it expects to be started.
-        ranks: how many ranks it has.
-        env: the whole environment of its processes.
+        start: the launch style that it expects.
+        ranks: the number of ranks.
+        env: the complete environment of its processes.
 
     Returns:
-        The exit code: that of the first rank that failed, 128 + n for one ended by signal n.
+        The exit code of the first rank that failed; 128 + n for a rank ended by signal n.
     """
-    own = start.style in ("environment", "option")
+    is_one_each = start.style in ("environment", "option")
     port, store_port = str(free_port()), str(free_port())
     env = {**env, activate.PORT: str(free_port())}
     processes = []
@@ -45,14 +45,14 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for rank in range(ranks if own else 1):
-            variables = _torchrun(rank, ranks, port) if own else {}
-            if own and env.get(activate.BACKEND) == "xla":
+        for rank in range(ranks if is_one_each else 1):
+            variables = _torchrun(rank, ranks, port) if is_one_each else {}
+            if is_one_each and env.get(activate.BACKEND) == "xla":
                 variables[activate.STORE_PORT] = store_port
-            given = [f"{start.option}={rank}"] if start.style == "option" else []
+            option = [f"{start.option}={rank}"] if start.style == "option" else []
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, str(script), *given, *args],
+                    [sys.executable, str(script), *option, *args],
                     env={**env, **variables},
                     start_new_session=True,
                     stdin=None if rank == 0 else subprocess.DEVNULL,
@@ -62,10 +62,11 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
             codes = [process.poll() for process in processes]
             failed = [rank for rank, code in enumerate(codes) if code]
             if failed:
-                # Another may have failed first and is about to say so: its traceback is the cause.
+                # Another rank may have failed first and be about to report it: its traceback is the
+                # cause.
                 _wait(processes, _GRACE_SECONDS)
                 code = codes[failed[0]] or 0
-                if own and ranks > 1:
+                if is_one_each and ranks > 1:
                     how = f"signal {-code}" if code < 0 else f"exit code {code}"
                     sys.stderr.write(
                         f"shims: rank {failed[0]} of {ranks} failed ({how}); all were ended\n"
@@ -103,7 +104,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End the processes and what they started: a request first, then a kill."""
+    """End the processes and their children: first by a request, then by a kill."""
     _signal(processes, signal.SIGTERM)
     _wait(processes, _GRACE_SECONDS)
     _signal(processes, signal.SIGKILL)
@@ -114,5 +115,5 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 def _signal(processes: list[subprocess.Popen[bytes]], number: int) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            # The group: loader workers and spawned ranks too.
+            # The process group includes loader workers and spawned ranks.
             os.killpg(process.pid, number)

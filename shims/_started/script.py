@@ -1,4 +1,4 @@
-"""How a script expects to be started, found by reading its source and that of its local imports."""
+"""Detection of the launcher that a script expects, from its source and its local imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 _RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _RANK_OPTIONS = ("--local_rank", "--local-rank")
-# Packages that are part of this project name every launcher.
+# Packages of this project, whose sources name every launcher.
 _OWN = frozenset({"shims", "migrate", "converters"})
 
 Style = Literal["environment", "option", "spawn", "alone"]
@@ -20,13 +20,13 @@ Style = Literal["environment", "option", "spawn", "alone"]
 
 @dataclass(frozen=True)
 class Start:
-    """How to start a script.
+    """Launch style of a script.
 
     Attributes:
-        style: "environment": a process for each rank, with torchrun's variables; "option": that,
-            and the local rank as an option; "spawn": one process, which starts the others;
-            "alone": one process, as the script knows no ranks.
-        option: the option that takes the local rank, for the style "option".
+        style: "environment": one process per rank, with torchrun's variables; "option": the same,
+            with the local rank as an option; "spawn": one process, which starts the others;
+            "alone": one process, for a script without ranks.
+        option: the name of the local rank's option, for the style "option".
     """
 
     style: Style
@@ -34,15 +34,15 @@ class Start:
 
 
 def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
-    """Read the script, and the local modules that it imports, for signs of its launcher.
+    """Determine the launch style from the script and the local modules that it imports.
 
-    A script that can be started in several ways is started as by torchrun. One that no longer
-    parses as a whole is left to fail by itself: "alone".
+    A script that supports several styles is started as by torchrun. A script that does not parse is
+    started alone and fails by itself.
 
     Args:
         script: the script.
-        search_path: where else it finds modules, for example from PYTHONPATH. Folders of installed
-            packages among them are left out: what a package could do is no sign.
+        search_path: other folders of its modules, for example from PYTHONPATH. Folders of
+            installed packages are ignored: a package's source says nothing about the script.
     """
     signs: set[str] = set()
     roots = [script.resolve().parent]
@@ -56,20 +56,20 @@ def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
         return Start("environment")
     if "spawn" in signs:
         return Start("spawn")
-    # Groups are also joined by "env://" alone: the variables are then read by torch.
+    # "env://" alone also joins a group: torch then reads the variables.
     return Start("environment" if "group" in signs else "alone")
 
 
 def local_files(script: Path) -> list[Path]:
-    """The script, and the modules beside it that it imports, by whatever way."""
+    """Return the script and all modules beside it that it imports, directly or indirectly."""
     path = script.resolve()
     return [path for path, _ in _sources(path, [path.parent])]
 
 
 def _is_local(folder: Path) -> bool:
-    """Whether a folder holds the user's modules: not Python's own, and nothing installed by pip."""
+    """Whether a folder holds the user's modules, not the standard library or installed packages."""
     python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
-    if any(folder.is_relative_to(own) for own in python) or not folder.is_dir():
+    if any(folder.is_relative_to(library) for library in python) or not folder.is_dir():
         return False
     return next(folder.glob("*.dist-info"), None) is None
 
@@ -83,9 +83,7 @@ def _sources(script: Path, roots: Sequence[Path]) -> Iterator[tuple[Path, ast.Mo
         seen.add(path)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # an invalid escape, of which Python will say so itself
+                warnings.simplefilter("ignore")  # an invalid escape, which Python itself reports
                 tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
@@ -96,14 +94,16 @@ def _sources(script: Path, roots: Sequence[Path]) -> Iterator[tuple[Path, ast.Mo
 
 
 def _files(name: str, roots: Sequence[Path]) -> list[Path]:
-    """The module's file, and those of its packages, which run before it; the first root has it."""
+    """Return the module's file and those of its packages, which run first. The first root with it wins."""
     parts = name.split(".")
     for root in roots:
         base = root.joinpath(*parts)
-        found = [file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()]
-        if found:
+        matches = [
+            file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()
+        ]
+        if matches:
             packages = [root.joinpath(*parts[:end], "__init__.py") for end in range(1, len(parts))]
-            return [*found, *(file for file in packages if file.is_file())]
+            return [*matches, *(file for file in packages if file.is_file())]
     return []
 
 
@@ -115,7 +115,7 @@ def _imports(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[st
             prefix = ""
             if node.level:
                 package = path.parents[node.level - 1]
-                # The longest root: one may lie in another.
+                # The longest root, because one root may lie in another.
                 inside = [root for root in roots if package.is_relative_to(root)]
                 if not inside:
                     continue
@@ -128,7 +128,7 @@ def _imports(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[st
 
 
 def _signs(tree: ast.Module) -> Iterator[str]:
-    # Names of variables that a script only sets are no sign that it reads them.
+    # A variable that a script only sets does not show that the script reads it.
     written = {
         node.slice.value
         for node in ast.walk(tree)

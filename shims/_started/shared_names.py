@@ -1,8 +1,9 @@
-"""A user's module that bears the name of one of this toolkit's packages: each side imports its own.
+"""Separation of a user's module from a package of this toolkit with the same name.
 
-The project of a script may have a `shims.py`, or a package `converters` or `migrate`. Python keeps one
-module for each name, and the first one imported would be everybody's. So the user's module is loaded under
-another name: `import shims` in the user's code returns it, and in the toolkit's code the toolkit's package.
+The script's project may have a `shims.py`, or a package `converters` or `migrate`. Python keeps one
+module per name, so the first import would serve everyone. The user's module is therefore loaded
+under another name. `import shims` returns it in the user's code, and the toolkit's package in the
+toolkit's code.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import Any
 
 from shims._started import stand_in
 
-# The folder of the script, for the processes that it starts.
+# Environment variable with the script's folder, for the processes that it starts.
 FOLDER = "SHIMS_SCRIPT_FOLDER"
-# The toolkit's packages.
+# Packages of the toolkit.
 NAMES = ("shims", "converters", "migrate")
 ALIAS = "_of_the_script_"
-# The folder that holds the toolkit's packages.
+# Folder that contains the toolkit's packages.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def switch_on() -> None:
-    """Keep the user's modules and the toolkit's apart, where a name belongs to both."""
+    """Separate the user's modules from the toolkit's packages of the same name."""
     folder = os.environ.get(FOLDER) or _script_folder()
     if not folder or os.path.realpath(folder) == os.path.realpath(ROOT):
         return
@@ -39,14 +40,14 @@ def switch_on() -> None:
     if not shared:
         return
     os.environ[FOLDER] = folder
-    for name in shared:  # while the folder of the script is not on the path
+    for name in shared:  # while the script's folder is not on the path
         _import_ours(name)
     sys.meta_path.insert(0, _Finder(folder, shared))
     builtins.__import__ = _Import(shared, builtins.__import__)
 
 
 def _script_folder() -> str:
-    """Return the folder of the script that this process runs, or "" where it runs none."""
+    """Return the folder of the script that this process runs, or ""."""
     there = os.environ.get(stand_in.STANDS_FOR)
     if there:
         return os.path.dirname(there)
@@ -62,13 +63,13 @@ def _import_ours(name: str) -> None:
     try:
         importlib.import_module(name)
     except ImportError:
-        pass  # not installed with the others
+        pass  # not installed with the other packages
     finally:
         sys.path[:] = before
 
 
 def _spec(name: str, shown: str, folder: str) -> importlib.machinery.ModuleSpec | None:
-    """Return where the module `name` lies in `folder`, to be loaded under the name `shown`."""
+    """Return the spec of the module `name` in `folder`, to be loaded under the name `shown`."""
     package = os.path.join(folder, name, "__init__.py")
     if os.path.isfile(package):
         if os.path.realpath(os.path.dirname(package)) == os.path.realpath(os.path.join(ROOT, name)):
@@ -82,7 +83,7 @@ def _spec(name: str, shown: str, folder: str) -> importlib.machinery.ModuleSpec 
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the user's modules under the names that they have here."""
+    """Import finder that finds the user's modules under their internal names."""
 
     def __init__(self, folder: str, names: Sequence[str]) -> None:
         self._folder = folder
@@ -96,25 +97,27 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Import:
-    """The `import` statement, which gives the user's module to the user's code."""
+    """Replacement for the `import` statement that gives the user's module to the user's code."""
 
     def __init__(self, names: Sequence[str], before: Any) -> None:
         self._names = frozenset(names)
         self._before = before
 
     def __call__(self, name: str, *args: Any, **named: Any) -> Any:
-        given = dict(zip(("globals", "locals", "fromlist", "level"), args, strict=False)) | named
+        arguments = (
+            dict(zip(("globals", "locals", "fromlist", "level"), args, strict=False)) | named
+        )
         root = name.partition(".")[0]
-        shared = root in self._names and not given.get("level")
-        if shared and _is_users(given.get("globals")):
+        shared = root in self._names and not arguments.get("level")
+        if shared and _is_users(arguments.get("globals")):
             name = ALIAS + name
         return self._before(name, *args, **named)
 
 
 def _is_users(caller: Mapping[str, Any] | None) -> bool:
-    """Whether an import stands in the user's code: not in this toolkit, in Python or in what is installed.
+    """Whether an import is in the user's code, not in this toolkit, Python or installed packages.
 
-    Pickle imports what it names by the same function, for its caller.
+    Pickle imports through the same function on behalf of its caller.
     """
     file = (caller or {}).get("__file__")
     return bool(file) and not os.path.abspath(file or "").startswith(_OTHERS)

@@ -1,9 +1,10 @@
-"""A script in a folder of its own, with the modules it imports, that runs as if it lay elsewhere.
+"""Execution of a rewritten script, with its modules, as if it were at the original's path.
 
-A rewritten script must not be written beside the user's for a run: the folder may be read-only, and what
-is killed removes nothing. So it lies elsewhere, and here it is arranged that `__file__` and the imports are
-those of the script that it stands for, in its process and in those that multiprocessing starts. Modules have
-stand-ins too: whoever imports the original of one gets the stand-in, with the `__file__` of the original.
+A rewritten script must not be written beside the user's script: the folder may be read-only, and a
+killed process cleans up nothing. The copy therefore lies in another folder. This module makes
+`__file__` and the imports those of the original, in its process and in processes started by
+multiprocessing. Modules have stand-ins too: an import of the original returns the stand-in, with
+the original's `__file__`.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# The script that runs, and the path that it is to have.
+# Path of the script that runs, and the path that it must appear to have.
 SCRIPT = "SHIMS_STAND_IN"
 STANDS_FOR = "SHIMS_STANDS_FOR"
-# The list of the modules that have a stand-in.
+# List of the modules that have a stand-in.
 MODULES = "SHIMS_STAND_INS"
-# The folder below which a mirror of the user's folders lies, if the script runs in one.
+# Root folder of a mirror of the user's folders, if the script runs in one.
 MIRROR = "SHIMS_MIRROR"
 
 _MARK, _MODULES = ".stands-for", ".stand-ins.json"
 
 
 def mark(script: Path, stands_for: Path, files: Mapping[Path, Path] | None = None) -> None:
-    """Note beside `script`, in a folder of its own, what it and other files stand for.
+    """Record beside `script` which originals the script and other files stand for.
 
     Args:
         script: the script.
         stands_for: its original.
-        files: the stand-in of each other file, by the path of the original.
+        files: the stand-ins of the other files, by original path.
     """
     script.with_name(_MARK).write_text(os.path.abspath(stands_for))
     known = {os.path.realpath(path): str(file) for path, file in (files or {}).items()}
@@ -42,7 +43,7 @@ def mark(script: Path, stands_for: Path, files: Mapping[Path, Path] | None = Non
 
 
 def files(script: Path) -> dict[Path, Path]:
-    """The stand-ins of the files that `script` has beside itself, by the path of the original."""
+    """Return the stand-ins recorded beside `script`, by original path."""
     known = script.with_name(_MODULES)
     if not known.is_file():
         return {}
@@ -50,13 +51,13 @@ def files(script: Path) -> dict[Path, Path]:
 
 
 def stands_for(script: Path) -> Path | None:
-    """The script that this one stands for; None for one that runs where it lies."""
+    """Return the original of `script`, or None if the script is not a stand-in."""
     mark = script.with_name(_MARK)
     return Path(mark.read_text()) if mark.is_file() else None
 
 
 def environment(script: Path) -> dict[str, str]:
-    """The variables with which the processes of `script` take the place of the one that it stands for."""
+    """Return the environment variables with which processes of `script` act as the original."""
     there = stands_for(script)
     if there is None:
         return {}
@@ -65,14 +66,15 @@ def environment(script: Path) -> dict[str, str]:
 
 
 def switch_on() -> None:
-    """Take the place that the environment names, if it names one; before the script begins."""
+    """Act as the original that the environment names, if any, before the script begins."""
     script, there = os.environ.get(SCRIPT), os.environ.get(STANDS_FOR)
     if not script or not there:
         return
     if os.path.abspath(sys.argv[0]) == script:
-        # Python sets it where it is not set.
+        # Python sets it only if it is not set.
         sys.modules["__main__"].__file__ = there
-        # In front of it comes the script's own folder, with nothing to import, unless Python was told -P.
+        # The script's own folder comes first unless Python runs with -P; nothing is imported from
+        # there.
         sys.path.insert(0, os.path.dirname(there))
     _read_in_place_of(there, script)
     with open(os.environ[MODULES]) as file:
@@ -80,7 +82,7 @@ def switch_on() -> None:
 
 
 def _import_in_place_of(modules: dict[str, str]) -> None:
-    """Let the loader of source files run the stand-in of a module where it has one."""
+    """Make the loader of source files run a module's stand-in, if there is one."""
     if not modules:
         return
     loader: Any = importlib.machinery.SourceFileLoader
@@ -98,16 +100,16 @@ def _import_in_place_of(modules: dict[str, str]) -> None:
 
 
 def _read_in_place_of(there: str, script: str) -> None:
-    """Let runpy, by which spawned processes read the main script again, find the one that stands there."""
+    """Make runpy run the stand-in: spawned processes use it to read the main script again."""
     read: Any = runpy._get_code_from_file  # type: ignore[attr-defined]
 
     def _get_code_from_file(*args: str) -> Any:
         *before, path = (
-            args  # before Python 3.12: the name of the module, and the path is returned too
+            args  # before Python 3.12: takes the module's name, and also returns the path
         )
         if os.path.abspath(path) != there:
             return read(*args)
-        found = read(*before, script)
-        return (found[0], path) if isinstance(found, tuple) else found
+        loaded = read(*before, script)
+        return (loaded[0], path) if isinstance(loaded, tuple) else loaded
 
     runpy._get_code_from_file = _get_code_from_file  # type: ignore[attr-defined]

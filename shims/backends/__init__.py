@@ -1,4 +1,4 @@
-"""The backends: what answers a program that asks for an accelerator, one class a backend."""
+"""Backends: one class for each kind of accelerator."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CLASSES = {
 
 @functools.cache
 def current() -> Backend:
-    """This process's backend, chosen at the first call.
+    """Return the backend of this process, chosen at the first call.
 
     Raises:
-        BackendMissingError: the one that is forced cannot run here.
+        BackendMissingError: the forced backend cannot run here.
     """
     chosen = choose()
     module, _, name = _CLASSES[chosen.name].partition(":")

@@ -1,4 +1,4 @@
-"""What a backend answers, and the answers that every ordinary torch.distributed process shares."""
+"""Interface of a backend, with the defaults of an ordinary torch.distributed process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NOTHING = contextlib.nullcontext()
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The memory of this rank's device, in bytes.
+    """Memory of this rank's device, in bytes.
 
     Attributes:
-        used: held by tensors now.
-        peak: the most that was held since the program started.
-        limit: what the device has.
+        used: bytes held by tensors now.
+        peak: the maximum of `used` since the program started.
+        limit: the total memory of the device.
     """
 
     used: int
@@ -38,18 +38,18 @@ class MemoryUse:
 
 
 class Backend(ABC):
-    """One kind of device, for one process.
+    """Backend of one process: one kind of device.
 
-    What is not overridden holds wherever each rank is a process with a torch.distributed group.
+    The defaults fit any backend whose ranks are processes with a torch.distributed group.
 
     Args:
-        why: what made the shims take this backend, in words.
+        why: the reason for the choice of this backend, as text.
     """
 
     name: str
-    # Of torch.distributed.
+    # Backend name for torch.distributed.
     group_backend: str
-    # Whether the group averages itself. NCCL does; gloo and XLA sum, and the shims divide.
+    # Whether the group computes averages. NCCL does; for gloo and XLA the shims sum and divide.
     averages = False
     # Whether the device has the kernels of torch.nn.SyncBatchNorm.
     syncs_batch_norm = False
@@ -64,45 +64,45 @@ class Backend(ABC):
 
     @abstractmethod
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
-        """Call `fn(rank, *args)` in every rank; see `shims.launch`."""
+        """Call `fn(rank, *args)` on every rank; see `shims.launch`."""
 
     def init_distributed(self, timeout: timedelta | None) -> None:
         """Join the default process group; see `shims.init_distributed`."""
         options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         alone = self.world_size() == 1 and "MASTER_ADDR" not in os.environ
         if alone or not processes.in_environment():
-            # Nobody started other ranks: a group of one, for which no port is opened.
+            # No other ranks were started: a group of one, without opening a port.
             options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         gloo_threads.let_go_at_exit()
         gloo_output.keep_off_stdout()
         dist.init_process_group(self.group_backend, **options)
 
     def rank(self) -> int:
-        """The global rank."""
+        """Return the global rank."""
         return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
 
     def local_rank(self) -> int:
-        """The rank among those of this machine."""
+        """Return the rank within this machine."""
         return int(os.environ.get("LOCAL_RANK", "0"))
 
     def world_size(self) -> int:
-        """The number of ranks on all machines."""
+        """Return the number of ranks on all machines."""
         if dist.is_initialized():
             return int(dist.get_world_size())
         return int(os.environ.get("WORLD_SIZE", "1"))
 
     def local_world_size(self) -> int:
-        """The number of ranks on this machine."""
+        """Return the number of ranks on this machine."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     # --- models
 
     @abstractmethod
     def device(self) -> torch.device:
-        """This rank's device."""
+        """Return this rank's device."""
 
     def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Move a model, shared weights staying shared; see `shims.to_device`."""
+        """Move a model and keep shared weights shared; see `shims.to_device`."""
         return model.to(self.device())
 
     def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
@@ -111,10 +111,10 @@ class Backend(ABC):
         return DistributedDataParallel(model, **options)
 
     def require_on_device(self, model: torch.nn.Module) -> None:
-        """Refuse a model with a parameter or buffer elsewhere than on this rank's device.
+        """Refuse a model with a parameter or buffer on another device than this rank's.
 
         Raises:
-            NotOnDeviceError: names the first such tensor and the usual mistake.
+            NotOnDeviceError: the message names the first such tensor and the usual mistake.
         """
         device = self.device()
         for kind, tensors in (
@@ -132,7 +132,7 @@ class Backend(ABC):
     def checkpoint_activations(
         self, function: Callable[..., Any], args: tuple[Any, ...], preserve_rng_state: bool
     ) -> Any:
-        """Run `function`, recomputing it in the backward; see `shims.checkpoint_activations`."""
+        """Run `function` and recompute it in the backward pass; see `shims.checkpoint_activations`."""
         return torch.utils.checkpoint.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
         )
@@ -148,19 +148,19 @@ class Backend(ABC):
     # --- steps
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """What the body of a training step runs in."""
+        """Return the context for the body of a training step."""
         return _NOTHING
 
     def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The type of a region that a CUDA script has in `dtype`; see `shims.autocast_dtype`."""
+        """Return the dtype for a region that a CUDA script runs in `dtype`; see `shims.autocast_dtype`."""
         return dtype
 
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
-        """Mixed precision on this device; see `shims.autocast`."""
+        """Return the mixed-precision context of this device; see `shims.autocast`."""
         return region(self.name, dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
-        """A gradient scaler; see `shims.grad_scaler`."""
+        """Return a gradient scaler; see `shims.grad_scaler`."""
         return torch.amp.GradScaler(self.device().type, **options)
 
     def clip_grad_norm(
@@ -171,66 +171,66 @@ class Backend(ABC):
         error_if_nonfinite: bool,
     ) -> torch.Tensor:
         """Scale the gradients down to a norm; see `shims.clip_grad_norm`."""
-        # Looked up at each call: torch_xla puts its own in this place.
+        # Looked up at each call: torch_xla replaces it.
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has finished all its work."""
 
     @abstractmethod
     def memory(self) -> MemoryUse:
-        """The memory of this rank's device.
+        """Return the memory of this rank's device.
 
         Raises:
-            MemoryUnknownError: the backend cannot tell.
+            MemoryUnknownError: the backend does not report its memory.
         """
 
     # --- random numbers
 
     def manual_seed(self, seed: int) -> None:
-        """Seed torch on the host and on the device."""
+        """Seed torch on the host and the device."""
         torch.manual_seed(seed)
 
     def generator(self) -> torch.Generator:
-        """A generator that this device draws from; see `shims.generator`."""
+        """Return a generator that this device draws from; see `shims.generator`."""
         return torch.Generator()
 
     @abstractmethod
     def device_rng_state(self) -> torch.Tensor | int | None:
-        """The state of the device's generator; None where the host's is the only one."""
+        """Return the state of the device's generator, or None if there is only the host's."""
 
     @abstractmethod
     def set_device_rng_state(self, state: Any) -> None:
-        """Put back what `device_rng_state` gave on the same kind of device."""
+        """Restore a state of `device_rng_state`, from the same kind of device."""
 
     # --- collectives
 
     def check(  # noqa: B027 - nothing to refuse is the rule
         self, call: str, tensors: Sequence[torch.Tensor], group: Any, whole_world: bool = False
     ) -> None:
-        """Refuse tensors and groups that the collective `call` would treat wrongly.
+        """Refuse tensors and groups for which the collective `call` would be wrong.
 
         Args:
-            call: the name, for the message.
-            tensors: those of this rank.
+            call: the name of the collective, for the message.
+            tensors: the tensors of this rank.
             group: None for all ranks.
-            whole_world: whether the backend computes this call over all ranks whatever the group.
+            whole_world: whether the backend ignores the group and uses all ranks.
         """
 
     def after_collective(self, group: Any) -> None:  # noqa: B027 - elsewhere it has run
-        """Make a collective that was just called run, if it is not of a step's graph."""
+        """Run a collective that was just called, unless it is part of a step's graph."""
 
     def object_group(self, call: str, group: Any) -> Any:
-        """The group that carries the objects of the ranks of `group`."""
+        """Return the group that carries the objects of the ranks of `group`."""
         return group
 
     def barrier(self, group: Any) -> None:
-        """Wait until all ranks of the group are here."""
+        """Wait until all ranks of the group have arrived."""
         dist.barrier(group)
 
     def broadcast(self, tensor: torch.Tensor, src: int, group: Any, async_op: bool) -> Any:
-        """Give every rank the tensor of rank `src`."""
+        """Overwrite every rank's tensor with that of rank `src`."""
         return dist.broadcast(tensor, src, group, async_op)
 
     def all_to_all(
@@ -246,21 +246,21 @@ class Backend(ABC):
     def new_group(
         self, ranks: list[int] | None, timeout: timedelta | None, group_backend: str | None
     ) -> Any:
-        """A group of some of the ranks; see `shims.new_group`."""
+        """Return a group of some of the ranks; see `shims.new_group`."""
         return dist.new_group(ranks, timeout, group_backend)
 
 
 def region(
     device_type: str, dtype: torch.dtype, *, enabled: bool, cache_enabled: bool | None
 ) -> torch.autocast:
-    """Return `torch.autocast` that computes in float32, too, if that is its type.
+    """Return `torch.autocast` that also supports float32.
 
     Args:
-        device_type, dtype, enabled, cache_enabled: of torch.autocast.
+        device_type, dtype, enabled, cache_enabled: the arguments of torch.autocast.
     """
     low = torch.bfloat16 if dtype == torch.float32 else dtype
-    made = torch.autocast(device_type, dtype=low, enabled=enabled, cache_enabled=cache_enabled)
-    # Beside CUDA, torch's constructor refuses float32 and switches the region off: its inputs would stay as
-    # they are. What it sets when it is entered takes any type.
-    made.fast_dtype = dtype
-    return made
+    autocast = torch.autocast(device_type, dtype=low, enabled=enabled, cache_enabled=cache_enabled)
+    # Except on CUDA, torch's constructor refuses float32 and disables the region, which leaves its
+    # inputs unchanged. Entering a region, however, works with any dtype.
+    autocast.fast_dtype = dtype
+    return autocast

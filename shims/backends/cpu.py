@@ -1,4 +1,4 @@
-"""The CPU: each rank a process, collectives over gloo."""
+"""CPU backend: one process per rank, collectives over gloo."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from shims.backends.base import Backend, MemoryUse
 
 
 class CpuBackend(Backend):
-    """The CPU."""
+    """CPU backend."""
 
     name = "cpu"
     group_backend = "gloo"
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
-        """Start the ranks here, unless a launcher has."""
+        """Start the ranks here, unless a launcher has started them."""
         if processes.in_environment():
             processes.require_same(ranks, self.world_size())
             processes.run(fn, int(os.environ["RANK"]), args)
             return
-        count = processes.wanted(ranks) or 1
+        count = processes.requested_ranks(ranks) or 1
         if count == 1:
-            processes.run(fn, 0, args, processes.place_of_one())
+            processes.run(fn, 0, args, processes.single_rank_variables())
         else:
             processes.spawn(fn, args, count)
 
     def device(self) -> torch.device:
-        """The CPU has one."""
+        """Return the CPU."""
         return torch.device("cpu")
 
     def synchronize(self) -> None:
-        """The CPU computes when it is called."""
+        """Return at once: the CPU computes during the call."""
 
     def memory(self) -> MemoryUse:
-        """Unknown: torch does not count the host memory that its tensors hold."""
+        """Raise: torch does not count the host memory of tensors."""
         raise MemoryUnknownError(
             "shims.memory() has no answer on the CPU: torch does not count its host memory",
             "ask on a CUDA device or a TPU, or catch MemoryUnknownError",
         )
 
     def device_rng_state(self) -> None:
-        """The host's generator is the only one."""
+        """Return None: there is only the host's generator."""
 
     def set_device_rng_state(self, state: Any) -> None:
-        """The host's generator is the only one."""
+        """Do nothing: there is only the host's generator."""
 
     def all_to_all(
         self,
@@ -59,7 +59,7 @@ class CpuBackend(Backend):
         group: Any,
         async_op: bool,
     ) -> Any:
-        """Exchange in one flat tensor: gloo has no all_to_all of lists."""
+        """Exchange in one flat tensor, because gloo has no all_to_all of lists."""
         received = torch.cat([output.reshape(-1) for output in outputs])
         work = dist.all_to_all_single(
             received,
@@ -79,4 +79,4 @@ class CpuBackend(Backend):
         if work is None:
             hand_out()
             return None
-        return processes.Then(work, hand_out)
+        return processes.WorkWithFinish(work, hand_out)

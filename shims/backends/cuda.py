@@ -1,4 +1,4 @@
-"""CUDA: one rank for each GPU, collectives over NCCL."""
+"""CUDA backend: one rank per GPU, collectives over NCCL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shims.backends.base import Backend, MemoryUse
 
 
 class CudaBackend(Backend):
-    """The GPUs of this machine, or of all machines under torchrun."""
+    """GPUs of this machine, or of all machines under torchrun."""
 
     name = "cuda"
     group_backend = "nccl"
@@ -31,37 +31,37 @@ class CudaBackend(Backend):
             self.averages = False
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
-        """Start a rank for each GPU here, unless a launcher has."""
+        """Start one rank per GPU, unless a launcher has started the ranks."""
         if processes.in_environment():
             processes.require_same(ranks, self.world_size())
             processes.run(fn, int(os.environ["RANK"]), args)
             return
         here = torch.cuda.device_count()
-        count = processes.wanted(ranks) or here
+        count = processes.requested_ranks(ranks) or here
         gpus.require(count, here, self._share)
         if count == 1:
-            processes.run(fn, 0, args, processes.place_of_one())
+            processes.run(fn, 0, args, processes.single_rank_variables())
         else:
             processes.spawn(fn, args, count)
 
     def init_distributed(self, timeout: timedelta | None) -> None:
-        """Make this rank's GPU the current one, then join."""
-        # NCCL takes the current device; without this all ranks meet on GPU 0.
+        """Make this rank's GPU the current device, then join."""
+        # NCCL uses the current device: without this, all ranks meet on GPU 0.
         torch.cuda.set_device(self.device())
         super().init_distributed(timeout)
 
     def device(self) -> torch.device:
-        """The GPU whose number is the local rank; where ranks share them, they take turns."""
+        """Return the GPU with the number of the local rank. Ranks that share GPUs are distributed evenly."""
         number = gpus.of_rank(self.local_rank(), torch.cuda.device_count(), self._share)
         return torch.device("cuda", number)
 
     def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
-        """DDP on this rank's GPU."""
+        """Wrap a model in DDP on this rank's GPU."""
         self.require_on_device(model)
         return DistributedDataParallel(model, device_ids=[self.device().index], **options)
 
     def pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        """From there a copy to the GPU need not be waited for."""
+        """Copy to page-locked memory, from where a copy to the GPU is asynchronous."""
         return tensor.pin_memory()
 
     def synchronize(self) -> None:
@@ -69,7 +69,7 @@ class CudaBackend(Backend):
         torch.cuda.synchronize(self.device())
 
     def memory(self) -> MemoryUse:
-        """What torch's allocator holds, and what the GPU has."""
+        """Return the memory held by torch's allocator and the memory of the GPU."""
         device = self.device()
         return MemoryUse(
             used=torch.cuda.memory_allocated(device),
@@ -78,19 +78,19 @@ class CudaBackend(Backend):
         )
 
     def generator(self) -> torch.Generator:
-        """Of this rank's GPU."""
+        """Return the generator of this rank's GPU."""
         return torch.Generator(self.device())
 
     def device_rng_state(self) -> torch.Tensor:
-        """Of this rank's GPU."""
+        """Return the generator state of this rank's GPU."""
         return torch.cuda.get_rng_state(self.device())
 
     def set_device_rng_state(self, state: Any) -> None:
-        """Of this rank's GPU."""
+        """Restore the generator state of this rank's GPU."""
         torch.cuda.set_rng_state(state, self.device())
 
     def barrier(self, group: Any) -> None:
-        """NCCL must be told the device, or it guesses one from the rank."""
+        """Pass the device, which NCCL would otherwise guess from the rank."""
         if dist.get_backend(group) == "nccl":
             dist.barrier(group, device_ids=[self.device().index])
         else:

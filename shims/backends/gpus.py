@@ -1,4 +1,4 @@
-"""Which GPU a rank has, and what its ranks talk over."""
+"""Assignment of GPUs to ranks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from shims.api_errors import LaunchError
 
-# Set to 1, several ranks may share a GPU. NCCL refuses that, so they meet over gloo.
+# If set to 1, several ranks may share a GPU. NCCL refuses that, so they communicate over gloo.
 SHARE = "MIGRATE_SHARE_GPUS"
 _REMEDY = (
     f"one rank for each GPU, {SHARE}=1 to let ranks share them over gloo (slow, for tests), or the backend "
-    "cpu, which has as many as you like"
+    "cpu, which supports any number of ranks"
 )
 
 
@@ -19,36 +19,36 @@ def shared(environment: Mapping[str, str] | None = None) -> bool:
     """Whether ranks may share a GPU.
 
     Args:
-        environment: None for that of this process.
+        environment: None for the environment of this process.
     """
     return (os.environ if environment is None else environment).get(SHARE) == "1"
 
 
 def require(ranks: int, gpus: int, share: bool = False) -> None:
-    """Refuse more ranks on this machine than it has GPUs.
+    """Refuse more ranks on this machine than GPUs.
 
     Args:
-        ranks: on this machine.
-        gpus: that torch sees.
-        share: whether ranks may share one.
+        ranks: the number of ranks on this machine.
+        gpus: the number of GPUs visible to torch.
+        share: whether ranks may share a GPU.
 
     Raises:
-        LaunchError: there are too few.
+        LaunchError: there are too few GPUs.
     """
     if ranks > gpus and not (share and gpus):
-        raise LaunchError(f"{ranks} ranks asked for, and {_count(gpus)} here", _REMEDY)
+        raise LaunchError(f"{ranks} ranks requested, but {_count(gpus)} here", _REMEDY)
 
 
 def of_rank(local_rank: int, gpus: int, share: bool = False) -> int:
-    """The number of the GPU of a rank.
+    """Return the number of a rank's GPU.
 
     Args:
-        local_rank: among the ranks of this machine.
-        gpus: that torch sees.
-        share: whether ranks may share one.
+        local_rank: the rank within this machine.
+        gpus: the number of GPUs visible to torch.
+        share: whether ranks may share a GPU.
 
     Raises:
-        LaunchError: there is none for this rank.
+        LaunchError: there is no GPU for this rank.
     """
     if local_rank < gpus:
         return local_rank

@@ -1,4 +1,4 @@
-"""Ranks as processes: those that a launcher has started, or that are started here."""
+"""Ranks as processes, started by a launcher or here."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RANKS = "MIGRATE_RANKS"
 
 
 def in_environment() -> bool:
-    """Whether torchrun, or a launcher that sets the same variables, has started this process."""
+    """Whether torchrun, or a launcher with the same variables, has started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def wanted(ranks: int | None) -> int | None:
-    """The number of ranks asked for: by the program, else by the environment, else None.
+def requested_ranks(ranks: int | None) -> int | None:
+    """Return the number of ranks requested by the program, else by the environment, else None.
 
     Raises:
         LaunchError: it is not a positive number.
@@ -38,12 +38,12 @@ def wanted(ranks: int | None) -> int | None:
                 raise LaunchError(f"{name}={text!r} is not a number of ranks", "at least 1")
             ranks = int(text)
     if ranks is not None and ranks < 1:
-        raise LaunchError(f"{ranks} ranks asked for", "at least 1")
+        raise LaunchError(f"{ranks} ranks requested", "request at least 1")
     return ranks
 
 
 def require_same(ranks: int | None, running: int) -> None:
-    """Refuse a program's number of ranks other than the one that is running.
+    """Refuse a program whose number of ranks differs from the number running.
 
     Raises:
         LaunchError: they differ.
@@ -59,34 +59,34 @@ def run(
     fn: Callable[..., object],
     rank: int,
     args: tuple[Any, ...],
-    place: Mapping[str, int] | None = None,
+    variables: Mapping[str, int] | None = None,
 ) -> None:
-    """Call `fn` as one rank and leave no process group behind it.
+    """Call `fn` as one rank and destroy its process group afterwards.
 
     Args:
-        fn: what the rank runs.
+        fn: the function that the rank runs.
         rank: the global rank.
-        args: what `fn` gets after it.
-        place: what the rank finds in its environment while it runs, see `place_of_one`; None where that
-            is there already.
+        args: the arguments of `fn` after the rank.
+        variables: environment variables for the rank, see `single_rank_variables`; None if they
+            are already set.
     """
     gloo_threads.let_go_at_exit()
     gloo_output.keep_off_stdout()
-    with environment({name: str(value) for name, value in (place or {}).items()}):
+    with environment({name: str(value) for name, value in (variables or {}).items()}):
         fn(rank, *args)
         # Not after an exception: NCCL would wait here for ranks that still compute.
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-def place_of_one() -> dict[str, int]:
-    """What torchrun would set for the only rank."""
+def single_rank_variables() -> dict[str, int]:
+    """Return the variables that torchrun would set for the only rank."""
     return {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
 
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, and put back what was there."""
+    """Set environment variables and restore the old ones afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -104,7 +104,8 @@ def spawn(fn: Callable[..., object], args: tuple[Any, ...], count: int) -> None:
 
     The first failure ends the others and is raised here, with the rank's traceback.
     """
-    # Held here, as torchrun does, on a port that the system gives: no port is free twice.
+    # The store is served here, as in torchrun, on a port from the system: no free port is used
+    # twice.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = {
         "MASTER_ADDR": "127.0.0.1",
@@ -118,7 +119,7 @@ def spawn(fn: Callable[..., object], args: tuple[Any, ...], count: int) -> None:
         while not context.join():
             pass
     except torch.multiprocessing.ProcessExitedException as ended:
-        # A rank that lost its peer in a collective may end before the peer that raised is seen.
+        # A rank that lost its peer in a collective may end before the peer that raised is noticed.
         for rank, file in enumerate(context.error_files):
             if os.access(file, os.R_OK):
                 raise torch.multiprocessing.ProcessRaisedException(
@@ -134,17 +135,17 @@ def _worker(
 ) -> None:
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
     if "OMP_NUM_THREADS" not in os.environ:
-        # Ranks with a thread for each core each would hinder one another.
+        # Ranks with one thread per core each would slow each other down.
         count = int(variables["LOCAL_WORLD_SIZE"])
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // count))
     run(fn, rank, args)
 
 
-class Then:
-    """An unfinished collective with something to do once it is done.
+class WorkWithFinish:
+    """Unfinished collective with a function to call when it is done.
 
     Args:
-        work: what torch.distributed returned.
+        work: the handle returned by torch.distributed.
         finish: called once, by the first `wait`.
     """
 

@@ -1,7 +1,7 @@
-"""TPUs through torch_tpu, PyTorch's native "tpu" device (torch 2.11 and later).
+"""TPU backend through torch_tpu, PyTorch's native "tpu" device (torch 2.11 and later).
 
-Written against torch_tpu 0.2.0, which asks for torch.accelerator's names where there are such. It was run
-over XLA:CPU; it has not run on a TPU.
+Written for torch_tpu 0.2.0, using torch.accelerator's names if they exist. Tested over XLA:CPU, not
+on a TPU.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from shims.backends import processes
 from shims.backends.base import Backend, MemoryUse
 from shims.backends.unneeded_scaler import UnneededScaler
 
-# Which chip talks to which: of all ranks of a host, so whoever starts them decides it.
+# Topology of the chips. It covers all ranks of a host, so whoever starts them sets it.
 _LAUNCH_ENVIRONMENT = ("TORCH_TPU_SLICEBUILDER_ADDRESSES", "TORCH_TPU_TOPOLOGY")
 
 
 class TpuBackend(Backend):
-    """The TPUs of this machine, one rank for each."""
+    """TPUs of this machine, one rank per TPU."""
 
     name = "tpu"
     group_backend = "tpu_dist"
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
-        """Start a rank for each TPU here, unless a launcher has."""
+        """Start one rank per TPU, unless a launcher has started the ranks."""
         if processes.in_environment():
             processes.require_same(ranks, self.world_size())
             self._require_launch_environment()
             processes.run(fn, int(os.environ["RANK"]), args)
             return
         devices = torch.accelerator.device_count()
-        count = processes.wanted(ranks) or devices
+        count = processes.requested_ranks(ranks) or devices
         if count > devices:
             raise LaunchError(
-                f"{count} ranks asked for with {devices} TPUs", "one rank for each TPU"
+                f"{count} ranks requested for {devices} TPUs", "start one rank per TPU"
             )
         _set_launch_environment(count)
         processes.spawn(fn, args, count)
 
     def init_distributed(self, timeout: timedelta | None) -> None:
-        """Join; a rank has one TPU, and need not choose it."""
+        """Join the process group; a rank has only one TPU."""
         self._require_launch_environment()
         super().init_distributed(timeout)
 
     def _require_launch_environment(self) -> None:
-        """See that whoever started the ranks has said how their TPUs are connected."""
+        """Check that the launcher has set how the ranks' TPUs are connected."""
         if all(name in os.environ for name in _LAUNCH_ENVIRONMENT):
             return
         if self.world_size() == 1:
@@ -65,19 +65,19 @@ class TpuBackend(Backend):
         )
 
     def device(self) -> torch.device:
-        """Every rank has one TPU of its own, and to it that is number 0."""
+        """Return this rank's TPU, which has number 0 for every rank."""
         return torch.device("tpu", 0)
 
     def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Move and tie again: as on XLA a move makes new parameters, one for each name."""
+        """Move and restore shared weights: as on XLA, a move creates a new parameter for each name."""
         return placement.move_and_tie(model, self.device())
 
     def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """bfloat16 for float16, of which a TPU has no arithmetic."""
+        """Return bfloat16 for float16: a TPU has no float16 arithmetic."""
         return torch.bfloat16 if dtype == torch.float16 else dtype
 
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
-        """bfloat16, as on XLA."""
+        """Return a bfloat16 context, as on XLA."""
         dtype = self.autocast_dtype(dtype)
         if enabled and dtype not in (torch.bfloat16, torch.float32):
             raise UnsupportedError(
@@ -86,7 +86,7 @@ class TpuBackend(Backend):
         return super().autocast(dtype, enabled, cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
-        """bfloat16 has the exponents of float32: nothing is to be scaled."""
+        """Return a scaler that does nothing: bfloat16 has the exponent range of float32."""
         return UnneededScaler(options)
 
     def synchronize(self) -> None:
@@ -94,7 +94,7 @@ class TpuBackend(Backend):
         torch.accelerator.synchronize()
 
     def memory(self) -> MemoryUse:
-        """What torch's allocator holds, and what the TPU has."""
+        """Return the memory held by torch's allocator and the memory of the TPU."""
         accelerator: Any = torch.accelerator
         _, limit = accelerator.get_memory_info()
         return MemoryUse(
@@ -104,29 +104,29 @@ class TpuBackend(Backend):
         )
 
     def generator(self) -> torch.Generator:
-        """Of this rank's TPU."""
+        """Return the generator of this rank's TPU."""
         return torch.Generator(self.device())
 
     def device_rng_state(self) -> torch.Tensor:
-        """Of this rank's TPU."""
+        """Return the generator state of this rank's TPU."""
         return torch.tpu.default_generators[0].get_state()
 
     def set_device_rng_state(self, state: Any) -> None:
-        """Of this rank's TPU."""
+        """Restore the generator state of this rank's TPU."""
         torch.tpu.default_generators[0].set_state(state)
 
 
 def _set_launch_environment(count: int) -> None:
-    """Decide which chip talks to which, before the ranks start.
+    """Set the topology of the chips before the ranks start.
 
     Raises:
-        LaunchError: a host of this kind has no such number of ranks.
+        LaunchError: a host of this kind does not support this number of ranks.
     """
     try:
         torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=count)
     except (RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise LaunchError(
-            f"torch_tpu cannot start {count} ranks here: {said}",
+            f"torch_tpu cannot start {count} ranks here: {reason}",
             "a host runs 1, 4 or 8 ranks (v5e, v6e), 1, 2, 4 or 8 (v4, v5p), 2, 4 or 8 (v7x)",
         ) from error

@@ -8,10 +8,10 @@ import torch
 
 
 class UnneededScaler(torch.amp.GradScaler):
-    """Scales nothing, and hands through the state that a checkpoint from CUDA brings.
+    """Gradient scaler that scales nothing and passes on the scaler state of a CUDA checkpoint.
 
     Args:
-        options: of torch.amp.GradScaler.
+        options: the options of torch.amp.GradScaler.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -19,7 +19,7 @@ class UnneededScaler(torch.amp.GradScaler):
         self._state: dict[str, Any] = torch.amp.GradScaler("cpu", **options).state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a scaler on CUDA can load."""
+        """Return a state that a CUDA scaler can load."""
         return dict(self._state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

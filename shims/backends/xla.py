@@ -1,4 +1,4 @@
-"""XLA through torch_xla: a TPU, or replicas simulated on the CPU. One rank for each device."""
+"""XLA backend through torch_xla, one rank per device: a TPU, or replicas simulated on the CPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shims.choice import FORCE
 
 
 class XlaBackend(Backend):
-    """The devices of torch_xla's runtime."""
+    """Devices of torch_xla's runtime."""
 
     name = "xla"
     group_backend = "xla"
@@ -38,15 +38,15 @@ class XlaBackend(Backend):
     def __init__(self, why: str) -> None:
         super().__init__(why)
         root_broadcast.install()
-        # A seed given before the runtime runs: to set it would start the runtime, too early.
+        # Seed set before the runtime runs: setting it now would start the runtime too early.
         self._seed: int | None = None
         self._is_seeded = False
         self._host_seed = torch.initial_seed()  # until the script seeds torch
         self._host_groups: dict[Any, Any] = {}
-        self._steps = 0  # of `step` that are open, one inside the other
+        self._steps = 0  # nested `step` contexts that are open
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
-        """Start a rank for each device: torch_xla.launch."""
+        """Start one rank per device with torch_xla.launch."""
         if torch_xla._XLAC._xla_runtime_is_initialized():
             raise LaunchError(
                 "the XLA runtime was in use before shims.launch",
@@ -54,7 +54,7 @@ class XlaBackend(Backend):
                 "shims.launch starts",
             )
         simulated = os.environ.get(activate.BACKEND) == "simulate"
-        count = ranks if simulated else processes.wanted(ranks)
+        count = ranks if simulated else processes.requested_ranks(ranks)
         context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if simulated:
             context = _environment({})
@@ -76,48 +76,48 @@ class XlaBackend(Backend):
         dist.init_process_group("xla", init_method="xla://", **options)
 
     def rank(self) -> int:
-        """The global ordinal."""
+        """Return the global ordinal."""
         return xr.global_ordinal()
 
     def local_rank(self) -> int:
-        """The ordinal on this machine."""
+        """Return the ordinal within this machine."""
         return xr.local_ordinal()
 
     def world_size(self) -> int:
-        """The number of replicas."""
+        """Return the number of replicas."""
         return xr.world_size()
 
     def local_world_size(self) -> int:
-        """The number of replicas on this machine."""
+        """Return the number of replicas on this machine."""
         return int(xr.local_device_count())
 
     def device(self) -> torch.device:
-        """This rank's only one."""
+        """Return the only device of this rank."""
         device = torch_xla.device()
         if self._seed is not None:
             torch_xla.manual_seed(self._seed)
             self._seed = None
         elif not self._is_seeded:
-            # XLA starts all replicas at the same seed; without one each GPU draws its own numbers.
+            # XLA starts all replicas at the same seed; unseeded GPUs each draw different numbers.
             seed = torch.initial_seed()
-            own = xr.global_ordinal() if seed == self._host_seed else 0
-            torch_xla.manual_seed((seed + own) % 2**64)
+            offset = xr.global_ordinal() if seed == self._host_seed else 0
+            torch_xla.manual_seed((seed + offset) % 2**64)
         self._is_seeded = True
         return device
 
     def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Move and tie again: on XLA a move makes new parameters, one for each name."""
+        """Move and restore shared weights: on XLA a move creates a new parameter for each name."""
         return placement.move_and_tie(model, self.device())
 
     def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
-        """DDP without device_ids; gradients that are views save a copy of them in each graph."""
+        """Wrap in DDP without device_ids. Gradients are views, which saves a copy in each graph."""
         self.require_on_device(model)
         return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
 
     def checkpoint_activations(
         self, function: Callable[..., Any], args: tuple[Any, ...], preserve_rng_state: bool
     ) -> Any:
-        """torch_xla's form keeps XLA from merging the recomputation with the first computation."""
+        """Use torch_xla's form, which keeps XLA from merging the recomputation with the first computation."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in tensors):
             raise UnsupportedError(
@@ -129,7 +129,7 @@ class XlaBackend(Backend):
         )
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """One graph for each step."""
+        """Return the context that compiles one graph per step."""
         return self._step()
 
     @contextlib.contextmanager
@@ -142,15 +142,15 @@ class XlaBackend(Backend):
             self._steps -= 1
 
     def compile(self, model: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """The model as it is: XLA compiles the whole step, and torch.compile's backend raises."""
+        """Return the model unchanged: XLA compiles the whole step, and torch.compile's backend raises."""
         return model
 
     def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """bfloat16 for float16, of which a TPU has no arithmetic."""
+        """Return bfloat16 for float16: a TPU has no float16 arithmetic."""
         return torch.bfloat16 if dtype == torch.float16 else dtype
 
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
-        """bfloat16: torch_xla would silently compute any other type in float32."""
+        """Return a bfloat16 context: torch_xla would silently compute any other dtype in float32."""
         dtype = self.autocast_dtype(dtype)
         if enabled and dtype not in (torch.bfloat16, torch.float32):
             raise UnsupportedError(
@@ -159,15 +159,15 @@ class XlaBackend(Backend):
         return super().autocast(dtype, enabled, cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
-        """bfloat16 has the exponents of float32: nothing is to be scaled."""
+        """Return a scaler that does nothing: bfloat16 has the exponent range of float32."""
         return UnneededScaler(options)
 
     def synchronize(self) -> None:
-        """Run what is pending, and wait for it."""
+        """Run the pending graph and wait for it."""
         torch_xla.sync(wait=True)
 
     def memory(self) -> MemoryUse:
-        """What the runtime says of its device."""
+        """Return the device memory as reported by the runtime."""
         try:
             info = xm.get_memory_info()
             return MemoryUse(
@@ -182,7 +182,7 @@ class XlaBackend(Backend):
             ) from error
 
     def manual_seed(self, seed: int) -> None:
-        """torch.manual_seed does not reach XLA's generator."""
+        """Seed XLA's generator too, which torch.manual_seed does not reach."""
         torch.manual_seed(seed)
         self._is_seeded = True
         if torch_xla._XLAC._xla_runtime_is_initialized():
@@ -191,12 +191,12 @@ class XlaBackend(Backend):
             self._seed = seed
 
     def device_rng_state(self) -> int:
-        """XLA's is one number."""
+        """Return the state of XLA's generator, a single number."""
         self.device()
         return int(xm.get_rng_state())
 
     def set_device_rng_state(self, state: Any) -> None:
-        """XLA's is one number."""
+        """Restore the state of XLA's generator, a single number."""
         self._seed = None
         self._is_seeded = True
         xm.set_rng_state(state)
@@ -204,7 +204,7 @@ class XlaBackend(Backend):
     def check(
         self, call: str, tensors: Sequence[torch.Tensor], group: Any, whole_world: bool = False
     ) -> None:
-        """torch_xla leaves host tensors as they are, and ignores the group in some calls."""
+        """Refuse host tensors, which torch_xla leaves unchanged, and groups that it ignores."""
         if dist.get_backend(group) != "xla":
             return
         for tensor in tensors:
@@ -221,7 +221,7 @@ class XlaBackend(Backend):
             )
 
     def object_group(self, call: str, group: Any) -> Any:
-        """Objects have lengths that differ by rank, which XLA cannot compile: gloo carries them."""
+        """Return a gloo group: objects have lengths that differ by rank, which XLA cannot compile."""
         if dist.get_backend(group) != "xla":
             return group
         if group is not None and group.size() != xr.world_size():
@@ -231,17 +231,17 @@ class XlaBackend(Backend):
             )
         world = dist.group.WORLD
         if world not in self._host_groups:
-            # Of the present process group only: an earlier one's is gone with it.
+            # Only for the current process group: the gloo group of an earlier one no longer exists.
             self._host_groups = {world: dist.new_group(backend="gloo")}
         return self._host_groups[world]
 
     def after_collective(self, group: Any) -> None:
-        """Run all that is pending, unless it is a step's."""
+        """Run the pending graph, unless it belongs to a step."""
         if not self._steps and dist.get_backend(group) == "xla":
             _world.run_pending()
 
     def barrier(self, group: Any) -> None:
-        """dist.barrier on XLA waits for nobody."""
+        """Wait for all ranks: dist.barrier on XLA does not wait."""
         if dist.get_backend(group) != "xla":
             dist.barrier(group)
             return
@@ -251,11 +251,11 @@ class XlaBackend(Backend):
     def new_group(
         self, ranks: list[int] | None, timeout: timedelta | None, group_backend: str | None
     ) -> Any:
-        """Groups of XLA hold every rank once: those beside this one are worked out from it."""
+        """Return a group. XLA's groups contain every rank once, so the other groups are computed from it."""
         options: Any = None
         if group_backend is None and ranks is not None and 1 < len(ranks) < xr.world_size():
             try:
-                # In every rank, also in those outside: all refuse, or none.
+                # On every rank, including ranks outside the group: either all refuse, or none.
                 mesh = torch_xla.distributed.xla_backend._infer_mesh(ranks, xr.world_size())
             except (ValueError, AssertionError) as error:
                 raise UnsupportedError(
@@ -269,21 +269,21 @@ class XlaBackend(Backend):
 def _worker(
     index: int, fn: Callable[..., object], args: tuple[Any, ...], expected: int | None
 ) -> None:
-    # Under torchrun the index is the local one.
+    # Under torchrun the index is the local rank.
     rank = xr.global_ordinal()
     processes.require_same(expected, xr.world_size())
-    place = {
+    variables = {
         "RANK": rank,
         "LOCAL_RANK": xr.local_ordinal(),
         "WORLD_SIZE": xr.world_size(),
         "LOCAL_WORLD_SIZE": xr.local_device_count(),
     }
-    processes.run(fn, rank, args, place)
+    processes.run(fn, rank, args, variables)
 
 
 @contextlib.contextmanager
 def _simulated(count: int) -> Iterator[None]:
-    """Let torch_xla.launch start `count` replicas on the CPU."""
+    """Make torch_xla.launch start `count` replicas on the CPU."""
     from shims._simulated import launch as _launch
 
     before = pjrt.run_multiprocess
@@ -297,10 +297,10 @@ def _simulated(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """What simulated replicas inherit.
+    """Set the environment of simulated replicas.
 
-    Each is told its place when it starts: it takes XLA without a switch that would let it launch
-    replicas of its own. Plugins stay switched on.
+    Each replica receives its rank when it starts. It uses XLA without the switch that would let it
+    launch replicas itself. Plugins stay active.
     """
     variables = {**variables, FORCE: "xla"}
     if activate.BACKEND in os.environ:

@@ -1,4 +1,4 @@
-"""Batches of few distinct shapes: each new shape is a new graph, which XLA compiles for minutes."""
+"""Batches with few distinct shapes: XLA compiles a new graph for each shape, which takes minutes."""
 
 from shims.data.buckets import ShapeError
 from shims.data.pad import Collate, pad_collate

@@ -1,4 +1,4 @@
-"""The few lengths that batches may have."""
+"""Bucket lengths: the few lengths that batches may have."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from shims.errors import ShimError
 
 
 class ShapeError(ShimError):
-    """A sample does not fit the shapes that the batches may have.
+    """A sample does not fit the shapes that batches may have.
 
-    Remedy: the message names the entry: give a bucket that is long enough, `truncate=True`, the
-    `keys` that are to be padded, or samples of one structure.
+    Remedy: the message names the entry. Add a bucket that is long enough, `truncate=True`, the
+    `keys` to pad, or samples of one structure.
     """
 
 
 def sorted_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
-    """The bucket lengths, ascending and without repetition.
+    """Return the bucket lengths, ascending and without duplicates.
 
     Raises:
-        ShapeError: there are none, or one is not a positive integer.
+        ShapeError: there are no lengths, or a length is not a positive integer.
     """
     if not buckets or any(type(bucket) is not int or bucket < 1 for bucket in buckets):
         raise ShapeError(f"buckets={buckets!r}", "give one or more positive lengths")
@@ -28,10 +28,10 @@ def sorted_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
 
 
 def bucket_of(length: int, buckets: tuple[int, ...], *, truncate: bool, what: str) -> int:
-    """The smallest bucket that holds `length`; with `truncate` the largest where none does.
+    """Return the smallest bucket that holds `length`; with `truncate`, else the largest.
 
     Raises:
-        ShapeError: it is longer than the largest, and not to be truncated.
+        ShapeError: the length exceeds the largest bucket, and `truncate` is off.
     """
     index = bisect.bisect_left(buckets, length)
     if index < len(buckets):

@@ -1,4 +1,4 @@
-"""Batches whose samples fall in one bucket, in the same order of buckets on every replica."""
+"""Batches whose samples share a bucket, in the same order of buckets on every replica."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from shims.data.buckets import ShapeError, bucket_of, sorted_buckets
 
 
 class BucketSampler(Sampler[list[int]]):
-    """A `batch_sampler` whose batches each hold samples of one bucket of lengths.
+    """A `batch_sampler` whose batches each contain samples of one length bucket.
 
         sampler = shims.BucketSampler(lengths, batch_size=32, buckets=(64, 128, 256))
         loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=pad_collate((64, 128, 256)))
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
 
-    Every replica gets, at each step, a batch of the same bucket and the same number of samples, so
-    that all run the same graph: on a TPU replicas with different graphs wait for each other for
-    ever. That holds as long as all are given the same `lengths`, seed and epoch. No sample is used
+    At each step, every replica gets a batch of the same bucket and with the same number of samples,
+    so all replicas run the same graph. On a TPU, replicas with different graphs wait for each other
+    forever. This requires the same `lengths`, seed and epoch on all replicas. No sample is used
     twice in an epoch.
 
     Args:
         lengths: the length of each sample of the dataset, in its order.
-        batch_size: samples in a batch, for each replica.
-        buckets: the lengths to pad to: the same as `pad_collate` gets.
-        shuffle: draw the order from seed and epoch; False keeps the order within each bucket, and
-            takes the buckets in ascending order.
-        seed: of the order; the same on every replica.
-        drop_last: leave out, in each bucket, the samples that do not fill a batch on every replica.
+        batch_size: samples per batch and replica.
+        buckets: the lengths to pad to, as in `pad_collate`.
+        shuffle: draw the order from seed and epoch; False keeps the order within each bucket and
+            uses the buckets in ascending order.
+        seed: the seed of the order; the same on every replica.
+        drop_last: omit, in each bucket, the samples that do not fill a batch on every replica.
             False gives a short last batch in each bucket, of equal size on all replicas, and
-            leaves out at most `num_replicas - 1` samples of a bucket. Pad it to full size with
+            omits at most `num_replicas - 1` samples of a bucket. Pad it to full size with
             `pad_collate(batch_size=…)`: each short size is one more compilation.
-        truncate: put what is longer than the largest bucket in it, as `pad_collate` then cuts it.
-        num_replicas: the number of replicas; None asks torch.distributed or torch_xla.
-        rank: this replica's rank; None asks likewise.
+        truncate: put longer samples in the largest bucket; `pad_collate` then cuts them.
+        num_replicas: the number of replicas; None to ask torch.distributed or torch_xla.
+        rank: this replica's rank; None likewise.
 
     Raises:
-        ShapeError: a length fits no bucket, or a number is out of range.
+        ShapeError: a length exceeds all buckets, or a number is out of range.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class BucketSampler(Sampler[list[int]]):
             self._members[bucket].append(index)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw another order from now on; call it on every replica before each epoch."""
+        """Change the order for the next epoch. Call it on every replica before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches that this replica gets: the same on every replica."""
+        """Return the number of batches of this replica, which is the same on every replica."""
         return sum(len(self._sizes(len(members))) for members in self._members.values())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The indices of each batch of this replica."""
-        # Every replica makes the whole plan and takes its part of each step.
+        """Yield the indices of each batch of this replica."""
+        # Every replica computes the complete plan and takes its part of each step.
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         steps: list[list[int]] = []
         for members in self._members.values():
@@ -100,7 +100,7 @@ class BucketSampler(Sampler[list[int]]):
             yield steps[number][self.rank :: self.num_replicas]
 
     def _sizes(self, members: int) -> list[int]:
-        """The sizes of one replica's batches of a bucket."""
+        """Return the sizes of one replica's batches of a bucket."""
         full, rest = divmod(members, self.batch_size * self.num_replicas)
         sizes = [self.batch_size] * full
         short = rest // self.num_replicas

@@ -1,11 +1,10 @@
-"""Answers for CUDA where there is none: each concern in a file, every patch declared and undone.
+"""Answers for CUDA calls on machines without CUDA. Each concern is one file; every patch can be listed
+and undone.
 
     import shims
 
-    shims.patches.install("cpu", devices=2)
-    for patch in shims.patches():
-        ...  # patch.name, patch.answers
-    shims.patches.uninstall()
+`docs/shims/answers.md` lists the answer to each CUDA name. Nothing here imports torch until
+`install` is called.
 
 `docs/shims/answers.md` says what each name of CUDA answers. Nothing here imports torch until
 `install` is called.
@@ -27,22 +26,22 @@ _LOCK = threading.RLock()
 _STATE: dict[str, Any] = {"registry": None, "threads": None}
 
 
-def install(place: Literal["cpu", "xla"], devices: int) -> None:
-    """Answer for CUDA devices in this process and its threads; done already, nothing changes.
+def install(target: Literal["cpu", "xla"], devices: int) -> None:
+    """Answer for CUDA devices in this process and its threads. A second call changes nothing.
 
     Args:
-        place: where their tensors really are.
-        devices: how many the program is told of.
+        target: the device of their tensors.
+        devices: the number of devices reported to the program.
     """
     from shims.patches import assemble
 
     with _LOCK:
         if _STATE["registry"] is None:
-            _STATE["registry"], _STATE["threads"] = assemble.install(place, devices)
+            _STATE["registry"], _STATE["threads"] = assemble.install(target, devices)
 
 
 def install_cpu() -> None:
-    """`install("cpu")` for as many devices as the environment says.
+    """Call `install("cpu")` for the number of devices in the environment.
 
     Raises:
         BackendError: the number of replicas is not set.
@@ -53,7 +52,7 @@ def install_cpu() -> None:
 
 
 def uninstall() -> None:
-    """Put back every object of torch that was replaced; without an install, nothing changes."""
+    """Restore every replaced object of torch. Without an install, nothing changes."""
     with _LOCK:
         if _STATE["registry"] is not None:
             _STATE["threads"].leave()
@@ -62,13 +61,13 @@ def uninstall() -> None:
 
 
 def installed() -> tuple[Patch, ...]:
-    """Every name of torch that is answered now, with what answers it."""
+    """Return every patched name of torch, with its answer."""
     with _LOCK:
         return () if _STATE["registry"] is None else _STATE["registry"].installed()
 
 
 class _Listing(ModuleType):
-    """Lets `shims.patches()` list what is installed, beside `shims.patches.install` and `uninstall`."""
+    """Callable module: `shims.patches()` lists the installed patches."""
 
     def __call__(self) -> tuple[Patch, ...]:
         return installed()

@@ -1,4 +1,4 @@
-"""Mixed precision for "cuda": autocast on the real device; GradScaler's own arithmetic."""
+"""Mixed precision for "cuda": autocast on the real device, and GradScaler's own arithmetic."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shims.patches.registry import Patch, patch
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """`torch.autocast` in all its forms, and what asks for its state.
+    """Yield the patches of `torch.autocast` in all its forms, and of the functions that read its state.
 
-    On the CPU float16 is float16, computed by the CPU's kernels under the CPU's list of operations;
-    GradScaler works as on a GPU, with the same state in checkpoints. XLA has no float16 of use: it
-    computes in bfloat16, which needs no scaling, and GradScaler passes through.
+    On the CPU float16 is float16, computed by the CPU's kernels and its list of operations.
+    GradScaler works as on a GPU, with the same state in checkpoints. XLA has no usable float16. It
+    computes in bfloat16, which needs no scaling, and GradScaler passes values through.
     """
     autocast_init = torch.autocast.__init__
-    real = devices.place.target.type
+    real = devices.placement.target.type
     on_xla = real == "xla"
 
     @functools.wraps(autocast_init)
@@ -35,12 +35,12 @@ def patches(devices: Devices) -> Iterator[Patch]:
             device_type = real
         autocast_init(autocast, device_type, dtype, *args, **kwargs)
         if widens:
-            # Beside CUDA, torch refuses float32 here, but enters a region of any type.
+            # Except on CUDA, torch refuses float32 here, but enters a region of any dtype.
             autocast.fast_dtype = torch.float32
 
     text = "autocast('xla', bfloat16)" if on_xla else "autocast of the CPU, with the same dtype"
     yield patch(torch.autocast, "__init__", init, text, name="torch.autocast")
-    # The older names call these from torch's own code, where no line of the program is seen.
+    # torch's own code calls these for the older names, where no line of the program is visible.
     yield _seen(torch.cuda.amp.autocast, text, "torch.cuda.amp.autocast")
 
     is_enabled, get_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
@@ -73,15 +73,18 @@ def patches(devices: Devices) -> Iterator[Patch]:
 
 
 def _seen(kind: type, answers: str, name: str) -> Patch:
-    """A class that stays as it is; making one is logged."""
-    made = vars(kind)["__init__"]
-    # What is deprecated is told at the program's line; torch's wrapper would name this one.
-    said, plain = getattr(made, "__deprecated__", ""), getattr(made, "__wrapped__", made)
+    """Return a patch that keeps the class and logs its construction."""
+    original = vars(kind)["__init__"]
+    # A deprecation is reported at the program's line; torch's wrapper would name this line.
+    deprecation, plain = (
+        getattr(original, "__deprecated__", ""),
+        getattr(original, "__wrapped__", original),
+    )
 
     @functools.wraps(plain)
-    def init(one: Any, *args: Any, **kwargs: Any) -> None:
-        if said:
-            warnings.warn(said, FutureWarning, stacklevel=3 if calls.enabled() else 2)
-        plain(one, *args, **kwargs)
+    def init(instance: Any, *args: Any, **kwargs: Any) -> None:
+        if deprecation:
+            warnings.warn(deprecation, FutureWarning, stacklevel=3 if calls.enabled() else 2)
+        plain(instance, *args, **kwargs)
 
     return patch(kind, "__init__", init, answers, name=name)

@@ -1,4 +1,4 @@
-"""Put the patches of all concerns together for one place."""
+"""Assembly of the patches of all concerns for one target."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from shims.patches import (
     streams,
     tensors,
 )
-from shims.patches.devices import Devices, HostPlace, XlaPlace
+from shims.patches.devices import Devices, HostPlacement, XlaPlacement
 from shims.patches.mode import EveryThread
 from shims.patches.ranks import batchnorm, distributed, one_process
 from shims.patches.registry import Patch, Registry
 
 
-def install(place: str, count: int) -> tuple[Registry, EveryThread]:
+def install(target: str, count: int) -> tuple[Registry, EveryThread]:
     """Install all patches; see `shims.patches.install`."""
     registry = Registry()
     handles: list[Any] = []
-    if place == "xla":
+    if target == "xla":
         from shims.patches import xla
 
-        devices = Devices(count, XlaPlace())
-        generators: Any = xla.Generators(devices)
+        devices = Devices(count, XlaPlacement())
+        generators: Any = xla.XlaGenerator(devices)
         registry.install(xla.patches(devices))
         finish = xla.finish
         handles += xla.hooks()
     else:
-        devices = Devices(count, HostPlace())
-        generators = rng.Generators(devices)
+        devices = Devices(count, HostPlacement())
+        generators = rng.HostGenerators(devices)
         finish = _nothing_pending
     threads = EveryThread(devices, generators, handles)
     registry.install(all_patches(devices, generators, finish))
@@ -52,11 +52,12 @@ def install(place: str, count: int) -> tuple[Registry, EveryThread]:
 
 
 def _nothing_pending() -> None:
-    """The CPU has computed when a call returns."""
+    """Do nothing: on the CPU, work is complete when a call returns."""
 
 
 def all_patches(devices: Devices, generators: Any, finish: Any) -> Iterator[Patch]:
-    """What is answered, in the order in which it is installed; the arguments as in `shims.patches.cuda`."""
+    """Yield all patches in the order of their installation; the arguments are those of
+    `shims.patches.cuda`."""
     yield from streams.patches(devices, finish)
     yield from memory.patches(devices)
     yield from rng.patches(devices, generators)

@@ -1,7 +1,7 @@
-"""The call log: which CUDA calls the program made, from which line, and what answered.
+"""Call log: which CUDA calls the program made, at which line, and their answers.
 
-`MIGRATE_SHIMS_LOG=1` writes it to stderr at the end of each process, a path to that file (with the
-rank in its name when there are several). Not set: no call is looked at.
+`MIGRATE_SHIMS_LOG=1` writes the log to stderr at the end of each process; a path writes it to that
+file (with the rank in its name if there are several). Without the variable no call is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 VARIABLE = "MIGRATE_SHIMS_LOG"
 
-# Frames of these are between the user's line and the patch.
+# Modules whose frames lie between the user's line and the patch.
 _INTERNAL = frozenset(
     {"torch", "torch_xla", "shims", "migrate", "concurrent", "threading", "contextlib", "functools"}
 )
@@ -30,7 +30,7 @@ _STATE = {"reported_by": 0}
 
 
 def enabled() -> bool:
-    """Whether a log was asked for."""
+    """Whether the log is requested."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
@@ -40,7 +40,7 @@ def internal(frame: Any) -> bool:
 
 
 def user_line() -> str:
-    """The innermost `file:line` of the program itself; "" where only torch is on the stack."""
+    """Return the innermost `file:line` of the program itself, or "" if only torch is on the stack."""
     frame = sys._getframe(1)
     while frame is not None:
         if not internal(frame) and not frame.f_code.co_filename.startswith("<frozen"):
@@ -60,13 +60,13 @@ def saw(name: str, answers: str) -> None:
 
 
 def logged(name: str, answers: str, replacement: Any) -> Any:
-    """`replacement`, counted at each call when there is a log; the same object otherwise."""
+    """Return `replacement`, counted at each call if there is a log; otherwise the same object."""
     if not enabled() or not inspect.isfunction(replacement):
         return replacement
 
     @functools.wraps(replacement)
     def counted(*args: Any, **kwargs: Any) -> Any:
-        # What torch itself asks for is not the program's to rewrite.
+        # Calls by torch itself are not the program's to rewrite.
         if not internal(sys._getframe(1)):
             saw(name, answers)
         return replacement(*args, **kwargs)
@@ -75,10 +75,10 @@ def logged(name: str, answers: str, replacement: Any) -> Any:
 
 
 def report() -> str:
-    """The readable list: per line of the program, what it called, how often, what answered."""
+    """Return the readable log: for each line of the program its calls, their number and their answers."""
     with _LOCK:
-        counts = sorted(_COUNTS.items(), key=lambda item: _place(item[0][2]))
-    lines = ["shims: CUDA calls answered; rewrite these lines to be rid of the shim:"]
+        counts = sorted(_COUNTS.items(), key=lambda item: _location_key(item[0][2]))
+    lines = ["shims: CUDA calls answered; rewrite these lines to run without the shims:"]
     for (name, answers, where), count in counts:
         lines.append(f"  {where}: {name} ({count} time{'s' if count > 1 else ''}): {answers}")
     if not counts:
@@ -86,17 +86,17 @@ def report() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _place(where: str) -> tuple[str, int]:
+def _location_key(where: str) -> tuple[str, int]:
     file, _, line = where.rpartition(":")
     return file, int(line)
 
 
 def report_at_exit() -> None:
-    """Write the report when this process ends, also where it is a child of multiprocessing."""
+    """Write the report when this process ends, also in a child of multiprocessing."""
     if not enabled():
         return
     atexit.register(_write)
-    # Before Python 3.13, children of multiprocessing leave without atexit.
+    # Before Python 3.13, children of multiprocessing exit without atexit.
     util.Finalize(None, _write, exitpriority=0)
 
 
@@ -111,7 +111,7 @@ def _write() -> None:
         sys.stderr.write(title + report())
         return
     path = Path(where)
-    # A child of multiprocessing has a file of its own.
+    # Each child of multiprocessing writes a separate file.
     if rank is not None or multiprocessing.parent_process() is not None:
         path = path.with_name(f"{path.name}.{rank or os.getpid()}")
     path.write_text(report())

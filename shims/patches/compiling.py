@@ -1,4 +1,4 @@
-"""`torch.compile` runs the model as it is: what it computes is the same."""
+"""Patches of `torch.compile` that run the model uncompiled, with the same result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from shims.patches.registry import Patch, patch
 
 
 def patches() -> Iterator[Patch]:
-    """`torch.compile` and `nn.Module.compile`.
+    """Yield the patches of `torch.compile` and `nn.Module.compile`.
 
-    A compiled module keeps its wrapper, as the names in its state dict begin with `_orig_mod.`.
+    A compiled module keeps its wrapper, because the names in its state dict begin with
+    `_orig_mod.`.
     """
     original = torch.compile
 

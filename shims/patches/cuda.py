@@ -1,4 +1,4 @@
-"""`torch.cuda` itself and `torch.accelerator`: devices, properties, nvtx; what is refused."""
+"""Patches of `torch.cuda` and `torch.accelerator`: devices, properties, nvtx, and refusals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shims.patches import calls, memory
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 
-# Scripts ask for the capability to know whether bfloat16 and TF32 may be used: both may, and 8.0
-# is the first that has them.
+# Scripts read the capability to decide whether to use bfloat16 and TF32. Both may be used, and 8.0
+# is the first capability with both.
 CAPABILITY = (8, 0)
 
-# Of torch.cuda's names: those that stay torch's own, as they ask nothing of a device.
+# Names of torch.cuda that stay unpatched, because they query no device.
 _UNTOUCHED = frozenset(
     {"CudaError", "DeferredCudaCallError", "amp", "cudaStatus", "default_generators", "graphs"}
     | {"has_half", "has_magma", "memory", "nccl", "nvtx", "profiler", "random", "sparse"}
@@ -31,11 +31,11 @@ _UNTOUCHED = frozenset(
 
 
 def patches(devices: Devices, finish: Callable[[], None]) -> Iterator[Patch]:
-    """The functions of `torch.cuda` that are about devices.
+    """Yield the patches of the functions of `torch.cuda` that concern devices.
 
     Args:
-        devices: the CUDA devices that the program believes in.
-        finish: waits until the device has done what was called before.
+        devices: the CUDA devices reported to the program.
+        finish: waits until the device has finished earlier work.
     """
     answers = {**_choice(devices, finish), **_properties(devices)}
     for name, (function, text) in answers.items():
@@ -48,7 +48,7 @@ def patches(devices: Devices, finish: Callable[[], None]) -> Iterator[Patch]:
 
 def _choice(devices: Devices, finish: Callable[[], None]) -> dict[str, tuple[Any, str]]:
     class device:  # noqa: N801 - the name that it answers for
-        """`torch.cuda.device`: makes a device the current one for a while."""
+        """`torch.cuda.device`: context that makes a device the current one."""
 
         def __init__(self, device: Any) -> None:
             self.idx = devices.index(device)
@@ -61,7 +61,7 @@ def _choice(devices: Devices, finish: Callable[[], None]) -> dict[str, tuple[Any
             devices.current = self.prev_idx
 
     class device_of(device):  # noqa: N801 - the name that it answers for
-        """`torch.cuda.device_of`: the device of a tensor."""
+        """`torch.cuda.device_of`: context that makes a tensor's device the current one."""
 
         def __init__(self, obj: Any) -> None:
             super().__init__(None)
@@ -73,16 +73,16 @@ def _choice(devices: Devices, finish: Callable[[], None]) -> dict[str, tuple[Any
         devices.index(device)
         finish()
 
-    where = f"work runs on {devices.place.target}"
+    where = f"work runs on {devices.placement.target}"
     return {
         "is_available": (lambda: True, where),
-        "device_count": (lambda: devices.count, "as many as ranks were asked for"),
+        "device_count": (lambda: devices.count, "the number of ranks"),
         "current_device": (lambda: devices.current, "the number that set_device was given"),
-        "set_device": (set_device, "remembered; every device is the same place"),
-        "device": (device, "remembered; every device is the same place"),
-        "device_of": (device_of, "remembered; every device is the same place"),
+        "set_device": (set_device, "remembered; all devices are one"),
+        "device": (device, "remembered; all devices are one"),
+        "device_of": (device_of, "remembered; all devices are one"),
         "synchronize": (synchronize, "waits for the work"),
-        # Asked by Adam and others at each step, once there is CUDA.
+        # Adam and other optimizers call this at each step if there is CUDA.
         "is_current_stream_capturing": (lambda: False, "there are no graphs"),
         "is_bf16_supported": (lambda including_emulation=True: True, "yes"),
         "can_device_access_peer": (lambda device, peer: True, "the devices share their memory"),
@@ -99,12 +99,12 @@ def _properties(devices: Devices) -> dict[str, tuple[Any, str]]:
 
         return answer
 
-    name = f"{_processor()} (as CUDA, {devices.place.target})"
+    name = f"{_processor()} (as CUDA, {devices.placement.target})"
     return {
         "get_device_name": (on_device(lambda: name), "the processor's name"),
         "get_device_capability": (
             on_device(lambda: CAPABILITY),
-            "(8, 0): bfloat16 and TF32 may be asked for",
+            "(8, 0): bfloat16 and TF32 are supported",
         ),
         "get_device_properties": (
             on_device(lambda: _Properties(name)),
@@ -114,7 +114,7 @@ def _properties(devices: Devices) -> dict[str, tuple[Any, str]]:
 
 
 class _Properties(SimpleNamespace):
-    """`torch.cuda.get_device_properties()`: what is true of the machine; the rest is refused."""
+    """Result of `torch.cuda.get_device_properties()`: true values of the machine; the others are refused."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -169,21 +169,21 @@ def _nvtx() -> Iterator[Patch]:
         "mark": lambda msg: None,
     }
     for name, function in functions.items():
-        yield patch(torch.cuda.nvtx, name, function, "nobody looks at the ranges here")
+        yield patch(torch.cuda.nvtx, name, function, "no profiler reads the ranges")
     for name in ("start", "stop"):
         yield patch(torch.cuda.profiler, name, lambda: None, "no CUDA profiler listens")
     yield patch(torch.cuda, "cudart", _Cudart, "the profiler's start and stop; the rest is refused")
 
 
 class _Cudart:
-    """`torch.cuda.cudart()`: the profiler's start and stop do nothing; the rest is refused."""
+    """Result of `torch.cuda.cudart()`: the profiler's start and stop do nothing; the rest is refused."""
 
     def cudaProfilerStart(self) -> int:  # noqa: N802 - CUDA's name
-        """No CUDA profiler listens."""
+        """Do nothing: no CUDA profiler listens."""
         return 0
 
     def cudaProfilerStop(self) -> int:  # noqa: N802 - CUDA's name
-        """No CUDA profiler listens."""
+        """Do nothing: no CUDA profiler listens."""
         return 0
 
     def __getattr__(self, name: str) -> Any:
@@ -217,12 +217,12 @@ def _accelerator(devices: Devices, finish: Callable[[], None]) -> Iterator[Patch
 
 
 def refusal(what: str, remedy: str, rule: str = "") -> DeviceNotAnsweredError:
-    """The error for what has no true answer here, with the program's line.
+    """Return the error for a call without a correct answer here, with the program's line.
 
     Args:
         what: the call.
-        remedy: what to write instead.
-        rule: the rule of `migrate rewrite` that is about it.
+        remedy: the code to write instead.
+        rule: the rule of `migrate rewrite` for the call.
     """
     line = calls.user_line()
     return DeviceNotAnsweredError(
@@ -241,19 +241,20 @@ _REMEDIES = {
 
 
 def refusals(answered: set[str]) -> Iterator[Patch]:
-    """Every other name of `torch.cuda`: it neither starts a driver nor gives a silent 0.
+    """Yield refusals for every other name of `torch.cuda`: they neither start a driver nor return a
+    silent 0.
 
     Args:
-        answered: the names in `torch.cuda` that have an answer.
+        answered: the names of `torch.cuda` that have an answer.
     """
     for name in sorted(set(torch.cuda.__all__) - answered - _UNTOUCHED):
         if not callable(getattr(torch.cuda, name, None)) or name.endswith("Storage"):
             continue
-        yield patch(torch.cuda, name, _refusing(name), "refused: there is no true answer")
+        yield patch(torch.cuda, name, _refusing(name), "refused: there is no correct answer")
 
 
-# Names of `torch.cuda` by how they begin, and the rule of `migrate rewrite` about them; the rest is reported
-# as left over. tests/shims/test_names.py holds it against what `migrate` knows of them.
+# Prefixes of `torch.cuda` names, and the rule of `migrate rewrite` for each; other names are
+# reported as left over. tests/shims/test_names.py compares this with the rules of `migrate`.
 _RULES = {
     "ExternalStream": "cuda-streams",
     "caching_allocator_enable": "cuda-memory",
@@ -272,7 +273,7 @@ _RULES = {
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    remedy = _REMEDIES.get(name, "leave the call out, or guard it by a flag of the program")
+    remedy = _REMEDIES.get(name, "remove the call, or guard it with a flag of the program")
     rule = next((rule for start, rule in _RULES.items() if name.startswith(start)), "")
 
     def refuse(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The CUDA devices that the program believes in, and the place where its tensors really are."""
+"""The CUDA devices reported to the program, and the device where its tensors really are."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from shims.errors import DeviceNotAnsweredError
 
-# Storages known to be "on the device" are swept of the dead ones at this number, then at twice it.
+# Number of known device storages at which dead ones are removed; doubled afterwards.
 _SWEEP_AT = 4096
 
 
-class HostPlace:
-    """Host memory: a tensor is on the device when the program put it there, or computed it from one.
+class HostPlacement:
+    """Placement in host memory: a tensor is "on the device" if the program moved or computed it there.
 
-    CUDA copies what is moved; so does this, or an in-place operation on the moved tensor would
-    change its source. To copy only once it has to know which storages were moved: it keeps a weak
-    reference to each.
+    CUDA copies moved tensors. The shims must copy too, or an in-place operation on the moved tensor
+    would change its source. To copy only once, this class remembers the moved storages by weak
+    references.
     """
 
     target = torch.device("cpu")
 
     def __init__(self) -> None:
-        # A storage's address -> the reference that keeps it from being used again, and the ordinal
-        # of its CUDA device.
+        # A storage's address -> the weak reference that prevents its reuse, and the ordinal of its
+        # CUDA device.
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}
         self._limit = _SWEEP_AT
         self._lock = threading.Lock()
 
     def ordinal(self, tensor: torch.Tensor) -> int | None:
-        """The CUDA device that the program has this tensor on; None: on the host."""
+        """Return the CUDA device on which the program has this tensor, or None for the host."""
         try:
             known = self._known.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError, ValueError):
@@ -47,7 +47,7 @@ class HostPlace:
         return self.ordinal(tensor) is not None
 
     def mark(self, tensor: torch.Tensor, ordinal: int) -> None:
-        """Remember that this tensor is on a CUDA device."""
+        """Record that this tensor is on a CUDA device."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError, ValueError):
@@ -55,7 +55,7 @@ class HostPlace:
         self.mark_storage(storage, ordinal)
 
     def mark_storage(self, storage: Any, ordinal: int) -> None:
-        """Remember that this storage is on a CUDA device."""
+        """Record that this storage is on a CUDA device."""
         if storage._cdata in self._known:
             return
         with self._lock:
@@ -67,59 +67,59 @@ class HostPlace:
                 self._limit = max(_SWEEP_AT, 2 * len(self._known))
 
     def copied(self, source: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-        """`moved`, or a copy of it where the move gave the source itself."""
+        """Return `moved`, or a copy if the move returned the source itself."""
         if moved.layout is not torch.strided:
             return moved.clone() if moved is source else moved
         return moved.clone() if _shares(source, moved) else moved
 
 
-class XlaPlace(HostPlace):
-    """An XLA device: tensors say themselves where they are."""
+class XlaPlacement(HostPlacement):
+    """Placement on an XLA device, where tensors know their own device."""
 
     target = torch.device("xla")
 
     def __init__(self) -> None:
         super().__init__()
-        # A process has one XLA device, whatever number the program gave it.
+        # A process has one XLA device, whatever number the program used.
         self.current: Callable[[], int] = lambda: 0
 
     def ordinal(self, tensor: torch.Tensor) -> int | None:
-        """The current device, if the tensor is on XLA."""
+        """Return the current device, if the tensor is on XLA."""
         return self.current() if tensor.device.type == "xla" else None
 
     def mark(self, tensor: torch.Tensor, ordinal: int) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
     def mark_storage(self, storage: Any, ordinal: int) -> None:
-        """Nothing to remember."""
+        """Do nothing."""
 
     def copied(self, source: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-        """A move between host and XLA copies by itself."""
+        """Return `moved`: a move between host and XLA always copies."""
         return moved
 
 
-def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+def _shares(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 class Devices:
-    """The CUDA devices that the program believes in.
+    """CUDA devices reported to the program.
 
     Args:
-        count: how many.
-        place: where their tensors really are.
+        count: the number of devices.
+        placement: the real placement of their tensors.
     """
 
-    def __init__(self, count: int, place: HostPlace) -> None:
+    def __init__(self, count: int, placement: HostPlacement) -> None:
         self.count = count
-        self.place = place
+        self.placement = placement
         self._current = threading.local()
-        if isinstance(place, XlaPlace):
-            place.current = lambda: self.current
+        if isinstance(placement, XlaPlacement):
+            placement.current = lambda: self.current
 
     @property
     def current(self) -> int:
-        """The current device of this thread."""
+        """Current device of this thread."""
         return getattr(self._current, "index", 0)
 
     @current.setter
@@ -130,7 +130,7 @@ class Devices:
 
     @property
     def default(self) -> torch.device | None:
-        """The CUDA device that this thread made its default."""
+        """CUDA device that this thread set as default."""
         return getattr(self._current, "default", None)
 
     @default.setter
@@ -138,17 +138,17 @@ class Devices:
         self._current.default = device
 
     def index(self, device: Any) -> int | None:
-        """The CUDA ordinal that `device` names, the current one without a number; None if not CUDA.
+        """Return the CUDA ordinal of `device`: the current one if it has no number; None if it is not CUDA.
 
         Raises:
-            DeviceNotAnsweredError: there is no device of that number.
+            DeviceNotAnsweredError: there is no device with this number.
         """
         if device is None:
             return self.current
         if isinstance(device, str):
             device = torch.device(device)
         if isinstance(device, torch.device):
-            if device.type == "xla" and self.place.target.type == "xla":
+            if device.type == "xla" and self.placement.target.type == "xla":
                 return self.current
             if device.type != "cuda":
                 return None
@@ -174,13 +174,13 @@ class Devices:
         return isinstance(device, int) and not isinstance(device, bool)
 
     def mapped(self, device: Any) -> Any:
-        """The real place of anything that names a CUDA device; everything else as it is."""
+        """Return the real device for anything that names a CUDA device, and other objects unchanged."""
         if device is None or not self.names_cuda(device):
             return device
         self.index(device)
-        return self.place.target
+        return self.placement.target
 
     @functools.cached_property
     def shown(self) -> tuple[torch.device, ...]:
-        """What the program reads as the device of its tensors."""
+        """Devices that the program reads from its tensors."""
         return tuple(torch.device("cuda", index) for index in range(self.count))

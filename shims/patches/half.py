@@ -1,4 +1,4 @@
-"""Convolutions in float16 on the CPU, whose own backward pass is naive: 36 to 370 times slower."""
+"""Convolutions in float16 on the CPU, whose native backward pass is 36 to 370 times slower."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.nn import functional
 
 
 def kernels() -> dict[Any, Callable[..., Any]]:
-    """Torch's convolution -> what computes it in training.
+    """Return the replacement of torch's convolution in training.
 
-    The arguments are rounded to float16, the convolution and its gradients are computed in float32,
-    and each is rounded to float16: as the kernels of a GPU, which accumulate in float32.
+    The arguments are rounded to float16. The convolution and its gradients are computed in float32,
+    and each is rounded to float16, like a GPU's kernels, which accumulate in float32.
     """
     return {
         function: functools.partial(_convolution, function)
@@ -47,7 +47,7 @@ def _in_half(values: list[torch.Tensor]) -> bool:
         return torch.get_autocast_dtype("cpu") is torch.float16 and all(
             value.dtype in (torch.float32, torch.float16, torch.bfloat16) for value in values
         )
-    # Mixed types are torch's to refuse.
+    # Mixed dtypes are left to torch, which refuses them.
     return all(value.dtype is torch.float16 for value in values)
 
 

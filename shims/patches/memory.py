@@ -1,4 +1,4 @@
-"""The memory figures of `torch.cuda`: those of the process and the machine, measured."""
+"""Memory figures of `torch.cuda`: measured values of the process and the machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _of_machine(field: str) -> int:
 def _figure(file: Path, field: str) -> int:
     if "torch_xla" in sys.modules and tpu_device_files():
         raise DeviceNotAnsweredError(
-            f"a memory figure asked for at {calls.user_line()}: the host's is not the TPU's",
-            "torch_xla.core.xla_model.get_memory_info() tells the TPU's",
+            f"a memory figure requested at {calls.user_line()}: the host's is not the TPU's",
+            "torch_xla.core.xla_model.get_memory_info() reports the TPU's",
             "cuda-memory",
         )
     try:
@@ -42,46 +42,46 @@ def _figure(file: Path, field: str) -> int:
     except OSError:
         pass
     raise DeviceNotAnsweredError(
-        f"a memory figure asked for at {calls.user_line()} has no answer: {file} has no {field}",
-        "ask on Linux or on a GPU, or leave the figure out",
+        f"a memory figure requested at {calls.user_line()} has no answer: {file} has no {field}",
+        "use Linux or a GPU, or remove the figure",
         "cuda-memory",
     )
 
 
 def allocated(device: Any = None) -> int:
-    """Bytes of memory that this process has resident now: its tensors, and all else in it."""
+    """Return the resident memory of this process in bytes: its tensors and everything else."""
     return _of_process("VmRSS")
 
 
 def peak(device: Any = None) -> int:
-    """The most bytes that were resident at once, since the last reset."""
+    """Return the peak of the resident memory in bytes since the last reset."""
     return _of_process("VmHWM")
 
 
 def reset_peak(device: Any = None) -> None:
-    """Start the peak anew; Linux keeps it."""
+    """Reset the peak, which Linux records."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError as error:
         raise DeviceNotAnsweredError(
             f"torch.cuda.reset_peak_memory_stats at {calls.user_line()}: {error}",
-            "leave the reset out: the peak then counts from the start of the process",
+            "remove the reset: the peak then counts from the start of the process",
             "cuda-memory",
         ) from error
 
 
 def total() -> int:
-    """Bytes of the machine's memory."""
+    """Return the machine's memory in bytes."""
     return _of_machine("MemTotal")
 
 
 def free_and_total(device: Any = None) -> tuple[int, int]:
-    """Bytes of the machine's memory that are available, and all of them."""
+    """Return the machine's available memory and its total memory, in bytes."""
     return _of_machine("MemAvailable"), total()
 
 
 class _Stats(dict[str, int]):
-    """`torch.cuda.memory_stats()`: what the system counts; other keys are refused."""
+    """Result of `torch.cuda.memory_stats()`: the figures measured by the system; other keys are refused."""
 
     def __missing__(self, key: str) -> int:
         raise DeviceNotAnsweredError(
@@ -92,7 +92,7 @@ class _Stats(dict[str, int]):
 
 
 def stats(device: Any = None) -> dict[str, int]:
-    """The figures above under torch's keys."""
+    """Return the figures above under torch's keys."""
     figures = {"all.current": allocated(), "all.peak": peak()}
     return _Stats(
         {
@@ -104,11 +104,11 @@ def stats(device: Any = None) -> dict[str, int]:
 
 
 def summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The figures above as text."""
-    free, whole = free_and_total()
+    """Return the figures above as text."""
+    free, size = free_and_total()
     return (
         f"resident memory of the process: {allocated()} bytes, peak {peak()} bytes; "
-        f"of the machine: {free} of {whole} bytes available"
+        f"of the machine: {free} of {size} bytes available"
     )
 
 
@@ -145,7 +145,7 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[..., Any], str], ...] = (
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """The memory figures, in `torch.cuda`, `torch.cuda.memory` and `torch.accelerator`."""
+    """Yield the memory patches in `torch.cuda`, `torch.cuda.memory` and `torch.accelerator`."""
     for names, function, answers in _FUNCTIONS:
         for name in names:
             for module in (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)):

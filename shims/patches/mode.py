@@ -1,4 +1,4 @@
-"""Every torch function sees the real devices for the CUDA devices in its arguments."""
+"""Torch function mode that replaces CUDA devices in the arguments of every torch function."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch.utils._device import _device_constructors
 from shims.patches import calls, half, tensors
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
-from shims.patches.rng import Generators
+from shims.patches.rng import HostGenerators
 
-# These give the memory of their argument where they can; CUDA copies.
+# Functions that share their argument's memory if possible; CUDA copies.
 _FROM_MEMORY = frozenset({torch.as_tensor, torch.asarray})
 
 
 class DeviceMode(TorchFunctionMode):
-    """Maps the devices in the arguments of every torch function.
+    """Mode that maps the devices in the arguments of every torch function.
 
     Args:
-        devices: the CUDA devices that the program believes in.
-        generators: their random generators.
+        devices: the CUDA devices reported to the program.
+        generators: the random generators of the devices.
     """
 
-    def __init__(self, devices: Devices, generators: Generators) -> None:
+    def __init__(self, devices: Devices, generators: HostGenerators) -> None:
         super().__init__()
         self._devices = devices
-        self._place = devices.place
+        self._placement = devices.placement
         self._generators = generators
         self._special: dict[Any, Callable[..., Any]] = {
-            # Named, not used yet.
+            # Only referenced here, not used yet.
             torch.device: torch.device,
             torch.Tensor.backward: self._backward,
             torch.Tensor.cuda: self._cuda,
@@ -45,12 +45,12 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.pin_memory: lambda tensor, device=None: tensor,
             torch.Tensor.is_pinned: lambda tensor, device=None: False,
             torch.Tensor.get_device: self._get_device,
-            torch.Tensor.is_cuda.__get__: self._place.holds,
+            torch.Tensor.is_cuda.__get__: self._placement.holds,
             torch.Tensor.device.__get__: self._device,
         }
-        if devices.place.target.type == "xla":
+        if devices.placement.target.type == "xla":
             self._special[torch.Tensor.detach_] = _detach_
-        self._kernels = half.kernels() if devices.place.target.type == "cpu" else {}
+        self._kernels = half.kernels() if devices.placement.target.type == "cpu" else {}
         self._logs = calls.enabled()
 
     def __torch_function__(
@@ -67,7 +67,8 @@ class DeviceMode(TorchFunctionMode):
             asked = self._devices.default
         if asked is not None:
             kwargs["device"] = self._devices.mapped(asked)
-        # Elsewhere a device may stand anywhere, but only as itself: numbers are numbers.
+        # In other functions a device may be in any argument, but only as a device: numbers are
+        # numbers.
         for index, arg in enumerate(args):
             if isinstance(arg, torch.device) and arg.type == "cuda":
                 asked = arg
@@ -79,22 +80,22 @@ class DeviceMode(TorchFunctionMode):
         else:
             ordinal = self._devices.index(asked) if self._devices.names_cuda(asked) else None
             if ordinal is not None and self._logs:
-                calls.saw(f"device={asked!s} in {_name(func)}", f"on {self._place.target}")
+                calls.saw(f"device={asked!s} in {_name(func)}", f"on {self._placement.target}")
         if ordinal is not None:
             func = self._kernels.get(func, func)
         result = self._generators.drawing(func, ordinal, args, kwargs)
         if ordinal is not None:
-            if func in _FROM_MEMORY and not self._place.holds(result):
-                # From an array: its memory is not the device's.
-                result = result.to(self._place.target, copy=True)
+            if func in _FROM_MEMORY and not self._placement.holds(result):
+                # From an array, whose memory is not on the device.
+                result = result.to(self._placement.target, copy=True)
             self._mark(result, ordinal)
         return result
 
     def _ordinal(self, values: Any) -> int | None:
-        """The CUDA device of the first tensor among `values` that is on one."""
+        """Return the CUDA device of the first tensor among `values` that is on one."""
         for value in values:
             if isinstance(value, torch.Tensor):
-                ordinal = self._place.ordinal(value)
+                ordinal = self._placement.ordinal(value)
             elif type(value) in (list, tuple) and value:
                 ordinal = self._ordinal(value[:1])
             else:
@@ -105,7 +106,7 @@ class DeviceMode(TorchFunctionMode):
 
     def _mark(self, result: Any, ordinal: int) -> None:
         if isinstance(result, torch.Tensor):
-            self._place.mark(result, ordinal)
+            self._placement.mark(result, ordinal)
         elif isinstance(result, list | tuple):
             for item in result:
                 self._mark(item, ordinal)
@@ -118,8 +119,8 @@ class DeviceMode(TorchFunctionMode):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        # A torch function runs without the mode, but this one runs code of the program: hooks,
-        # its own functions' backward, checkpoints that compute their forward again.
+        # A torch function runs without the mode, but this one runs the program's code: hooks,
+        # backward of its own functions, checkpoints that recompute their forward.
         with self:
             torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
@@ -132,29 +133,29 @@ class DeviceMode(TorchFunctionMode):
     ) -> torch.Tensor:
         ordinal = self._devices.index(device)
         if self._logs:
-            calls.saw("Tensor.cuda", f"on {self._place.target}")
-        moved = tensor.to(self._place.target, memory_format=memory_format)
+            calls.saw("Tensor.cuda", f"on {self._placement.target}")
+        moved = tensor.to(self._placement.target, memory_format=memory_format)
         return self._moved(tensor, moved, ordinal)
 
     def _moved(
         self, source: torch.Tensor, moved: torch.Tensor, ordinal: int | None
     ) -> torch.Tensor:
-        if self._place.ordinal(source) != ordinal:
-            moved = self._place.copied(source, moved)
-        self._place.mark(moved, ordinal or 0)
+        if self._placement.ordinal(source) != ordinal:
+            moved = self._placement.copied(source, moved)
+        self._placement.mark(moved, ordinal or 0)
         return moved
 
     def _cpu(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         moved = tensor.cpu(*args, **kwargs)
-        return self._place.copied(tensor, moved) if self._place.holds(tensor) else moved
+        return self._placement.copied(tensor, moved) if self._placement.holds(tensor) else moved
 
     def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         asked = kwargs.get("device")
         if asked is None:
             asked = kwargs.get("other", args[0] if args else None)
         if isinstance(asked, torch.Tensor):
-            # As the other tensor: its place and its dtype.
-            ordinal, named = self._place.ordinal(asked), True
+            # Like the other tensor: its device and its dtype.
+            ordinal, named = self._placement.ordinal(asked), True
         else:
             named = isinstance(asked, str | int | torch.device)
             ordinal = self._devices.index(asked) if self._devices.names_cuda(asked) else None
@@ -165,40 +166,40 @@ class DeviceMode(TorchFunctionMode):
         moved = tensor.to(*args, **kwargs)
         if ordinal is not None:
             if self._logs and not isinstance(asked, torch.Tensor):
-                calls.saw(f"Tensor.to({asked!s})", f"on {self._place.target}")
+                calls.saw(f"Tensor.to({asked!s})", f"on {self._placement.target}")
             return self._moved(tensor, moved, ordinal)
-        ordinal = self._place.ordinal(tensor)
+        ordinal = self._placement.ordinal(tensor)
         if ordinal is None:
             return moved
         if named:
-            return self._place.copied(tensor, moved)
-        self._place.mark(moved, ordinal)
+            return self._placement.copied(tensor, moved)
+        self._placement.mark(moved, ordinal)
         return moved
 
     def _type(self, tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         if dtype is None:
             name = f"{tensors.NAMES.get(tensor.dtype, tensor.type().rpartition('.')[2])}"
-            return f"torch.cuda.{name}" if self._place.holds(tensor) else tensor.type()
-        wanted, to_cuda = tensors.wanted(dtype)
+            return f"torch.cuda.{name}" if self._placement.holds(tensor) else tensor.type()
+        wanted, to_cuda = tensors.requested_type(dtype)
         if wanted is None:
             return tensor.type(dtype, non_blocking)
         if to_cuda is None:
-            to_cuda = self._place.holds(tensor)
+            to_cuda = self._placement.holds(tensor)
         if to_cuda:
-            ordinal = self._place.ordinal(tensor)
+            ordinal = self._placement.ordinal(tensor)
             ordinal = self._devices.current if ordinal is None else ordinal
-            return self._moved(tensor, tensor.to(self._place.target, wanted), ordinal)
+            return self._moved(tensor, tensor.to(self._placement.target, wanted), ordinal)
         moved = tensor.to("cpu", wanted)
-        return self._place.copied(tensor, moved) if self._place.holds(tensor) else moved
+        return self._placement.copied(tensor, moved) if self._placement.holds(tensor) else moved
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
-        # Torch's own Python code decides by the real device what it can run; the program is shown
-        # the device that it asked for.
-        ordinal = None if internal_caller() else self._place.ordinal(tensor)
+        # torch's own Python code selects kernels by the real device; the program reads the device
+        # that it asked for.
+        ordinal = None if internal_caller() else self._placement.ordinal(tensor)
         return tensor.device if ordinal is None else self._devices.shown[ordinal]
 
     def _get_device(self, tensor: torch.Tensor) -> int:
-        ordinal = None if internal_caller() else self._place.ordinal(tensor)
+        ordinal = None if internal_caller() else self._placement.ordinal(tensor)
         return tensor.get_device() if ordinal is None else ordinal
 
 
@@ -211,7 +212,7 @@ def _detach_(tensor: torch.Tensor) -> torch.Tensor:
 
 def internal_caller() -> bool:
     """Whether torch's own Python code called the torch function that is being answered."""
-    # Frame 1 is the answer, 2 the mode, 3 who called: another mode, or the code itself.
+    # Frame 1 is the answer, 2 the mode, 3 the caller: another mode, or the code itself.
     frame: Any = sys._getframe(3)
     while frame.f_back and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
@@ -231,22 +232,22 @@ def _name(func: Any) -> str:
 
 
 class EveryThread:
-    """The mode in every thread: the stack of modes is one per thread.
+    """Installation of the mode in every thread: torch has one stack of modes per thread.
 
     Args:
-        devices: the CUDA devices that the program believes in.
-        generators: their random generators.
-        handles: of torch's hooks, removed at the end.
+        devices: the CUDA devices reported to the program.
+        generators: the random generators of the devices.
+        handles: handles of torch's hooks, removed at the end.
     """
 
-    def __init__(self, devices: Devices, generators: Generators, handles: list[Any]) -> None:
+    def __init__(self, devices: Devices, generators: HostGenerators, handles: list[Any]) -> None:
         self._handles = handles
         self._make = functools.partial(DeviceMode, devices, generators)
         self._entered: DeviceMode | None = None
         self.active = True
 
     def patches(self) -> Iterator[Patch]:
-        """The start of threads, and the backward pass."""
+        """Yield the patches of the start of threads and of the backward pass."""
         bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
         threads = self
 
@@ -258,8 +259,8 @@ class EveryThread:
             with threads._make():
                 bootstrap(thread)
 
-        # Otherwise the backward pass would run without the mode, and with it the hooks and the
-        # checkpoints of the program: a torch function does. Only tensors of other kinds matter.
+        # Otherwise the backward pass would run without the mode, like any torch function, and with
+        # it the program's hooks and checkpoints. Only tensors of other kinds matter.
         yield patch(
             torch.autograd, "has_torch_function", _overridden, "backward sees the same devices"
         )
@@ -271,7 +272,7 @@ class EveryThread:
         self._entered.__enter__()
 
     def leave(self) -> None:
-        """Stop mapping in this thread, and in threads that start from now on."""
+        """Stop mapping in this thread and in threads that start from now on."""
         self.active = False
         for handle in self._handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""Modules that move, and loaders that pin memory."""
+"""Patches of module moves, and of loaders that pin memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shims.patches.registry import Patch, patch
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """`nn.Module.to`, `.cuda` and `.type`, `DataLoader`, the default device."""
+    """Yield the patches of `nn.Module.to`, `.cuda` and `.type`, `DataLoader`, and the default device."""
     module_to = torch.nn.Module.to
-    place = devices.place
+    placement = devices.placement
 
     @functools.wraps(module_to)
     def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
@@ -35,10 +35,10 @@ def patches(devices: Devices) -> Iterator[Patch]:
             if is_lazy(tensor):
                 return tensor
             wanted = dtype if tensor.is_floating_point() or tensor.is_complex() else None
-            moved = tensor.to(place.target, wanted)
-            if place.ordinal(tensor) != ordinal:
-                moved = place.copied(tensor, moved)
-            place.mark(moved, ordinal or 0)
+            moved = tensor.to(placement.target, wanted)
+            if placement.ordinal(tensor) != ordinal:
+                moved = placement.copied(tensor, moved)
+            placement.mark(moved, ordinal or 0)
             return moved
 
         for part in _moved_lazy(module, torch.device("cuda", ordinal or 0), dtype):
@@ -46,12 +46,12 @@ def patches(devices: Devices) -> Iterator[Patch]:
         return module._apply(move)
 
     def marked_once(part: torch.nn.Module, ordinal: int) -> None:
-        """Mark the weights of a lazy layer when its first forward has made them."""
+        """Mark the weights of a lazy layer when its first forward has created them."""
 
         def mark(part: torch.nn.Module, _: Any) -> None:
             handle.remove()
             for weight in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
-                place.mark(weight, ordinal)
+                placement.mark(weight, ordinal)
 
         handle = part.register_forward_pre_hook(mark)
 
@@ -60,12 +60,12 @@ def patches(devices: Devices) -> Iterator[Patch]:
 
     @functools.wraps(torch.nn.Module.type)
     def module_type(module: torch.nn.Module, dst_type: Any) -> torch.nn.Module:
-        dtype, to_cuda = tensors.wanted(dst_type)
+        dtype, to_cuda = tensors.requested_type(dst_type)
         return module._apply(
             lambda tensor: tensor.to("cuda" if to_cuda else tensor.device, dtype or dst_type)
         )
 
-    moves = f"copies its parameters to {place.target}"
+    moves = f"copies its parameters to {placement.target}"
     yield patch(torch.nn.Module, "to", to, moves)
     yield patch(torch.nn.Module, "cuda", cuda, moves)
     yield patch(torch.nn.Module, "type", module_type, moves)
@@ -104,17 +104,17 @@ def patches(devices: Devices) -> Iterator[Patch]:
 def _moved_lazy(
     module: torch.nn.Module, device: torch.device, dtype: torch.dtype | None
 ) -> Iterator[torch.nn.Module]:
-    """Have the lazy layers of a module make their weights on `device`, as after a move to CUDA; yield them.
+    """Make the lazy layers of a module create their weights on `device`, and yield the layers.
 
-    A move to XLA, which replaces the weights, would make some of no elements of them.
+    A move to XLA replaces the weights, and would turn some into weights without elements.
     """
     for part in module.modules():
         lazy = False
         for name, weight in part._parameters.items():
             if isinstance(weight, UninitializedParameter):
                 kind = dtype or weight.data.dtype
-                made: Any = UninitializedParameter
-                part._parameters[name] = made(weight.requires_grad, device, kind)
+                uninitialized: Any = UninitializedParameter
+                part._parameters[name] = uninitialized(weight.requires_grad, device, kind)
                 lazy = True
         for name, buffer in part._buffers.items():
             if isinstance(buffer, UninitializedBuffer):

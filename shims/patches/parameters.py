@@ -1,8 +1,8 @@
-"""Parameters stay the same objects when their module moves between the host and XLA, as on CUDA.
+"""Patches that keep parameters the same objects when a module moves between host and XLA, as on CUDA.
 
-torch keeps them where both places have tensors of one kind. Between the host and XLA it makes new
-ones: an optimizer made before the move would train parameters that no module has, and a weight under
-two names would become two.
+torch keeps the objects if both devices have tensors of one kind. Between host and XLA it creates
+new ones. An optimizer created before the move would train parameters that no module has, and a
+weight with two names would become two weights.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.nn.parameter import is_lazy
 from shims.patches.cuda import refusal
 from shims.patches.registry import Patch, patch
 
-# The DDP modules that are alive.
+# DDP modules that are alive.
 WRAPPED: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def patches() -> Iterator[Patch]:
-    """`nn.Module._apply`, by which modules move."""
+    """Yield the patch of `nn.Module._apply`, by which modules move."""
     apply = torch.nn.Module._apply
 
     @functools.wraps(apply)
@@ -42,14 +42,14 @@ def patches() -> Iterator[Patch]:
 
 
 def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str) -> None:
-    """Give the parameter the content of what `fn` makes of it, if that is in another place."""
+    """Give the parameter the content of `fn(parameter)`, if that is on another device."""
     with torch.no_grad():
         moved = fn(parameter)
     if "xla" not in (moved.device.type, parameter.device.type):
         return
     if moved.device.type == parameter.device.type:
         return
-    if any(parameter is mine for ddp in WRAPPED for mine in ddp.parameters()):
+    if any(parameter is wrapped for ddp in WRAPPED for wrapped in ddp.parameters()):
         raise refusal(
             f"a move of {name}, which DDP holds,",
             "move the model before DDP; torch.save copies to the host by itself",
@@ -61,13 +61,13 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str)
         )
     gradient, parameter.grad = parameter.grad, None
     fresh = torch.Tensor._make_subclass(type(parameter), moved, parameter.requires_grad)
-    # Attributes that the program gave it stay too.
+    # Attributes set by the program are kept too.
     fresh.__dict__.update(parameter.__dict__)
     del moved
     if parameter.requires_grad:
-        # A graph from before the move holds the old content: its gradients would be lost.
+        # A graph from before the move holds the old content, so its gradients would be lost.
         torch.autograd.graph.get_gradient_edge(parameter).node.register_prehook(_refuse_gradients)
-    # Not `torch.utils.swap_tensors`, which refuses where such a graph exists: weight_norm makes one.
+    # Not `torch.utils.swap_tensors`, which refuses if such a graph exists: weight_norm creates one.
     torch._C._swap_tensor_impl(parameter, fresh)
     if gradient is not None:
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""What is replaced in torch while the shims answer for CUDA, so that it can be listed and put back.
+"""Registry of the patches of torch, so that they can be listed and undone.
 
-Each concern declares its patches; nothing else assigns to torch.
+Each concern declares its patches; no other code assigns to torch.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from shims.patches import calls
 
 @dataclass(frozen=True)
 class Patch:
-    """One name of torch and what answers in its place.
+    """Patched name of torch, with its replacement.
 
     Attributes:
-        name: as a user writes it, "torch.cuda.synchronize".
-        answers: what it answers here, in one line.
+        name: the name as a user writes it, "torch.cuda.synchronize".
+        answers: the answer here, in one line.
     """
 
     name: str
@@ -30,9 +30,9 @@ class Patch:
 
 
 def patch(target: Any, attribute: str, replacement: Any, answers: str, *, name: str = "") -> Patch:
-    """Declare that `target.attribute` is to be `replacement`; calls of functions are logged.
+    """Declare that `replacement` replaces `target.attribute`; calls of functions are logged.
 
-    Args: as of `Patch`; `name` where it is not made of the target's and the attribute's.
+    The arguments are the fields of `Patch`. `name` defaults to the names of target and attribute.
     """
     owner = getattr(target, "__name__", type(target).__name__)
     module = getattr(target, "__module__", None)
@@ -46,27 +46,27 @@ _MISSING = object()
 
 
 class Registry:
-    """The patches that are installed, and what stood in their places."""
+    """Installed patches, with the original objects."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._originals: list[tuple[Patch, Any]] = []
 
     def install(self, patches: Iterable[Patch]) -> None:
-        """Put every patch in its place; one that is there already is left alone."""
+        """Install every patch; installed patches are left unchanged."""
         with self._lock:
             places = {(id(done.target), done.attribute) for done, _ in self._originals}
             for item in patches:
                 if (id(item.target), item.attribute) in places:
                     continue
-                # From the namespace itself: a static method or an inherited name must come back
-                # as what it was.
+                # From the namespace itself, so that a static method or an inherited name is
+                # restored as it was.
                 original = vars(item.target).get(item.attribute, _MISSING)
                 setattr(item.target, item.attribute, item.replacement)
                 self._originals.append((item, original))
 
     def uninstall(self) -> None:
-        """Put back every original object."""
+        """Restore every original object."""
         with self._lock:
             while self._originals:
                 item, original = self._originals.pop()
@@ -76,6 +76,6 @@ class Registry:
                     setattr(item.target, item.attribute, original)
 
     def installed(self) -> tuple[Patch, ...]:
-        """The patches in their places, in the order of their installation."""
+        """Return the installed patches in the order of their installation."""
         with self._lock:
             return tuple(item for item, _ in self._originals)

@@ -1,4 +1,4 @@
-"""The random generators of the CUDA devices: apart from the host's, as on a GPU."""
+"""Random generators of the CUDA devices, separate from the host's, as on a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DROPOUTS = (
     functional.alpha_dropout,
     functional.feature_alpha_dropout,
 )
-# Everything that draws from a device's generator when its tensors are there.
+# Functions that draw from a device's generator if their tensors are on a device.
 DRAW = frozenset(
     {
         *_DROPOUTS,
@@ -64,18 +64,18 @@ DRAW = frozenset(
 )
 
 
-class Generators:
-    """One generator for each CUDA device, and the draws from them.
+class HostGenerators:
+    """Random generator for each CUDA device in host memory, and draws from it.
 
     Args:
-        devices: the CUDA devices that the program believes in.
+        devices: the CUDA devices reported to the program.
     """
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
         self._lock = threading.RLock()
         self._inside = threading.local()
-        # As those of a GPU, they start from torch's default seed.
+        # Like a GPU's generators, they start from torch's default seed.
         self._generators = [
             torch.Generator().manual_seed(torch.initial_seed()) for _ in range(devices.count)
         ]
@@ -85,20 +85,20 @@ class Generators:
         return self._generators[self._devices.current if index is None else index]
 
     def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call `func`, with the device's random numbers if it draws any on a device."""
+        """Call `func`, with the device's random numbers if it draws on a device."""
         if ordinal is None or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
-        # torch names a method by what stands in the class: what wraps it there draws as it does.
+        # torch names a method by the class attribute; a wrapper in the class draws the same way.
         if getattr(func, "__wrapped__", func) not in DRAW:
             return func(*args, **kwargs)
         if getattr(self._inside, "drawing", False):
-            # The mode stands twice on the stack, as where a checkpoint is computed again.
+            # The mode is on the stack twice, as when a checkpoint is recomputed.
             return func(*args, **kwargs)
         if func in _DROPOUTS and not kwargs.get("training", args[2] if len(args) > 2 else True):
             return func(*args, **kwargs)
-        # Not every function that draws takes a generator, but all draw from the host's default.
-        # Threads that draw on the host meanwhile would draw from the device's: torch itself has
-        # no order between those draws either.
+        # Not every drawing function takes a generator, but all use the host's default. Other
+        # threads that draw on the host meanwhile would draw from the device's generator; torch
+        # itself defines no order between those draws.
         with self._lock:
             device = self._generators[ordinal]
             host = torch.default_generator
@@ -114,7 +114,7 @@ class Generators:
 
     @property
     def all(self) -> tuple[torch.Generator, ...]:
-        """Those of all devices, as `torch.cuda.default_generators` has them."""
+        """Return the generators of all devices, as in `torch.cuda.default_generators`."""
         return tuple(self._generators)
 
     def manual_seed(self, seed: int) -> None:
@@ -127,31 +127,31 @@ class Generators:
             generator.manual_seed(int(seed))
 
     def seed(self) -> None:
-        """Seed the current device by chance."""
+        """Seed the current device randomly."""
         self[None].seed()
 
     def seed_all(self) -> None:
-        """Seed every device by chance, with one number."""
+        """Seed every device randomly, with one number."""
         self.manual_seed_all(torch.Generator().seed())
 
     def initial_seed(self) -> int:
-        """What the current device was seeded with."""
+        """Return the seed of the current device."""
         return self[None].initial_seed()
 
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
-        """The state of one device's generator."""
+        """Return the state of one device's generator."""
         return self[device].get_state()
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        """The states of all."""
+        """Return the states of all generators."""
         return [generator.get_state() for generator in self._generators]
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
-        """Put back a state of one device."""
+        """Restore the state of one device."""
         self[device].set_state(new_state.cpu())
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
-        """Put back the states of all."""
+        """Restore the states of all devices."""
         for index, state in enumerate(new_states):
             self.set_rng_state(state, index)
 
@@ -174,7 +174,7 @@ _ON_HOST = "a generator of the host, which draws for the device"
 
 
 class _Kind(type(_HOSTS_GENERATOR)):  # type: ignore[misc]
-    """Every generator is one, also those that torch makes itself."""
+    """Metaclass for which every generator is an instance, including generators that torch creates."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, _HOSTS_GENERATOR)
@@ -182,22 +182,22 @@ class _Kind(type(_HOSTS_GENERATOR)):  # type: ignore[misc]
 
 def _generator_class(devices: Devices) -> type:
     class Generator(_HOSTS_GENERATOR, metaclass=_Kind):  # type: ignore[misc, valid-type]
-        """`torch.Generator`: that of a CUDA device is one of the host's, and says what it was asked for."""
+        """`torch.Generator`: for a CUDA device, a host generator that reports the requested device."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
             if not devices.names_cuda(device):
                 return _HOSTS_GENERATOR(device)
             if calls.enabled():
                 calls.saw("torch.Generator", _ON_HOST)
-            made = super().__new__(cls, "cpu")
-            made.shown = devices.shown[devices.index(device) or 0]
-            return made
+            generator = super().__new__(cls, "cpu")
+            generator.shown = devices.shown[devices.index(device) or 0]
+            return generator
 
         @property
         def device(self) -> torch.device:
-            """As the program asked for; torch's own code is told where it is."""
-            told: torch.device = torch.device("cpu") if _asks_torch() else self.shown
-            return told
+            """Requested device; torch's own code reads the real device."""
+            device: torch.device = torch.device("cpu") if _asks_torch() else self.shown
+            return device
 
     Generator.__module__ = "torch"
     return Generator
@@ -208,7 +208,7 @@ def _asks_torch() -> bool:
 
 
 def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
-    """The seeds and states of `torch.cuda`, its generators, and what checkpointing keeps of them."""
+    """Yield the patches of seeds and states in `torch.cuda`, of its generators, and of checkpointing."""
     yield patch(torch, "Generator", _generator_class(devices), _ON_HOST)
     for name in _FUNCTIONS:
 
@@ -218,15 +218,15 @@ def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
         for module in (torch.cuda, torch.cuda.random):
             yield patch(module, name, answer, "the generator of the device")
 
-    if isinstance(generators, Generators):
-        said = "the generators of the devices"
-        yield patch(torch.cuda, "default_generators", generators.all, said)
+    if isinstance(generators, HostGenerators):
+        answers = "the generators of the devices"
+        yield patch(torch.cuda, "default_generators", generators.all, answers)
 
     def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
         return [devices.current], [generators.get_rng_state()]
 
-    # It looks for the states of tensors that are not on the CPU: a recomputed dropout would draw
-    # another mask.
+    # This looks for the states of tensors that are not on the CPU: otherwise a recomputed dropout
+    # would draw another mask.
     yield patch(
         checkpoint, "get_device_states", get_device_states, "the generator of the current device"
     )

@@ -1,4 +1,4 @@
-"""Checkpoints that name CUDA devices are loaded to where the devices really are."""
+"""Patches that load checkpoints with CUDA devices onto the real devices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from shims.patches.registry import Patch, patch
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """`torch.load` and its `map_location`, `storage.cuda()`, and `torch.save` of XLA tensors."""
+    """Yield the patches of `torch.load`, its `map_location`, `storage.cuda()`, and `torch.save` of XLA
+    tensors."""
     load = torch.load
-    place = devices.place
+    placement = devices.placement
 
     def to_device(storage: Any, ordinal: int | None) -> Any:
         # An XLA storage cannot be loaded: the tensor is moved when the program uses it.
-        place.mark_storage(getattr(storage, "_untyped_storage", storage), ordinal or 0)
+        placement.mark_storage(getattr(storage, "_untyped_storage", storage), ordinal or 0)
         return storage
 
     @functools.wraps(load)
@@ -35,7 +36,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
     for kind in (torch.UntypedStorage, torch.TypedStorage):
         yield patch(kind, "cuda", cuda, "stays in host memory")
 
-    if place.target.type == "xla":
+    if placement.target.type == "xla":
         save = torch.save
 
         @functools.wraps(save)
@@ -49,21 +50,21 @@ def patches(devices: Devices) -> Iterator[Patch]:
 
 
 def _placing(devices: Devices, asked: Any, to_device: Callable[[Any, int | None], Any]) -> Any:
-    """A `map_location` function for whatever the program gave."""
+    """Return a `map_location` function for the program's argument."""
 
     def placed(storage: Any, location: str) -> Any:
         if callable(asked):
-            # What it gives for another location must still be a storage.
+            # The result for another location must still be a storage.
             result = asked(storage, location)
             return storage if result is None else result
         target = asked
         if isinstance(asked, dict):
             target = asked.get(location, asked.get(location.partition(":")[0], location))
         elif asked is None:
-            # A file of CUDA tensors goes to the devices that are here.
+            # A file of CUDA tensors is loaded to the devices of this machine.
             target = location
         if devices.names_cuda(target):
-            # A file from a machine with more devices is still read without a map_location.
+            # A file from a machine with more devices is readable without a map_location.
             return to_device(storage, 0 if asked is None else devices.index(target))
         return storage
 

@@ -1,4 +1,4 @@
-"""How a process of CUDA code gets its answers on XLA, as soon as torch_xla has been imported."""
+"""Installation of the CUDA answers on XLA, right after torch_xla has been imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def install() -> None:
             from shims._simulated import replica
 
             replica.join(rank, count, int(os.environ[activate.STORE_PORT]), serve=rank == 0)
-        # What torch_xla.launch does in each of its workers.
+        # torch_xla.launch does the same in each of its workers.
         pjrt.initialize_multiprocess(int(os.environ["LOCAL_RANK"]), count)
         torch_xla._XLAC._xla_set_default_device(xla_model.get_xla_supported_devices()[0])
         torch_xla.runtime._init_world_size_ordinal()

@@ -1,4 +1,4 @@
-"""`torch.cuda.Event` and `torch.cuda.Stream`: work is done in the order of the calls."""
+"""Patches of `torch.cuda.Event` and `torch.cuda.Stream`: work runs in the order of the calls."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _CURRENT = threading.local()
 
 
 class Event:
-    """A point in time: when the work before it was done.
+    """Point in time at which the earlier work was done.
 
     Args:
-        enable_timing: whether `elapsed_time` may be asked, as in torch.
-        blocking: without a meaning here.
-        interprocess: without a meaning here.
+        enable_timing: whether `elapsed_time` is allowed, as in torch.
+        blocking: ignored.
+        interprocess: ignored.
     """
 
-    # Set by `patches`: waits until the device has done what was called before.
+    # Set by `patches`: waits until the device has finished earlier work.
     _finish: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -39,16 +39,16 @@ class Event:
             calls.saw("torch.cuda.Event", "time.perf_counter")
 
     def record(self, stream: Any = None) -> None:
-        """Note the time, after the work before it."""
+        """Record the time after the earlier work."""
         if self._timed:
             self._finish()
         self._time = time.perf_counter()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to the other.
+        """Return the milliseconds from this event to the other.
 
         Raises:
-            RuntimeError: one of them was not recorded, or not made for timing; as on a GPU.
+            RuntimeError: an event was not recorded, or was created without timing, as on a GPU.
         """
         if not (self._timed and end_event._timed):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
@@ -57,23 +57,23 @@ class Event:
         return (end_event._time - self._time) * 1e3
 
     def query(self) -> bool:
-        """Whether the work before it is done: always."""
+        """Whether the earlier work is done: always."""
         return True
 
     def wait(self, stream: Any = None) -> None:
-        """Later work comes later anyway."""
+        """Do nothing: later work runs later anyway."""
 
     def synchronize(self) -> None:
-        """Wait for the work before it."""
+        """Wait for the earlier work."""
         self._finish()
 
 
 class Stream:
-    """A queue of work: all streams of one process are one queue here.
+    """Queue of work; all streams of one process are a single queue here.
 
     Args:
-        device: which device it is said to be on.
-        priority: without a meaning here.
+        device: the reported device.
+        priority: ignored.
     """
 
     _devices: Devices
@@ -87,13 +87,13 @@ class Stream:
             calls.saw("torch.cuda.Stream", "work runs in the order of the calls")
 
     def wait_event(self, event: Event) -> None:
-        """Later work comes later anyway."""
+        """Do nothing: later work runs later anyway."""
 
     def wait_stream(self, stream: Stream) -> None:
-        """Later work comes later anyway."""
+        """Do nothing: later work runs later anyway."""
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one if none is given."""
+        """Record an event; without an argument, a new one."""
         event = event or torch.cuda.Event()
         event.record(self)
         return event
@@ -103,7 +103,7 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: there are none."""
+        """Whether a CUDA graph is being captured: never."""
         return False
 
     def synchronize(self) -> None:
@@ -129,7 +129,7 @@ class Stream:
 
 
 class StreamContext:
-    """`torch.cuda.stream(s)`: makes a stream the current one for a while; None does nothing."""
+    """`torch.cuda.stream(s)`: context that makes a stream the current one; None does nothing."""
 
     def __init__(self, stream: Stream | None) -> None:
         self._stream = stream
@@ -144,7 +144,7 @@ class StreamContext:
 
 
 def current_stream(device: Any = None) -> Any:
-    """The stream of the innermost `torch.cuda.stream`, otherwise the default one."""
+    """Return the stream of the innermost `torch.cuda.stream`, otherwise the default stream."""
     stream = getattr(_CURRENT, "stream", None)
     if stream is None:
         stream = _CURRENT.stream = torch.cuda.Stream(device)
@@ -153,7 +153,7 @@ def current_stream(device: Any = None) -> Any:
 
 
 def default_stream(device: Any = None) -> Any:
-    """The stream of work that names none."""
+    """Return the stream of work that names no stream."""
     if getattr(_CURRENT, "default", None) is None:
         _CURRENT.default = torch.cuda.Stream(device)
     return _CURRENT.default
@@ -166,11 +166,11 @@ def set_stream(stream: Any) -> None:
 
 
 def patches(devices: Devices, finish: Callable[[], None]) -> Iterator[Patch]:
-    """Events, streams, and who asks for them.
+    """Yield the patches of events and streams, and of the functions that return them.
 
     Args:
-        devices: the CUDA devices that the program believes in.
-        finish: waits until the device has done what was called before.
+        devices: the CUDA devices reported to the program.
+        finish: waits until the device has finished earlier work.
     """
     event = type("Event", (Event,), {"_finish": staticmethod(finish)})
     stream = type("Stream", (Stream,), {"_finish": staticmethod(finish), "_devices": devices})
@@ -186,7 +186,7 @@ def patches(devices: Devices, finish: Callable[[], None]) -> Iterator[Patch]:
         ("set_stream", set_stream),
     ):
         yield patch(torch.cuda, name, function, "work runs in the order of the calls")
-    # Its arguments are checked before any mode sees them.
+    # Its arguments are checked before any mode is called.
     yield patch(
         torch.Tensor, "record_stream", lambda tensor, stream: None, "memory is not reused early"
     )

@@ -1,4 +1,4 @@
-"""`torch.cuda.FloatTensor` and the like: as constructors, as types to test for, as type strings."""
+"""Patches of `torch.cuda.FloatTensor` and similar names: as constructors, types and type strings."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def wanted(kind: Any) -> tuple[torch.dtype | None, bool | None]:
-    """What `.type(kind)` asks for: a dtype, and whether on CUDA (None: where the tensor is).
+def requested_type(kind: Any) -> tuple[torch.dtype | None, bool | None]:
+    """Return the dtype that `.type(kind)` requests, and whether on CUDA (None: the tensor's device).
 
-    The dtype is None for a type that is not known here.
+    The dtype is None for an unknown type.
     """
     if isinstance(kind, torch.dtype):
         return kind, None
@@ -38,7 +38,7 @@ def wanted(kind: Any) -> tuple[torch.dtype | None, bool | None]:
 
 
 class _TypedTensor(type):
-    """The type of `torch.cuda.FloatTensor`: calling it makes a tensor, nothing is an instance."""
+    """Type of `torch.cuda.FloatTensor`: calling it creates a tensor, and nothing is an instance."""
 
     dtype: torch.dtype
     devices: Devices
@@ -46,7 +46,7 @@ class _TypedTensor(type):
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         on = {"device": torch.device("cuda") if device is None else device, "dtype": cls.dtype}
         if not args or all(isinstance(arg, int) for arg in args):
-            # The constructor leaves the memory as it is; zeros are one such content.
+            # The constructor leaves the memory uninitialized; zeros are valid content.
             return torch.zeros(args or (0,), **on)
         (content,) = args
         if isinstance(content, torch.Size):
@@ -59,12 +59,12 @@ class _TypedTensor(type):
         return (
             isinstance(instance, torch.Tensor)
             and instance.dtype is cls.dtype
-            and cls.devices.place.holds(instance)
+            and cls.devices.placement.holds(instance)
         )
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """The typed tensors of `torch.cuda`, and the default tensor type."""
+    """Yield the patches of the typed tensors of `torch.cuda`, and of the default tensor type."""
     for name, dtype in DTYPES.items():
         typed = _TypedTensor(
             name, (), {"__module__": "torch.cuda", "dtype": dtype, "devices": devices}
@@ -74,7 +74,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
     set_default_tensor_type = torch.set_default_tensor_type
 
     def set_type(kind: Any) -> None:
-        dtype, on_cuda = wanted(kind)
+        dtype, on_cuda = requested_type(kind)
         if dtype is None or not on_cuda:
             set_default_tensor_type(kind)
             return

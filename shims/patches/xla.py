@@ -1,4 +1,4 @@
-"""What differs on XLA: its random generator, its lazy graphs, how ranks start."""
+"""Patches for XLA: its random generator, its lazy graphs, the start of ranks."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from shims.patches.registry import Patch, patch
 
 
 def finish() -> None:
-    """Run what was recorded, and wait for it."""
+    """Run the pending graph and wait for it."""
     torch_xla.sync(wait=True)
 
 
-class Generators:
-    """XLA's generator behind the names of `torch.cuda`: a process has one device.
+class XlaGenerator:
+    """XLA's generator under the names of `torch.cuda`; a process has one device.
 
     Args:
-        devices: the CUDA devices that the program believes in.
+        devices: the CUDA devices reported to the program.
     """
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
         self._seed = torch.initial_seed()
-        # Before the runtime is started, which seeding would do: a launch must find it unstarted.
+        # Before the runtime is started. Seeding would start it, but a launch needs it unstarted.
         self._pending: int | None = None
         self._is_seeded = False
 
     def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call `func`: on XLA tensors it draws from XLA's generator by itself, if it is given no other."""
+        """Call `func`; without another generator it draws from XLA's generator if its tensors are on XLA."""
         if ordinal is not None and self._pending is not None:
             self.manual_seed(self._pending)
         elif ordinal is not None and not self._is_seeded:
-            # XLA starts all replicas at the same seed; without one each GPU draws its own numbers.
+            # XLA starts all replicas at the same seed; unseeded GPUs each draw different numbers.
             self.manual_seed((self._seed + torch_xla.runtime.global_ordinal()) % 2**64)
         if ordinal is not None and kwargs.get("generator") is not None:
             return _drawn_on_host(func, args, kwargs)
@@ -67,31 +67,31 @@ class Generators:
     manual_seed_all = manual_seed
 
     def seed(self) -> None:
-        """Seed XLA by chance."""
+        """Seed XLA randomly."""
         self.manual_seed(torch.Generator().seed() % 2**63)
 
     seed_all = seed
 
     def initial_seed(self) -> int:
-        """What XLA was seeded with."""
+        """Return XLA's seed."""
         return self._seed
 
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
-        """XLA's state as a tensor, as CUDA's is."""
+        """Return XLA's state as a tensor, like CUDA's."""
         self._devices.index(device)
         state = xla_model.get_rng_state()
-        # XLA's is an unsigned number, which no tensor of torch's default integers holds.
+        # XLA's state is an unsigned number, which no default integer dtype of torch can hold.
         return torch.tensor([state - 2**64 if state >= 2**63 else state], dtype=torch.int64)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        """The state, once for each device that the program believes in."""
+        """Return the state, once for each device reported to the program."""
         return [self.get_rng_state() for _ in range(self._devices.count)]
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
-        """Put back a state of `get_rng_state`.
+        """Restore a state of `get_rng_state`.
 
         Raises:
-            DeviceNotAnsweredError: it is a state of a GPU's generator.
+            DeviceNotAnsweredError: the state is of a GPU's generator.
         """
         if new_state.dtype is not torch.int64 or new_state.numel() != 1:
             raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA", "rng")
@@ -99,32 +99,32 @@ class Generators:
         xla_model.set_rng_state(int(new_state.item()) % 2**64)
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
-        """Put back the current device's state of all."""
+        """Restore the current device's state from the states of all devices."""
         self.set_rng_state(list(new_states)[self._devices.current])
 
 
 def _drawn_on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A generator of the program's is the host's: what it draws goes to the device afterwards."""
+    """Draw on the host with the program's generator, and move the result to the device."""
 
     def on_host(value: Any) -> Any:
         return value.cpu() if isinstance(value, torch.Tensor) else value
 
     device = torch.device("xla")
-    given = {name: on_host(value) for name, value in kwargs.items()}
-    if "device" in given:
-        given["device"] = torch.device("cpu")
+    arguments = {name: on_host(value) for name, value in kwargs.items()}
+    if "device" in arguments:
+        arguments["device"] = torch.device("cpu")
     host = [on_host(value) for value in args]
-    made = func(*host, **given)
-    if host and made is host[0]:  # in place
-        return args[0].copy_(made)
+    result = func(*host, **arguments)
+    if host and result is host[0]:  # in place
+        return args[0].copy_(result)
     into = kwargs.get("out")
     if into is not None:
-        return into.copy_(made)
-    return made.to(device) if isinstance(made, torch.Tensor) else made
+        return into.copy_(result)
+    return result.to(device) if isinstance(result, torch.Tensor) else result
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """The start of ranks, and checkpointing."""
+    """Yield the patches of the start of ranks and of checkpointing."""
     spawn = torch.multiprocessing.spawn
 
     @functools.wraps(spawn)
@@ -160,17 +160,17 @@ def patches(devices: Devices) -> Iterator[Patch]:
 
 
 def hooks() -> list[Any]:
-    """Torch's hooks round each optimizer step, as handles to remove them by."""
+    """Return torch's hooks around each optimizer step, as handles for their removal."""
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:
-            # XLA fuses by itself; torch's fused kernels refuse its tensors. Also where a checkpoint
-            # brought the flag.
+            # XLA fuses by itself; torch's fused kernels refuse its tensors. This also applies if a
+            # checkpoint contained the flag.
             if group.get("fused"):
                 group["fused"] = None
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        # Without an end of the step the graph would grow with every one.
+        # Without the end of a step, the graph would grow with every step.
         torch_xla.sync()
 
     return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]

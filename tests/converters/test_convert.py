@@ -213,7 +213,7 @@ def test_what_is_only_a_part_is_said_to_be(folder):
     done = convert("net-00001-of-00002.safetensors")
     assert any("one of 2 shards" in note for note in done.notes)
     assert any(
-        "names no known model: the layers are told by the keys" in note for note in done.notes
+        "names no known model: the layers are inferred from the keys" in note for note in done.notes
     )
     done = convert("adapter.safetensors", assume=["q.lora_[AB]=Linear"])
     assert any("q.lora_A.weight is an adapter's" in note for note in done.notes)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from converters.errors import ModelLoadError
-from converters.model import load_config_model, load_model, what_it_describes
+from converters.model import describe_config, load_config_model, load_model
 
 NETS = """
 import dataclasses
@@ -155,14 +155,14 @@ def test_a_config_of_no_library(tmp_path):
     """As huggingface_hub's mixin writes it, with the arguments of a class of one's own."""
     folder = write_config(tmp_path, in_channels=3, out_channels=[8, 16])
     assert load_config_model(folder) is None
-    assert what_it_describes(folder).endswith("config.json names no known model")
+    assert describe_config(folder).endswith("config.json names no known model")
 
 
 def test_a_config_of_timm_without_timm(tmp_path, monkeypatch):
     monkeypatch.setattr("converters.model.is_installed", lambda _: False)
     folder = write_config(tmp_path, architecture="resnet18", num_classes=10)
     assert load_config_model(folder) is None
-    assert "a model of timm, which is not installed" in what_it_describes(folder)
+    assert "a model of timm, which is not installed" in describe_config(folder)
 
 
 def test_a_config_of_timm(tmp_path, monkeypatch):

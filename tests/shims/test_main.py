@@ -107,7 +107,7 @@ def test_spawned_ranks_and_the_call_log(tmp_path: Path) -> None:
     logs = [file.read_text() for file in tmp_path.glob("log*")]
     assert len(logs) == 3
     report = "".join(logs)
-    assert f"{script}:9: torch.cuda.device_count (2 times): as many as ranks" in report
+    assert f"{script}:9: torch.cuda.device_count (2 times): the number of ranks" in report
     assert f"{script}:6: Tensor.cuda (1 time): on cpu" in report
     assert f"{script}:5: torch.cuda.set_device (1 time)" in report
 
@@ -158,7 +158,7 @@ def test_its_traceback_is_shown(tmp_path: Path) -> None:
     ("args", "environment", "message"),
     [
         (["missing.py"], {}, "missing.py is not a file"),
-        (["--ranks", "0", "train.py"], {}, "0 replicas asked for"),
+        (["--ranks", "0", "train.py"], {}, "0 replicas requested"),
         (["train.py"], {"MIGRATE_BACKEND": "gpu"}, "MIGRATE_BACKEND='gpu' is unknown"),
     ],
 )

@@ -8,13 +8,13 @@ import torch
 from migrate.catalogue import catalogue
 from shims.errors import DeviceNotAnsweredError
 from shims.patches import assemble, cuda, rng
-from shims.patches.devices import Devices, HostPlace
+from shims.patches.devices import Devices, HostPlacement
 from shims.patches.ranks import distributed
 
-DEVICES = Devices(2, HostPlace())
+DEVICES = Devices(2, HostPlacement())
 ANSWERED = [
     item
-    for item in assemble.all_patches(DEVICES, rng.Generators(DEVICES), lambda: None)
+    for item in assemble.all_patches(DEVICES, rng.HostGenerators(DEVICES), lambda: None)
     if item.name.startswith(("torch.cuda.", "torch.accelerator."))
     and not item.attribute.startswith("_")
 ]

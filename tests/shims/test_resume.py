@@ -178,7 +178,7 @@ def test_a_broken_checkpoint_is_passed_over(where: str, tmp_path: Path) -> None:
         with atomic.atomic_write(f"{folder}/{name}") as file:
             file.write(b"PK\x03\x04 cut off")
     model, resumed = run_of(folder)
-    with pytest.warns(ResumeWarning, match=r"step-000000005.*passed over"):
+    with pytest.warns(ResumeWarning, match=r"step-000000005.*skipped"):
         run = resumed.__enter__()
     assert (run.step, run.state) == (4, {"at": (0, 3)})
     assert model.bias.item() == 3.0

@@ -59,7 +59,7 @@ def step(look):
 
 first = watch.Watch(connect, 0, 1)
 print(step(lambda: first._state(1))())
-print(step(calls._elsewhere)())
+print(step(calls._waiting_location)())
 """
 
 

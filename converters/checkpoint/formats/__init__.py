@@ -1,1 +1,1 @@
-"""What may be on disk: each form of a checkpoint read lazily, without running code."""
+"""Checkpoint formats, each read lazily and without running code."""

@@ -1,6 +1,6 @@
-"""The `.metadata` of torch.distributed.checkpoint: which file holds which part of which tensor.
+"""Metadata of torch.distributed.checkpoint: the file range of each part of each tensor.
 
-It is a pickle of torch's own classes, which are records here.
+The `.metadata` file is a pickle of torch's own classes, which become records here.
 https://github.com/pytorch/pytorch/blob/v2.9.1/torch/distributed/checkpoint/metadata.py
 """
 
@@ -16,22 +16,22 @@ from converters.checkpoint.formats.torch_names import Named, OtherTensor, find_n
 from converters.checkpoint.inert.records import Record
 from converters.checkpoint.inert.unpickler import Unpickler
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import Place as FilePlace
 from converters.checkpoint.reader import TensorInfo, is_shape
+from converters.checkpoint.source import Source
 
 _LARGEST = 1 << 30  # bytes
 _LONGEST_PATH = 64
-_MOST_PAIRED = 256  # parts of one tensor that are compared each with each
+_MOST_PAIRED = 256  # maximum number of parts of one tensor that are compared pairwise
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a part of a tensor, or an object, is.
+class FileRange:
+    """Range of bytes that holds a part of a tensor, or an object.
 
     Attributes:
-        file: a name in the folder.
-        offset: in bytes.
-        length: in bytes.
+        file: the file name in the folder.
+        offset: the first byte.
+        length: the number of bytes.
     """
 
     file: str
@@ -41,43 +41,43 @@ class Place:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a tensor.
+    """Part of a tensor.
 
     Attributes:
-        offsets: where its first element is in the whole.
-        shape: its sides.
-        place: where it is.
+        offsets: the index of its first element in the tensor.
+        shape: the shape of the part.
+        location: the range of bytes.
     """
 
     offsets: tuple[int, ...]
     shape: tuple[int, ...]
-    place: Place
+    location: FileRange
 
 
 @dataclass(frozen=True)
 class Item:
-    """One entry of a checkpoint.
+    """Entry of a checkpoint.
 
     Attributes:
-        path: the names (and positions in lists) on the way to it.
-        info: of a tensor.
-        chunks: the parts that a tensor is made of.
-        place: where an object is that is no tensor.
-        other: what a tensor is that cannot be converted.
+        path: the names and list positions that lead to the entry.
+        info: shape and dtype, for a tensor.
+        chunks: the parts of a tensor.
+        location: the range of bytes of an object that is not a tensor.
+        other: the description of a tensor that cannot be converted.
     """
 
     path: tuple[str | int, ...]
     info: TensorInfo | None = None
     chunks: tuple[Chunk, ...] = ()
-    place: Place | None = None
+    location: FileRange | None = None
     other: OtherTensor | None = None
 
 
-def read_metadata(path: FilePlace) -> list[Item]:
-    """The entries of a checkpoint.
+def read_metadata(path: Source) -> list[Item]:
+    """Return the entries of a checkpoint.
 
     Raises:
-        CheckpointHoldsCodeError: it names other classes than those of such a file.
+        CheckpointHoldsCodeError: it names classes that do not belong in such a file.
         CheckpointDamagedError: truncated, or it contradicts itself.
     """
     file = open_file(path)
@@ -87,7 +87,7 @@ def read_metadata(path: FilePlace) -> list[Item]:
         with reading(path):
             data = file.copy(0, file.size)
             file.rest()
-            # It is nothing but records: three for each part, of some hundred bytes.
+            # The pickle contains only records: three per part, of a few hundred bytes.
             loaded = Unpickler(data, 0, find_name, more=len(data)).load()
             return _items(_state(loaded, "Metadata"))
     except (KeyError, TypeError, ValueError) as error:
@@ -96,38 +96,38 @@ def read_metadata(path: FilePlace) -> list[Item]:
 
 def _items(metadata: dict[str, Any]) -> list[Item]:
     entries = _of(dict, metadata["state_dict_metadata"])
-    places = _places(metadata.get("storage_data"))
+    locations = _locations(metadata.get("storage_data"))
     paths = metadata.get("planner_data") or {}
     if type(paths) is not dict:
         raise ValueError("its planner is not torch's default one")
     items = []
     parts = 0
     for name, entry in entries.items():
-        items.append(_item(name, entry, places, paths))
+        items.append(_item(name, entry, locations, paths))
         parts += len(items[-1].chunks)
-        if parts > len(places):  # each part has a place of its own
-            raise ValueError("it has more parts than places")
+        if parts > len(locations):  # each part has a separate location
+            raise ValueError("it has more parts than locations")
     return items
 
 
-def _places(storage: Any) -> dict[tuple[str, Any], Place]:
-    """(name of the entry, offsets of the part) → where it is."""
-    places = {}
+def _locations(storage: Any) -> dict[tuple[str, Any], FileRange]:
+    """Return the range of bytes of each part: (name of the entry, offsets of the part) → range."""
+    locations = {}
     for index, info in _of(dict, storage).items():
         at, where = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
         if where.get("transform_descriptors"):
             raise ValueError(f"it was written through {str(where['transform_descriptors'])[:40]}")
         offset, length = where["offset"], where["length"]
         if type(offset) is not int or type(length) is not int or offset < 0 or length < 0:
-            raise ValueError("a part has an impossible place")
+            raise ValueError("a part has an impossible location")
         name, offsets = _of(str, at["fqn"]), at.get("offset")
         if offsets is not None and not is_shape(offsets):
             raise ValueError("a part has impossible offsets")
-        places[name, offsets] = Place(_of(str, where["relative_path"]), offset, length)
-    return places
+        locations[name, offsets] = FileRange(_of(str, where["relative_path"]), offset, length)
+    return locations
 
 
-def _item(name: Any, entry: Any, places: dict[tuple[str, Any], Place], paths: Any) -> Item:
+def _item(name: Any, entry: Any, locations: dict[tuple[str, Any], FileRange], paths: Any) -> Item:
     _of(str, name)
     path = paths.get(name, (name,))
     if (
@@ -137,7 +137,7 @@ def _item(name: Any, entry: Any, places: dict[tuple[str, Any], Place], paths: An
     ):
         raise ValueError(f"{name[:80]!a} has an impossible path")
     if _is(entry, "BytesStorageMetadata"):
-        return Item(path, place=places[name, None])
+        return Item(path, location=locations[name, None])
     state = _state(entry, "TensorStorageMetadata")
     dtype, shape = _dtype(state["properties"]), state["size"]
     if not is_shape(shape):
@@ -145,30 +145,30 @@ def _item(name: Any, entry: Any, places: dict[tuple[str, Any], Place], paths: An
     if not is_known(dtype):
         return Item(path, other=OtherTensor(f"a tensor of the element type {dtype}"))
     chunks = tuple(
-        _chunk(name, _state(part, "ChunkStorageMetadata"), places)
+        _chunk(name, _state(part, "ChunkStorageMetadata"), locations)
         for part in _of(list, state["chunks"])
     )
     _require_whole(name, TensorInfo(tuple(shape), dtype), chunks)
     return Item(path, TensorInfo(tuple(shape), dtype), chunks)
 
 
-def _chunk(name: str, part: dict[str, Any], places: dict[tuple[str, Any], Place]) -> Chunk:
+def _chunk(name: str, part: dict[str, Any], locations: dict[tuple[str, Any], FileRange]) -> Chunk:
     offsets, sizes = part["offsets"], part["sizes"]
     if not is_shape(offsets) or not is_shape(sizes):
         raise ValueError(f"{name[:80]!a} has an impossible part")
-    return Chunk(offsets, sizes, places[name, offsets])
+    return Chunk(offsets, sizes, locations[name, offsets])
 
 
 def _require_whole(name: str, info: TensorInfo, chunks: tuple[Chunk, ...]) -> None:
-    """The parts fill the tensor, each element once, and have their bytes in the files."""
+    """Check that the parts fill the tensor, each element once, and that the files contain their bytes."""
     filled = 0
     for chunk in chunks:
         inside = len(chunk.offsets) == len(chunk.shape) == len(info.shape) and all(
-            first + side <= whole
-            for first, side, whole in zip(chunk.offsets, chunk.shape, info.shape, strict=True)
+            first + side <= full
+            for first, side, full in zip(chunk.offsets, chunk.shape, info.shape, strict=True)
         )
         size = math.prod(chunk.shape)
-        if not inside or size * numpy_dtype(info.dtype, name).itemsize > chunk.place.length:
+        if not inside or size * numpy_dtype(info.dtype, name).itemsize > chunk.location.length:
             raise ValueError(f"{name[:80]!a} has an impossible part")
         filled += size
     if filled != info.size or not (_is_grid(chunks, info.shape) or _are_apart(chunks)):
@@ -179,8 +179,8 @@ def _is_grid(chunks: tuple[Chunk, ...], shape: tuple[int, ...]) -> bool:
     """Whether the parts are the cells of a grid, each once."""
     cuts = [sorted({chunk.offsets[side] for chunk in chunks}) for side in range(len(shape))]
     ends = [
-        dict(zip(places, [*places[1:], whole], strict=True))
-        for places, whole in zip(cuts, shape, strict=True)
+        dict(zip(locations, [*locations[1:], size], strict=True))
+        for locations, size in zip(cuts, shape, strict=True)
     ]
     cells = {
         chunk.offsets
@@ -194,17 +194,17 @@ def _is_grid(chunks: tuple[Chunk, ...], shape: tuple[int, ...]) -> bool:
 
 
 def _are_apart(chunks: tuple[Chunk, ...]) -> bool:
-    """Whether no two of a few parts have an element in common."""
+    """Whether no two of a few parts share an element."""
     return len(chunks) <= _MOST_PAIRED and not any(
-        _overlap(one, other) for index, one in enumerate(chunks) for other in chunks[:index]
+        _overlap(chunk, other) for index, chunk in enumerate(chunks) for other in chunks[:index]
     )
 
 
-def _overlap(one: Chunk, other: Chunk) -> bool:
+def _overlap(chunk: Chunk, other: Chunk) -> bool:
     return all(
         max(a, b) < min(a + side, b + length)
         for a, side, b, length in zip(
-            one.offsets, one.shape, other.offsets, other.shape, strict=True
+            chunk.offsets, chunk.shape, other.offsets, other.shape, strict=True
         )
     )
 
@@ -219,7 +219,7 @@ def _dtype(properties: Any) -> str:
 
 
 def _is(value: Any, name: str) -> bool:
-    """Whether this stands for an object of torch's class of this name; torch 2.3 has moved some."""
+    """Whether the value stands for an object of torch's class of this name; torch 2.3 moved some classes."""
     return isinstance(value, Record) and value.name.rpartition(".")[2] == name
 
 

@@ -1,11 +1,11 @@
-"""Archives of torch.export (`.pt2`): their weights and constants; the graph is not run.
+"""Reader of torch.export archives (`.pt2`): their weights and constants. The graph is not run.
 
     torch 2.1 to 2.7    serialized_state_dict.pt, serialized_constants.pt: archives of torch.save in it
     torch 2.8           TOP/data/weights/NAME.pt, TOP/data/constants/NAME.pt: the same
     since torch 2.9     TOP/data/weights/NAME_weights_config.json, and a member for each storage beside it
 
-https://github.com/pytorch/pytorch/blob/v2.9.1/torch/export/pt2_archive/_package.py. The graph names the class
-of every module that has run, which is what is read of it.
+https://github.com/pytorch/pytorch/blob/v2.9.1/torch/export/pt2_archive/_package.py. Only the module
+classes named in the graph are read from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage, 
 from converters.checkpoint.zip_archive import ZipArchive
 from converters.errors import CheckpointDamagedError, NotAStateDictError
 
-_LARGEST = 1 << 26  # bytes of a file of JSON
+_LARGEST = 1 << 26  # maximum bytes of a JSON file
 _OLD = ("serialized_state_dict", "serialized_constants")
 _KINDS = ("weights", "constants")
 # torch's numbers of element types (`torch._export.serde.schema.ScalarType`).
@@ -57,12 +57,12 @@ def is_exported(archive: ZipArchive) -> bool:
 
 
 def read_exported(archive: ZipArchive) -> Loaded:
-    """The state dict and the constants of each model in the archive, its tensors lazy.
+    """Return the state dict and the constants of each model in the archive, with lazy tensors.
 
     Raises:
-        CheckpointDamagedError: it lacks something, or contradicts itself.
-        NotAStateDictError: it is a compiled program.
-        PickleError, ForbiddenNameError: a pickle in it cannot be read.
+        CheckpointDamagedError: the archive is incomplete or inconsistent.
+        NotAStateDictError: the archive holds a compiled program.
+        PickleError, ForbiddenNameError: a pickle in the archive cannot be read.
     """
     models = {name: _model(archive, parts) for name, parts in _models(archive).items()}
     if not models:
@@ -80,14 +80,14 @@ def read_exported(archive: ZipArchive) -> Loaded:
 
 
 def _models(archive: ZipArchive) -> dict[str, dict[str, str]]:
-    """Name of a model → "weights", "constants" or "graph" → the member that has them."""
-    found: dict[str, dict[str, str]] = {}
+    """Return the members of each model: name → "weights", "constants" or "graph" → member."""
+    models: dict[str, dict[str, str]] = {}
     for old, kind in zip(_OLD, _KINDS, strict=True):
         for suffix in ("json", "pt"):
             if f"{old}.{suffix}" in archive.members:
-                found.setdefault("model", {})[kind] = f"{old}.{suffix}"
+                models.setdefault("model", {})[kind] = f"{old}.{suffix}"
     if "serialized_exported_program.json" in archive.members:
-        found.setdefault("model", {})["graph"] = "serialized_exported_program.json"
+        models.setdefault("model", {})["graph"] = "serialized_exported_program.json"
     for member in archive.members:
         _, _, path = member.partition("/")
         folder, _, name = path.rpartition("/")
@@ -95,10 +95,10 @@ def _models(archive: ZipArchive) -> dict[str, dict[str, str]]:
             if folder == f"data/{kind}":
                 for end in (f"_{kind}_config.json", ".pt"):
                     if name.endswith(end):
-                        found.setdefault(name.removesuffix(end), {})[kind] = member
+                        models.setdefault(name.removesuffix(end), {})[kind] = member
         if folder == "models" and name.endswith(".json"):
-            found.setdefault(name.removesuffix(".json"), {})["graph"] = member
-    return {name: parts for name, parts in found.items() if set(parts) & set(_KINDS)}
+            models.setdefault(name.removesuffix(".json"), {})["graph"] = member
+    return {name: parts for name, parts in models.items() if set(parts) & set(_KINDS)}
 
 
 def _model(archive: ZipArchive, parts: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -121,15 +121,15 @@ def _model(archive: ZipArchive, parts: Mapping[str, str]) -> tuple[dict[str, Any
 
 
 def _saved(archive: ZipArchive, name: str) -> Loaded:
-    """What an archive of torch.save holds that is a member of this one."""
+    """Return the contents of a torch.save archive that is a member of this archive."""
     member = archive.members[name]
     if not member.stored:
         raise CheckpointDamagedError(
             f"{archive.file.path}: {name!a} is compressed", "save it without compression"
         )
-    if not member.size:  # nothing to save
+    if not member.size:  # nothing was saved
         return Loaded({})
-    start = archive.place(member)
+    start = archive.content_start(member)
     return read_zip(ZipArchive(archive.file, start, start + member.size))
 
 
@@ -141,7 +141,7 @@ def _json(archive: ZipArchive, name: str) -> Any:
 
 
 def _stored(archive: ZipArchive, name: str) -> dict[str, Any]:
-    """The tensors that a list of them names, each a part of a member beside it."""
+    """Return the tensors of a list, each stored as a part of a member beside it."""
     folder = name.rpartition("/")[0]
     spans: dict[str, Span] = {}
     tensors: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def _stored(archive: ZipArchive, name: str) -> dict[str, Any]:
 def _span(archive: ZipArchive, name: str) -> Span:
     member = archive.members[name]
     if member.stored:
-        return FileSpan(archive.file, archive.place(member), member.size)
+        return FileSpan(archive.file, archive.content_start(member), member.size)
     return InflatedSpan(archive, member)
 
 
@@ -185,15 +185,15 @@ def _numbers(sides: Any) -> tuple[int, ...]:
 
 
 def _modules(program: Any) -> dict[str, RecordedModule]:
-    """Path → class of the modules that have run, as the calls of the graph name them."""
-    found: dict[str, RecordedModule] = {}
+    """Return path → class of the modules that have run, according to the graph's calls."""
+    modules: dict[str, RecordedModule] = {}
     for stack in _stacks(program):
         for step in stack.split(";"):
             parts = step.split(",")
             if len(parts) == 3:
                 path = parts[1].removeprefix("L['self']").removeprefix(".")
-                found.setdefault(path, RecordedModule(printable(parts[2]), complete=False))
-    return found
+                modules.setdefault(path, RecordedModule(printable(parts[2]), complete=False))
+    return modules
 
 
 def _stacks(program: Any) -> Iterator[str]:
@@ -204,4 +204,4 @@ def _stacks(program: Any) -> Iterator[str]:
             if isinstance(stack, str):
                 yield stack
     except (KeyError, TypeError, AttributeError):
-        return  # it says nothing of modules
+        return  # the graph does not mention modules

@@ -1,13 +1,13 @@
-"""The form of torch.save before torch 1.6: five pickles, then the bytes of every storage in a row.
+"""Reader of torch.save before torch 1.6: five pickles, then the bytes of every storage.
 
     magic number, protocol, facts about the machine, the object, the keys of the storages
     for each key: number of elements (8 bytes), elements
 
-https://github.com/pytorch/pytorch/blob/v2.9.1/torch/serialization.py (`_legacy_save`). The storages lie in
-the file as they are in memory, so they can be mapped; torch itself reads them all.
+https://github.com/pytorch/pytorch/blob/v2.9.1/torch/serialization.py (`_legacy_save`). The storages
+have the same bytes in the file as in memory, so they can be mapped; torch itself reads them all.
 
-`pickle.dump` of tensors writes such a file for each of them, as bytes in its pickle; and a pickle that is no
-such file is read as what it is.
+`pickle.dump` of tensors writes such a file for each tensor, as bytes in its pickle. A pickle that
+is not such a file is read as an ordinary pickle.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from typing import Any, NamedTuple, Protocol
 from converters.checkpoint.formats.torch_names import described_storage, find_name
 from converters.checkpoint.inert.records import Constructor, PickleError
 from converters.checkpoint.inert.unpickler import Blob, Unpickler
-from converters.checkpoint.place import ByteFile, FarPlace
+from converters.checkpoint.source import ByteFile, RemoteSource
 from converters.checkpoint.stored import BytesSpan, FileSpan, PartSpan, Span, Storage
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 _COUNT_BYTES = 8
-_LONGEST_HEAD = 1 << 16  # bytes of the pickles of one tensor
+_LONGEST_HEAD = 1 << 16  # maximum bytes of the pickles of one tensor
 _NESTED = ("torch.storage", "_load_from_bytes")
 
 
 class Loaded(NamedTuple):
-    """What a pickle holds.
+    """Contents of a pickle.
 
     Attributes:
         value: plain containers, lazy tensors, records.
-        unknown: of what there are records.
+        unknown: the classes that became records.
     """
 
     value: Any
     unknown: tuple[str, ...] = ()
 
 
-class _Place(Protocol):
-    """Where such a file is: alone on disk, or as bytes in a pickle."""
+class _Container(Protocol):
+    """Container of such a file: a file on disk, or bytes in a pickle."""
 
     @property
     def data(self) -> bytes | mmap:
-        """Its bytes, or the first of them."""
+        """Return its bytes, or the first of them."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Return the number of bytes."""
 
     def span(self, start: int, nbytes: int) -> Span:
-        """A run of them."""
+        """Return a range of its bytes."""
 
 
-class _Whole:
+class _WholeFile:
     def __init__(self, file: ByteFile, data: bytes | mmap) -> None:
         self.data = data
         self.size = file.size
@@ -65,7 +65,7 @@ class _Whole:
         return FileSpan(self._file, start, nbytes)
 
 
-class _Part:
+class _NestedBytes:
     def __init__(self, content: bytes | bytearray | Blob) -> None:
         self._span = content.span if isinstance(content, Blob) else BytesSpan(memoryview(content))
         self.size = self._span.nbytes
@@ -76,18 +76,18 @@ class _Part:
 
 
 def read_legacy(file: ByteFile) -> Loaded:
-    """What such a file, or one of another pickle, holds; its tensors lazy.
+    """Return the contents of such a file or of another pickle, with lazy tensors.
 
     Raises:
         PickleError: truncated or damaged.
-        ForbiddenNameError: it names what has an effect; nothing was executed.
+        ForbiddenNameError: it names code with an effect; nothing was executed.
     """
     try:
         for data in file.beginnings():
             try:
-                return _read(_Whole(file, data))
-            except PickleError:  # what is far away is read in part first
-                if len(data) == file.size or not isinstance(file.path, FarPlace):
+                return _read(_WholeFile(file, data))
+            except PickleError:  # remote files are first read in part
+                if len(data) == file.size or not isinstance(file.path, RemoteSource):
                     raise
     finally:
         file.release(0, file.size)
@@ -95,10 +95,10 @@ def read_legacy(file: ByteFile) -> Loaded:
 
 
 def find(module: str, name: str) -> Any:
-    """What stands for a name in a pickle that may hold files of torch.save as bytes.
+    """Return the stand-in of a name in a pickle that may contain torch.save files as bytes.
 
     Raises:
-        ForbiddenNameError: it has an effect when it is called.
+        ForbiddenNameError: the name has an effect when called.
     """
     return _LOAD if (module, name) == _NESTED else find_name(module, name)
 
@@ -106,56 +106,56 @@ def find(module: str, name: str) -> Any:
 def _nested(content: Any) -> Any:
     if not isinstance(content, bytes | bytearray | Blob):
         raise ValueError("a storage is made of something else than bytes")
-    return _read_storages(_Part(content)).value
+    return _read_storages(_NestedBytes(content)).value
 
 
 _LOAD = Constructor(".".join(_NESTED), _nested)
 
 
-def _read(place: _Place) -> Loaded:
-    machine = Unpickler(place.data, 0, find, spans=place.span)
+def _read(container: _Container) -> Loaded:
+    machine = Unpickler(container.data, 0, find, spans=container.span)
     first = machine.load()
     if type(first) is int and first == MAGIC_NUMBER:
-        return _read_storages(place)
+        return _read_storages(container)
     return Loaded(first, tuple(machine.unknown))
 
 
-def _read_storages(place: _Place) -> Loaded:
-    storages = _Storages(place)
+def _read_storages(container: _Container) -> Loaded:
+    storages = _LegacyStorages(container)
     at = 0
     for expected in (MAGIC_NUMBER, _PROTOCOL):
-        value, at = _value(place, at)
+        value, at = _value(container, at)
         if type(value) is not int or value != expected:
             raise PickleError("it is a pickle, but not of torch.save")
-    facts, at = _value(place, at)
+    facts, at = _value(container, at)
     if isinstance(facts, dict) and facts.get("little_endian") is False:
         raise PickleError("it was written on a big-endian machine")
-    # A file in a file in a file has no end: what is nested is one tensor.
-    names = find if isinstance(place, _Whole) else find_name
-    machine = Unpickler(place.data, at, names, storages.of, place.span)
+    # Nested files could nest without end: a nested file is one tensor.
+    names = find if isinstance(container, _WholeFile) else find_name
+    machine = Unpickler(container.data, at, names, storages.of, container.span)
     loaded = machine.load()
-    keys, at = _value(place, machine.at)
+    keys, at = _value(container, machine.at)
     storages.settle(keys, at)
     return Loaded(loaded, tuple(machine.unknown))
 
 
-def _value(place: _Place, start: int) -> tuple[Any, int]:
-    machine = Unpickler(place.data, start, find_name)
+def _value(container: _Container, start: int) -> tuple[Any, int]:
+    machine = Unpickler(container.data, start, find_name)
     return machine.load(), machine.at
 
 
-class _Storages:
-    """The storages that the pickle refers to; where they are is known only after it."""
+class _LegacyStorages:
+    """Storages that the pickle refers to. Their locations are known only after the pickle."""
 
-    def __init__(self, place: _Place) -> None:
-        self._place = place
+    def __init__(self, container: _Container) -> None:
+        self._container = container
         self._spans: dict[str, PartSpan] = {}
         self._sizes: dict[str, int] = {}
 
     def of(self, identifier: Any) -> Any:
-        """The storage of ("storage", type, key, location, number of elements, part or None).
+        """Return the storage of ("storage", type, key, location, number of elements, part or None).
 
-        The class of ("module", class, file, source) is itself; its source is not looked at.
+        The class of ("module", class, file, source) is returned itself; its source is ignored.
         """
         if type(identifier) is tuple and len(identifier) == 4 and identifier[0] == "module":
             return identifier[1]
@@ -174,7 +174,7 @@ class _Storages:
         return Storage(span, offset * size, count * size, dtype)
 
     def settle(self, keys: Any, at: int) -> None:
-        """Find every storage in the bytes from `at` on, in the order of `keys`."""
+        """Locate every storage in the bytes from `at` on, in the order of `keys`."""
         if (
             type(keys) is not list
             or len(keys) != len(self._spans)
@@ -183,15 +183,15 @@ class _Storages:
             raise PickleError("its storages are not those of its tensors")
         for key in keys:
             span = self._spans[str(key)]
-            if at + _COUNT_BYTES > self._place.size:
+            if at + _COUNT_BYTES > self._container.size:
                 raise PickleError("it ends within a tensor")
-            head = self._place.span(at, _COUNT_BYTES).copy(0, _COUNT_BYTES)
+            head = self._container.span(at, _COUNT_BYTES).copy(0, _COUNT_BYTES)
             count = int.from_bytes(head, "little", signed=True)
             if count * self._sizes[str(key)] != span.nbytes:
                 raise PickleError(
                     f"storage {str(key)[:40]!a} has another size than its tensors say"
                 )
-            span.settle(self._place.span(at + _COUNT_BYTES, span.nbytes))
+            span.settle(self._container.span(at + _COUNT_BYTES, span.nbytes))
             at += _COUNT_BYTES + span.nbytes
-        if at > self._place.size:
+        if at > self._container.size:
             raise PickleError("it ends within a tensor")

@@ -1,7 +1,7 @@
-"""Reading `.npz`: arrays by name in a zip archive, each mapped unless it is compressed.
+"""Reader of `.npz`: named arrays in a zip archive, each mapped unless it is compressed.
 
-An array of Python objects is a pickle: it is refused by name, never opened. The format of an array:
-https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+An array of Python objects is a pickle: it is refused by name and never opened. The format of an
+array: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # NumPy's own limit
 _TYPE = re.compile(r"(?P<order>[<>|=])(?P<kind>[biufc])(?P<size>[0-9]{1,2})")
 _TEXT_TYPE = re.compile(r"[<>|=][SUmM][0-9]*(\[.*\])?")
-# A literal of Python, of which NumPy writes this form only.
+# A Python literal, of which NumPy writes this form only.
 _HEADER = re.compile(
     r"\{ *'descr': *(?:'(?P<type>[^']*)'|(?P<fields>\[.*\])), *'fortran_order': *(?P<fortran>True|False), *"
     r"'shape': *\((?P<shape>[0-9L, ]*)\),? *\}\s*",
     re.DOTALL,
 )
-_SIDE = re.compile(r"[0-9]{1,20}L?")  # Python 2 wrote an L
+_SIDE = re.compile(r"[0-9]{1,20}L?")  # Python 2 appended an L
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _NAMES = frozenset(
     {"bool8", "float16", "float32", "float64", "complex64", "complex128"}
@@ -50,10 +50,10 @@ _NAMES = frozenset(
 
 
 def open_npz(archive: ZipArchive) -> TensorsCheckpoint:
-    """The arrays of an archive, as a state dict; arrays of texts or dates are in `others`.
+    """Return the arrays of an archive as a state dict; arrays of text or dates are in `others`.
 
     Raises:
-        CheckpointDamagedError: a member is not an array, or not a whole one.
+        CheckpointDamagedError: a member is not an array, or is incomplete.
         CheckpointHoldsCodeError: an array holds Python objects.
         UnsupportedDtypeError: an array's element type has no torch form.
         NotAStateDictError: there is no array.
@@ -79,7 +79,7 @@ def _array(archive: ZipArchive, member: Member, where: str) -> LazyTensor | str:
         raise CheckpointDamagedError(f"{where} is not an array of NumPy", COPY_AGAIN)
     span: Span
     if member.stored:
-        start = archive.place(member)
+        start = archive.content_start(member)
         span = FileSpan(archive.file, start, member.size)
         head = archive.file.copy(start, start + min(member.size, _LONGEST_HEADER))
     else:
@@ -106,15 +106,15 @@ def _array(archive: ZipArchive, member: Member, where: str) -> LazyTensor | str:
 
 
 class SwappedTensor(StoredTensor):
-    """A tensor whose elements have their most significant byte first in the file."""
+    """Tensor whose elements have their most significant byte first in the file."""
 
     def read(self) -> np.ndarray[Any, Any]:
-        """Its values, in this machine's order."""
+        """Return its values in this machine's byte order."""
         return super().read().byteswap()
 
 
 def _header(head: bytes, where: str) -> tuple[dict[str, Any], int]:
-    """The fields of an array's header, and where its elements begin."""
+    """Return the fields of an array's header, and the offset of its elements."""
     version = head[len(_MAGIC)] if head.startswith(_MAGIC) and len(head) > 12 else 0
     if version not in (1, 2, 3):
         raise CheckpointDamagedError(f"{where} is not an array of NumPy", COPY_AGAIN)

@@ -1,4 +1,4 @@
-"""The refusals that several readers have in common, each with how the owner of the file goes on."""
+"""Refusals shared by several readers, each with a remedy for the owner of the file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from converters.checkpoint.inert.records import ForbiddenNameError, PickleError
-from converters.checkpoint.place import Place
 from converters.checkpoint.reader import COPY_AGAIN
+from converters.checkpoint.source import Source
 from converters.errors import CheckpointDamagedError, CheckpointHoldsCodeError
 
 SAVE_AGAIN = (
@@ -17,7 +17,7 @@ SAVE_AGAIN = (
 
 
 def holds_code(where: str, name: str) -> CheckpointHoldsCodeError:
-    """For a pickle that names a function with an effect."""
+    """Return the error for a pickle that names a function with an effect."""
     shown = name if name.isprintable() else ascii(name)
     return CheckpointHoldsCodeError(
         f"{where} is a pickle that names {shown[:160]}, which has an effect where it is called: "
@@ -27,7 +27,7 @@ def holds_code(where: str, name: str) -> CheckpointHoldsCodeError:
 
 
 def damaged_pickle(where: str, reason: str) -> CheckpointDamagedError:
-    """For a pickle that cannot be read to its end."""
+    """Return the error for a pickle that cannot be read to its end."""
     return CheckpointDamagedError(
         f"{where} is truncated or damaged ({reason}): nothing was executed",
         f"{COPY_AGAIN}, or save it again with torch.save",
@@ -35,11 +35,11 @@ def damaged_pickle(where: str, reason: str) -> CheckpointDamagedError:
 
 
 @contextmanager
-def reading(path: Place) -> Iterator[None]:
-    """While a pickle in this file is read: what is wrong with it becomes a refusal.
+def reading(path: Source) -> Iterator[None]:
+    """Context that reads a pickle in this file and turns its errors into refusals.
 
     Raises:
-        CheckpointHoldsCodeError: it names what has an effect.
+        CheckpointHoldsCodeError: it names code with an effect.
         CheckpointDamagedError: it cannot be read.
     """
     try:

@@ -1,7 +1,8 @@
-"""Reading safetensors: the header once, each tensor as a view of the mapped file.
+"""Reader of safetensors: the header is read once, each tensor is a view of the mapped file.
 
-The header is checked here: as strictly as by the `safetensors` library, but for two tensors of one name, of
-which that takes the last. The format: https://github.com/huggingface/safetensors#format
+The header is checked as strictly as by the `safetensors` library. In addition, two tensors of the
+same name are refused; the library takes the last. The format:
+https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy as np
 
 from converters.checkpoint.dtypes import DTYPE_NAMES, numpy_dtype
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import Place, Window
 from converters.checkpoint.reader import (
     COPY_AGAIN,
     Checkpoint,
@@ -21,21 +21,22 @@ from converters.checkpoint.reader import (
     is_shape,
     require_names,
 )
+from converters.checkpoint.source import Source, Window
 from converters.errors import CheckpointDamagedError, UnsupportedDtypeError
 
-_LENGTH_BYTES = 8  # the header's length, little endian, comes first
+_LENGTH_BYTES = 8  # the header's length comes first, little endian
 _LONGEST_HEADER = 100_000_000  # the library's own limit
 _METADATA = "__metadata__"
 
 
-class _Entry(NamedTuple):
+class _TensorEntry(NamedTuple):
     dtype: str
     shape: Any
     offsets: Any
 
 
 class SafetensorsFile(Checkpoint):
-    """One `.safetensors` file.
+    """A `.safetensors` file.
 
     Attributes:
         metadata: the texts under `__metadata__`.
@@ -47,7 +48,7 @@ class SafetensorsFile(Checkpoint):
 
     keys_in_order = False
 
-    def __init__(self, path: Place) -> None:
+    def __init__(self, path: Source) -> None:
         self.source = str(path)
         self._file = open_file(path)
         header, start = self._header()
@@ -66,13 +67,13 @@ class SafetensorsFile(Checkpoint):
         self._file.rest()
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key, a read-only view of the file."""
+        """Return the tensor of this key as a read-only view of the file."""
         info = self.infos[key]
         dtype = numpy_dtype(info.dtype, f"{self.source}: {key}")
         return self._file.array(self._starts[key], dtype, info.shape)
 
     def window(self, key: str) -> Window | None:
-        """The tensor of this key, to be read in parts."""
+        """Return the tensor of this key for reading in parts."""
         info = self.infos[key]
         dtype = numpy_dtype(info.dtype, f"{self.source}: {key}")
         return self._file.window(self._starts[key], dtype, info.shape)
@@ -83,12 +84,12 @@ class SafetensorsFile(Checkpoint):
         self._file.prepare(start, start + self.infos[key].nbytes)
 
     def release(self, key: str) -> None:
-        """Give its pages back."""
+        """Release the pages of the tensor."""
         start = self._starts[key]
         self._file.release(start, start + self.infos[key].nbytes)
 
     def _header(self) -> tuple[dict[str, Any], int]:
-        """What the header says, and where the tensors begin."""
+        """Return the header, and the offset of the tensors."""
         if self._file.size < _LENGTH_BYTES:
             raise self._damaged("it is too short for a header")
         length = int.from_bytes(self._file.copy(0, _LENGTH_BYTES), "little")
@@ -113,7 +114,11 @@ class SafetensorsFile(Checkpoint):
         return metadata
 
     def _checked(self, key: str, entry: Any) -> tuple[TensorInfo, int, int]:
-        if not isinstance(entry, _Entry) or not is_shape(entry.shape) or not is_span(entry.offsets):
+        if (
+            not isinstance(entry, _TensorEntry)
+            or not is_shape(entry.shape)
+            or not is_span(entry.offsets)
+        ):
             raise self._damaged(f"the entry of {key[:160]} is none")
         if entry.dtype not in DTYPE_NAMES:
             raise UnsupportedDtypeError(
@@ -128,7 +133,7 @@ class SafetensorsFile(Checkpoint):
         return info, first, last
 
     def _require_filled(self, spans: list[tuple[int, int]], size: int) -> None:
-        """The tensors fill the file, each byte once."""
+        """Check that the tensors fill the file, each byte once."""
         end = 0
         for first, last in sorted(spans):
             if first != end:
@@ -144,7 +149,7 @@ class SafetensorsFile(Checkpoint):
 
 
 def is_span(value: object) -> bool:
-    """Whether this is a pair of offsets, the first not beyond the second."""
+    """Whether the value is a pair of offsets in ascending order."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -154,8 +159,8 @@ def is_span(value: object) -> bool:
     )
 
 
-def first_twin(pairs: list[tuple[str, Any]]) -> str:
-    """The first name that is there a second time."""
+def first_duplicate(pairs: list[tuple[str, Any]]) -> str:
+    """Return the first name that occurs twice."""
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
@@ -165,11 +170,11 @@ def first_twin(pairs: list[tuple[str, Any]]) -> str:
 
 
 def _entry_or_dict(pairs: list[tuple[str, Any]]) -> Any:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError(f"{first_twin(pairs)[:80]!a} is there twice")
-    if len(made) == 3 and isinstance(made.get("dtype"), str):
-        shape, offsets = made.get("shape"), made.get("data_offsets")
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError(f"{first_duplicate(pairs)[:80]!a} is there twice")
+    if len(entries) == 3 and isinstance(entries.get("dtype"), str):
+        shape, offsets = entries.get("shape"), entries.get("data_offsets")
         if isinstance(shape, list) and isinstance(offsets, list):
-            return _Entry(made["dtype"], shape, offsets)
-    return made
+            return _TensorEntry(entries["dtype"], shape, offsets)
+    return entries

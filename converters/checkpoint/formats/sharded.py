@@ -1,4 +1,4 @@
-"""Reading a checkpoint in several files, which an `*.index.json` lists (Hugging Face's form)."""
+"""Reader of a checkpoint in several files, listed in an `*.index.json` (Hugging Face's form)."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Any
 
 import numpy as np
 
-from converters.checkpoint.formats.safetensors_file import first_twin
-from converters.checkpoint.place import FarPlace, Place, Window, for_each, size_of
+from converters.checkpoint.formats.safetensors_file import first_duplicate
 from converters.checkpoint.reader import COPY_AGAIN, Checkpoint
+from converters.checkpoint.source import RemoteSource, Source, Window, for_each, size_of
 from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 INDEX_SUFFIX = ".index.json"
-_LARGEST_INDEX = 1 << 30  # bytes
+_LARGEST_INDEX = 1 << 30  # maximum bytes
 _SHOWN = 5
 
 
 class ShardedCheckpoint(Checkpoint):
-    """The shards of one index, read as one checkpoint.
+    """Shards of one index, read as one checkpoint.
 
     Args:
-        index: the `*.index.json`, whose `weight_map` says which file of the same folder holds
-            which key.
+        index: the `*.index.json`, whose `weight_map` maps keys to files of the same
+            folder.
         open_file: opens one shard.
 
     Raises:
-        CheckpointNotFoundError: shards that the index names are not there (all of them are named).
-        CheckpointDamagedError: the index is no index, names a file outside its folder, or disagrees
+        CheckpointNotFoundError: shards named by the index are missing; the message names all.
+        CheckpointDamagedError: the index is invalid, names a file outside its folder, or disagrees
             with its shards.
     """
 
     keys_in_order = False
 
-    def __init__(self, index: Place, open_file: Callable[[Place], Checkpoint]) -> None:
+    def __init__(self, index: Source, open_file: Callable[[Source], Checkpoint]) -> None:
         self.source = str(index)
         self._file_of = _read_weight_map(index)
         names = sorted(set(self._file_of.values()))
         outside = [name for name in names if not is_file_name(name)]
         _refuse_outside(index, outside)
         there = for_each(lambda place: place.is_file(), [index.parent / name for name in names])
-        missing = [name for name, found in zip(names, there, strict=True) if not found]
+        missing = [name for name, exists in zip(names, there, strict=True) if not exists]
         if missing:
             more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
             raise CheckpointNotFoundError(
                 f"{index} names shards that are not there: {', '.join(missing[:_SHOWN])}{more}",
                 "download them into the same folder",
             )
-        _refuse_outside(index, [name for name in names if leads_out(index.parent, name)])
+        _refuse_outside(index, [name for name in names if is_link_out(index.parent, name)])
         self._shards = dict(
             zip(names, for_each(open_file, [index.parent / name for name in names]), strict=True)
         )
@@ -68,11 +68,11 @@ class ShardedCheckpoint(Checkpoint):
         self.shared = tuple(keys for shard in self._shards.values() for keys in shard.shared)
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """The tensor of this key, from its shard."""
+        """Return the tensor of this key from its shard."""
         return self._shards[self._file_of[key]].read(key)
 
     def window(self, key: str) -> Window | None:
-        """The tensor of this key, to be read in parts."""
+        """Return the tensor of this key for reading in parts."""
         return self._shards[self._file_of[key]].window(key)
 
     def prepare(self, key: str) -> None:
@@ -80,22 +80,22 @@ class ShardedCheckpoint(Checkpoint):
         self._shards[self._file_of[key]].prepare(key)
 
     def release(self, key: str) -> None:
-        """Give its pages back."""
+        """Release the pages of the tensor."""
         self._shards[self._file_of[key]].release(key)
 
 
 def is_file_name(name: str) -> bool:
-    """Whether this names a file of the same folder, and nothing else."""
+    """Whether the name is a file name in the same folder."""
     return bool(name) and Path(name).name == name and "\0" not in name and name.isprintable()
 
 
-def leads_out(folder: Place, name: str) -> bool:
-    """Whether a file of this folder is a link to one elsewhere.
+def is_link_out(folder: Source, name: str) -> bool:
+    """Whether a file of this folder is a link out of it.
 
-    The cache of huggingface_hub is made of such links, `snapshots/REVISION/FILE` to `blobs/HASH` of
-    the same repository; those stay inside.
+    The cache of huggingface_hub consists of such links, from `snapshots/REVISION/FILE` to
+    `blobs/HASH` of the same repository. Those stay inside.
     """
-    if isinstance(folder, FarPlace):
+    if isinstance(folder, RemoteSource):
         return False  # there are no links
     place = folder.resolve()
     target = (folder / name).resolve()
@@ -103,7 +103,7 @@ def leads_out(folder: Place, name: str) -> bool:
     return target.parent != place and target.parent != blobs
 
 
-def _refuse_outside(index: Place, names: list[str]) -> None:
+def _refuse_outside(index: Source, names: list[str]) -> None:
     if names:
         shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_SHOWN])
         raise CheckpointDamagedError(
@@ -112,14 +112,14 @@ def _refuse_outside(index: Place, names: list[str]) -> None:
         )
 
 
-def _read_weight_map(index: Place) -> dict[str, str]:
+def _read_weight_map(index: Source) -> dict[str, str]:
     try:
         if size_of(index) > _LARGEST_INDEX:
             raise ValueError("too large")
         text = index.read_bytes().decode()
-        weight_map = json.loads(text, object_pairs_hook=_without_twins)["weight_map"]
+        weight_map = json.loads(text, object_pairs_hook=_without_duplicates)["weight_map"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, _TwinError):
+        if isinstance(error, _DuplicateKeyError):
             raise CheckpointDamagedError(f"{index} has {error} twice", COPY_AGAIN) from None
         weight_map = None
     if (
@@ -133,12 +133,12 @@ def _read_weight_map(index: Place) -> dict[str, str]:
     return weight_map
 
 
-class _TwinError(ValueError):
+class _DuplicateKeyError(ValueError):
     pass
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _TwinError(ascii(first_twin(pairs))[:160])
-    return made
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise _DuplicateKeyError(ascii(first_duplicate(pairs))[:160])
+    return entries

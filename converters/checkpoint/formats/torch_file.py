@@ -1,8 +1,8 @@
-"""Reading what `torch.save` wrote (`.pt`, `.pth`, `.bin`, `.ckpt`; zip and legacy), without code or torch.
+"""Reader of files of `torch.save` (`.pt`, `.pth`, `.bin`, `.ckpt`; zip and legacy), without code or torch.
 
-So are other pickles read (`.pkl` of arrays or tensors), TorchScript archives and those of torch.export. The
-pickle in them is read by a machine that knows plain values, tensors and records only; the tensors are views
-of the mapped file, in all forms.
+It also reads other pickles (`.pkl` of arrays or tensors), TorchScript archives and archives of
+torch.export. A restricted machine reads the pickle: it knows only plain values, tensors and
+records. In all forms the tensors are views of the mapped file.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from converters.checkpoint.formats.exported_file import is_exported, read_export
 from converters.checkpoint.formats.legacy_file import Loaded, read_legacy
 from converters.checkpoint.formats.refusals import reading
 from converters.checkpoint.formats.torch_zip import read_zip
-from converters.checkpoint.formats.training import Found, find_state_dict
+from converters.checkpoint.formats.training import StateDictMatch, find_state_dict
 from converters.checkpoint.inert.modules import SCRIPTED
 from converters.checkpoint.inert.records import printable
 from converters.checkpoint.lazy import TensorsCheckpoint
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import ByteFile, Place
+from converters.checkpoint.source import ByteFile, Source
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
 
 PICKLE_MAGIC = b"\x80"
-# Where the classes of plain values are; that these were not built is no news.
+# Modules of plain value classes, which are not reported as unbuilt_classes.
 _PLAIN = ("builtins.", "__builtin__.", "datetime.", "functools.", "numpy.")
 
 
-def open_torch_file(path: Place, key: str | None) -> TensorsCheckpoint:
-    """The state dict in a file of `torch.save`.
+def open_torch_file(path: Source, key: str | None) -> TensorsCheckpoint:
+    """Open the state dict in a file of `torch.save`.
 
     Args:
         path: the file.
-        key: the entry of a training checkpoint that holds the weights; None: the only one.
+        key: the entry of a training checkpoint that holds the weights; None for the only entry.
 
     Raises:
-        CheckpointHoldsCodeError: the pickle names what has an effect.
-        CheckpointDamagedError: truncated, or a pickle that torch did not write.
+        CheckpointHoldsCodeError: the pickle names code with an effect.
+        CheckpointDamagedError: the file is truncated, or its pickle was not written by torch.
         NotAStateDictError: no state dict, or several and no (or a wrong) `key`.
     """
     file = open_file(path)
     with reading(path):
         loaded = load(file)
         file.rest()
-        found = find_state_dict(str(path), loaded.value, key)
-    return checkpoint_of(str(path), found, loaded.unknown)
+        match = find_state_dict(str(path), loaded.value, key)
+    return checkpoint_of(str(path), match, loaded.unknown)
 
 
 def load(file: ByteFile) -> Loaded:
-    """What a file of `torch.save`, or another pickle, holds.
+    """Return the contents of a file of `torch.save`, or of another pickle.
 
     Raises:
         PickleError, ForbiddenNameError: its pickle cannot be read.
-        CheckpointDamagedError: it is an archive without a pickle.
+        CheckpointDamagedError: the file is an archive without a pickle.
     """
     if file.copy(0, min(4, file.size)) == ZIP_MAGIC:
         archive = ZipArchive(file)
@@ -59,32 +59,32 @@ def load(file: ByteFile) -> Loaded:
     return read_legacy(file)
 
 
-def checkpoint_of(source: str, found: Found, unknown: Iterable[str]) -> TensorsCheckpoint:
-    """The checkpoint of the state dict that was found.
+def checkpoint_of(source: str, match: StateDictMatch, unknown: Iterable[str]) -> TensorsCheckpoint:
+    """Return the checkpoint of a state dict.
 
     Args:
-        source: what to call it in messages.
-        found: its tensors, and the rest.
+        source: the name of the checkpoint in messages.
+        match: the state dict and its surroundings.
         unknown: classes of objects in the file that were not built.
     """
     return TensorsCheckpoint(
         source,
-        found.tensors,
-        others=found.others,
-        found=found.where,
-        training=lambda: found.rest,
-        modules=found.modules,
-        options=found.options,
-        unbuilt=unbuilt(unknown, {module.kind for module in found.modules.values()}),
+        match.tensors,
+        others=match.others,
+        entry=match.where,
+        training=lambda: match.rest,
+        modules=match.modules,
+        options=match.options,
+        unbuilt=unbuilt_classes(unknown, {module.kind for module in match.modules.values()}),
     )
 
 
-def unbuilt(unknown: Iterable[str], read: Collection[str] = ()) -> list[str]:
-    """The classes of objects in a file that are news to whoever reads it.
+def unbuilt_classes(unknown: Iterable[str], read: Collection[str] = ()) -> list[str]:
+    """Return the unbuilt_classes classes that the user should know of.
 
     Args:
-        unknown: those that were not built.
-        read: those of the modules that were read as layers.
+        unknown: classes that were not built.
+        read: classes of the modules that were read as layers.
     """
     known = (*_PLAIN, "torch.nn.", SCRIPTED) if read else _PLAIN
     return [printable(name) for name in unknown if name not in read and not name.startswith(known)]

@@ -1,10 +1,10 @@
-"""What stands for each name in a pickle: a stand-in of ours, a record, or a refusal.
+"""Stand-ins for the names in a pickle: an inert object, a record, or a refusal.
 
-torch's names have inert stand-ins: at least those that `torch.load(weights_only=True)` allows without being
-told more, https://github.com/pytorch/pytorch/blob/v2.9.1/torch/_weights_only_unpickler.py
-(`_get_allowed_globals`). Known values of Python and NumPy become plain data, names with an effect end the
-reading, and every other name makes records. What is a tensor of another kind than a dense one becomes an
-`OtherTensor`, which is refused by name where it stands for a weight.
+torch's names have inert stand-ins, at least those that `torch.load(weights_only=True)` allows by
+default, https://github.com/pytorch/pytorch/blob/v2.9.1/torch/_weights_only_unpickler.py
+(`_get_allowed_globals`). Known values of Python and NumPy become plain data. Names with an effect
+end the read, and every other name creates records. A tensor that is not dense becomes an
+`OtherTensor`, which is refused by name if it is a weight.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from converters.checkpoint.stored import Storage, StoredTensor
 
 
 class OtherTensor(NamedTuple):
-    """A tensor that cannot be converted; `form` says what it is ("a sparse tensor")."""
+    """Tensor that cannot be converted; `form` describes it ("a sparse tensor")."""
 
     form: str
 
 
 class Named(NamedTuple):
-    """Something of torch that is a mere name: a dtype, a device, a layout, a type of tensors."""
+    """Named constant of torch: a dtype, a device, a layout, a type of tensors."""
 
     kind: str
     name: str
 
 
-# torch.FloatStorage → float32; the dtypes without a numpy form have storages too.
+# torch.FloatStorage → float32. Dtypes without a numpy form have storages too.
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -60,7 +60,7 @@ _STORAGES = {
     "QUInt4x2Storage": "quint4x2",
     "QUInt2x4Storage": "quint2x4",
 }
-_WITHOUT_NUMPY = {  # name → bytes of an element of its storage
+_WITHOUT_NUMPY = {  # name → bytes per element of its storage
     "quint8": 1,
     "qint8": 1,
     "qint32": 4,
@@ -94,19 +94,19 @@ _SCHEMES = frozenset(
 
 
 def find_name(module: str, name: str) -> Any:
-    """What stands for `module.name` in a pickle.
+    """Return the stand-in of `module.name` in a pickle.
 
     Raises:
-        ForbiddenNameError: it has an effect when it is called.
+        ForbiddenNameError: the name has an effect when called.
     """
-    found = _TABLE.get((module, name))
-    if found is None:
-        found = _torch_name(module, name)
-    if found is not None:
-        return found
+    stand_in = _TABLE.get((module, name))
+    if stand_in is None:
+        stand_in = _torch_name(module, name)
+    if stand_in is not None:
+        return stand_in
     if has_effect(module, name):
         raise ForbiddenNameError(f"{module}.{name}")
-    if module == "__builtin__":  # protocols up to 2 have Python 2's names
+    if module == "__builtin__":  # protocols up to 2 use Python 2's names
         module, name = "builtins", _PYTHON_2.get(name, name)
     return Unknown(f"{module}.{name}")
 
@@ -125,10 +125,10 @@ def _torch_name(module: str, name: str) -> Any:
 
 
 def described_storage(identifier: Any) -> tuple[str, str, int, int]:
-    """Key, element type, bytes and bytes of an element of a storage, from what a pickle calls it.
+    """Return key, element type, byte count and bytes per element of a storage, from its persistent id.
 
     Raises:
-        PickleError: it is something else.
+        PickleError: the id is not a storage's.
     """
     if type(identifier) is not tuple or len(identifier) < 5 or identifier[0] != "storage":
         raise PickleError("it refers to something else than a storage")
@@ -141,7 +141,7 @@ def described_storage(identifier: Any) -> tuple[str, str, int, int]:
     return key, kind.name, count * size, size
 
 
-# What the names make
+# Constructors of the names
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> Any:
@@ -177,7 +177,7 @@ def _dense(
 
 
 class _PendingTensor(Buildable):
-    """A tensor of torch before 0.1.12, made first and told its content then."""
+    """Tensor of torch before 0.1.12, which is created first and receives its content later."""
 
     __slots__ = ()
 
@@ -241,7 +241,7 @@ _UTILS: dict[str, Callable[..., Any]] = {
     "_rebuild_device_tensor_from_numpy": _other("a tensor of another device, kept as NumPy's"),
     "_rebuild_device_tensor_from_cpu_tensor": _from_cpu,
 }
-# What TorchScript writes around lists and dicts, to say the type of what is in them.
+# TorchScript's wrappers of lists and dicts, which record the type of the entries.
 _SCRIPTED = (
     "restore_type_tag",
     *(f"build_{kind}list" for kind in ("int", "double", "bool", "tensor")),

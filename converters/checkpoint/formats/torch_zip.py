@@ -1,4 +1,4 @@
-"""The zip form of torch.save, since torch 1.6. TorchScript has it, too, with code that is not read."""
+"""Reader of torch.save's zip form (since torch 1.6). TorchScript shares it; its code is not read."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from converters.checkpoint.formats.torch_names import described_storage
 from converters.checkpoint.inert.records import PickleError
 from converters.checkpoint.inert.unpickler import Unpickler
 from converters.checkpoint.lazy import LazyTensor
-from converters.checkpoint.place import FarPlace
+from converters.checkpoint.source import RemoteSource
 from converters.checkpoint.stored import FileSpan, InflatedSpan, MemberSpan, Span, Storage
 from converters.checkpoint.zip_archive import ZipArchive
 from converters.errors import CheckpointDamagedError
 
-_LARGEST_PICKLE = 1 << 30  # bytes; ten million tensors have that much
+_LARGEST_PICKLE = 1 << 30  # bytes, enough for ten million tensors
 _LARGEST_INFLATED = 1 << 24
 
 
 def read_zip(archive: ZipArchive) -> Loaded:
-    """What a torch.save archive holds, its tensors lazy.
+    """Return the contents of a torch.save archive, with lazy tensors.
 
     Raises:
-        CheckpointDamagedError: it lacks something.
+        CheckpointDamagedError: the archive is incomplete.
         PickleError, ForbiddenNameError: its pickle cannot be read.
     """
     path = archive.file.path
@@ -47,18 +47,18 @@ def read_zip(archive: ZipArchive) -> Loaded:
 
 
 def _pickle(archive: ZipArchive, top: str, name: str) -> Loaded:
-    """What one of the pickles of an archive holds, whose storages are in the folder of its name."""
+    """Return the contents of one pickle of an archive, whose storages are in the folder of its name."""
     file = f"{top}/{name}.pkl"
     limit = _LARGEST_PICKLE if archive.members[file].stored else _LARGEST_INFLATED
-    storages = _Storages(archive, f"{top}/{name}")
+    storages = _ZipStorages(archive, f"{top}/{name}")
     machine = Unpickler(archive.content(file, limit), 0, find, storages.of)
     return Loaded(machine.load(), tuple(machine.unknown))
 
 
 def _scripted(model: Any, constants: Any) -> Any:
-    """A TorchScript archive: the module, and tensors that its code uses.
+    """Return the contents of a TorchScript archive: the module, and the tensors that its code uses.
 
-    A frozen one has those alone, and no names for them: they are no state dict.
+    A frozen archive has only those tensors, without names: they are not a state dict.
     """
     tensors = {
         f"c{position}": value
@@ -68,8 +68,8 @@ def _scripted(model: Any, constants: Any) -> Any:
     return {"model": model, "constants": tensors} if tensors else model
 
 
-class _Storages:
-    """The storages of an archive, each found when a pickle refers to it."""
+class _ZipStorages:
+    """Storages of an archive, each located when a pickle refers to it."""
 
     def __init__(self, archive: ZipArchive, folder: str) -> None:
         self._archive = archive
@@ -77,7 +77,7 @@ class _Storages:
         self._spans: dict[str, Span] = {}
 
     def of(self, identifier: Any) -> Storage:
-        """The storage that ("storage", type, key, location, number of elements) names."""
+        """Return the storage of ("storage", type, key, location, number of elements)."""
         key, dtype, nbytes, _ = described_storage(identifier)
         if key not in self._spans:
             self._spans[key] = self._span(key)
@@ -90,8 +90,8 @@ class _Storages:
         member = self._archive.members.get(f"{self._folder}/{key}")
         if member is None:
             raise PickleError(f"storage {key[:40]!a} is not there")
-        if member.stored and isinstance(self._archive.file.path, FarPlace):
+        if member.stored and isinstance(self._archive.file.path, RemoteSource):
             return MemberSpan(self._archive, member)
         if member.stored:
-            return FileSpan(self._archive.file, self._archive.place(member), member.size)
+            return FileSpan(self._archive.file, self._archive.content_start(member), member.size)
         return InflatedSpan(self._archive, member)

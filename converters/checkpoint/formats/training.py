@@ -1,8 +1,8 @@
-"""Finding the weights in what a training loop saved.
+"""Search for the weights in a training checkpoint.
 
-A training checkpoint is a dict of dicts: the model's state dict under one name or another, an averaged copy
-of it, an optimizer's state, counters. The weights are the one dict whose entries are tensors by name; where
-there are several, the user says which.
+A training checkpoint is a dict of dicts: the model's state dict under some name, an averaged copy
+of it, an optimizer's state, counters. The weights are the only dict whose entries are tensors by
+name. If there are several, the user chooses.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ TOP = "."
 _DEEPEST = 4
 _MOST_DICTS = 100_000
 _SHOWN = 8
-# Entries that hold tensors and are no weights, by the names that training loops give them.
+# Entries with tensors that are not weights, by the names that training loops give them.
 _NOT_WEIGHTS = re.compile(
     r"optim|sched|scaler|callback|loops|rng|random|hyper_?param|config|^args$|_extra_state$|^_metadata$"
     r"|^constants$",
     re.IGNORECASE,
 )
-# Entries that say how the run was made.
+# Entries with the options of the run.
 _OPTIONS = re.compile(
     r"arg(ument)?s|conf(ig)?|cfg|opt(ion)?s?|h_?params|hyper_?param|settings|kwargs|params$",
     re.IGNORECASE,
 )
-_MOST_ITEMS = 16  # of a list that is looked through
+_MOST_ITEMS = 16  # maximum list length that is searched
 _FLOATING = re.compile(r"float|complex")
 _EXTRA_STATE = "_extra_state"
 _SAVE_STATE_DICT = "save model.state_dict()"
 
 
 @dataclass(frozen=True)
-class Found:
-    """The weights in a checkpoint.
+class StateDictMatch:
+    """State dict in a checkpoint.
 
     Attributes:
-        where: the names on the way to them, joined by dots; "" if they are the whole.
+        where: the dotted path of the state dict; "" if it is the whole checkpoint.
         tensors: key → tensor.
-        others: key → what it is, of the entries that are no tensors.
-        rest: the training checkpoint without them.
-        modules: of a whole module: those that it is made of, by path; else none.
-        options: what the run was told, as plain values: name of the entry → its contents.
+        others: key → description of an entry that is not a tensor.
+        rest: the training checkpoint without the state dict.
+        modules: path → module, if the file holds a whole module.
+        options: the options of the run as plain values, by entry name.
     """
 
     where: str
@@ -62,18 +62,18 @@ class Found:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_state_dict(source: str, loaded: Any, key: str | None) -> Found:
-    """The state dict in what was loaded.
+def find_state_dict(source: str, loaded: Any, key: str | None) -> StateDictMatch:
+    """Find the state dict in a loaded file.
 
     Args:
-        source: what to call it in messages.
+        source: the name of the file in messages.
         loaded: plain containers and lazy tensors.
-        key: the names on the way to it, joined by dots ("ema.state_dict"; "." for the whole); None:
-            the only one that there is.
+        key: the dotted path of the state dict ("ema.state_dict"; "." for the whole); None for the
+            only one.
 
     Raises:
-        NotAStateDictError: there is none, or several and no key, or none under this key.
-        UnsupportedDtypeError: tensors of it are of a kind that cannot be converted.
+        NotAStateDictError: there is no state dict (under this key), or several and no key.
+        UnsupportedDtypeError: it has tensors of a kind that cannot be converted.
     """
     if not is_module(loaded) and _entries(loaded) is None:
         raise NotAStateDictError(
@@ -91,11 +91,11 @@ def find_state_dict(source: str, loaded: Any, key: str | None) -> Found:
         modules = chosen.modules
     tensors, others = _sorted_out(source, _entries(chosen) or {})
     rest = _without(loaded, path)
-    return Found(".".join(path), tensors, others, rest, modules, _options(rest))
+    return StateDictMatch(".".join(path), tensors, others, rest, modules, _options(rest))
 
 
 def _entries(value: Any) -> Mapping[Any, Any] | None:
-    """What may hold state dicts, by name: a dict, an object's contents, a short list's positions."""
+    """Return the named entries of a value that may hold state dicts: a dict, an object, a short list."""
     if isinstance(value, list | tuple) and len(value) <= _MOST_ITEMS:
         if any(is_module(item) or contents(item) for item in value):
             return {str(position): item for position, item in enumerate(value)}
@@ -104,8 +104,8 @@ def _entries(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _options(rest: Mapping[Any, Any]) -> dict[str, Any]:
-    """The entries that say how the run was made."""
-    found = {}
+    """Return the entries with the options of the run."""
+    options = {}
     for name, value in rest.items():
         if type(name) is not str or is_module(value):
             continue
@@ -113,10 +113,11 @@ def _options(rest: Mapping[Any, Any]) -> dict[str, Any]:
         if not held or "param_groups" in held:
             continue
         is_object, is_called_so = type(value) is Record, bool(_OPTIONS.search(name))
-        # `args` may hold an array; a dict called `params`, or an object called `ema`, has weights.
+        # `args` may hold an array; a dict called `params`, or an object called `ema`, holds
+        # weights.
         if (is_object and is_called_so) or ((is_object or is_called_so) and not _has_tensors(held)):
-            found[name] = plain(value)
-    return found
+            options[name] = plain(value)
+    return options
 
 
 def _has_tensors(held: Mapping[Any, Any]) -> bool:
@@ -128,7 +129,7 @@ def _article(kind: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """What an entry is, in a few words."""
+    """Describe an entry in a few words."""
     if isinstance(value, LazyTensor):
         shape = "×".join(map(str, value.info.shape)) or "scalar"
         return f"tensor {shape} {value.info.dtype}"
@@ -158,17 +159,17 @@ _WEAK, _ARRAYS, _STRONG = range(3)
 
 
 def _candidates(loaded: Any) -> list[Path]:
-    """The ways to everything that may be a state dict; of several the strongest ones alone."""
-    found = list(_tensor_dicts(loaded, (), set()))
-    most = max((strength for _, strength in found), default=_WEAK)
-    return [path for path, strength in found if strength == most]
+    """Return the paths of all possible state dicts; if there are several, only the strongest."""
+    paths = list(_tensor_dicts(loaded, (), set()))
+    most = max((strength for _, strength in paths), default=_WEAK)
+    return [path for path, strength in paths if strength == most]
 
 
 def _tensor_dicts(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, int]]:
-    """The way to each module or dict with tensors by name, and how surely one of them is a weight.
+    """Yield the path of each module or dict with tensors by name, and how likely it holds weights.
 
-    A single number, or integers (a random generator's state), are none surely; arrays of NumPy are none where
-    there are tensors.
+    A single number, or integers (a random generator's state), is never a likely weight. NumPy
+    arrays are not weights if there are tensors.
     """
     if id(node) in seen or len(seen) > _MOST_DICTS:
         return
@@ -238,10 +239,10 @@ def _named(source: str, loaded: Any, candidates: list[Path], key: str) -> Path:
         node: Any = loaded
         for name in path:
             node = (_entries(node) or {})[name]
-        below = _candidates(node)
-        # A weak one (only numbers, say) is good enough where it is asked for.
-        path = (*path, *below[0]) if len(below) == 1 else None
-        candidates = [(key, *way) for way in below] or candidates
+        inner = _candidates(node)
+        # A weak candidate (only numbers, for example) is accepted if the user names it.
+        path = (*path, *inner[0]) if len(inner) == 1 else None
+        candidates = [(key, *way) for way in inner] or candidates
     if path is None:
         remedy = "leave the key out" if candidates == [()] else f"choose {_choice(candidates)}"
         raise NotAStateDictError(
@@ -252,7 +253,7 @@ def _named(source: str, loaded: Any, candidates: list[Path], key: str) -> Path:
 
 
 def _walk(node: Any, key: str) -> Path | None:
-    """The way along a dotted key; a name may have dots itself."""
+    """Return the path of a dotted key. A name may contain dots itself."""
     held = _entries(node)
     if held is None:
         return None
@@ -311,7 +312,7 @@ def _refuse(source: str, wrong: list[tuple[str, OtherTensor]]) -> NoReturn:
 
 
 def _without(loaded: Any, path: Path) -> dict[Any, Any]:
-    """The containers without the one at the end of the way; those on the way are copies."""
+    """Return the containers without the value at the end of the path; those on the path are copied."""
     if not path:
         return {}
     rest = dict(_entries(loaded) or {})

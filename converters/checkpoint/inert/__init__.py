@@ -1,1 +1,1 @@
-"""Pickles, read without running them: what they name becomes records, known values plain data."""
+"""Pickles read without running them: names become records, known values become plain data."""

@@ -1,4 +1,4 @@
-"""NumPy's arrays and numbers in a pickle: arrays are lazy tensors, numbers plain ones.
+"""NumPy arrays and numbers in a pickle: arrays become lazy tensors, numbers plain numbers.
 
 https://numpy.org/doc/stable/reference/generated/numpy.ndarray.__reduce__.html; `numpy.core` is `numpy._core`
 since NumPy 2.
@@ -32,17 +32,17 @@ _CODE = re.compile(r"[<>|=]?([A-Za-z])(\d{0,9})")
 
 
 class StoredArray(StoredTensor):
-    """An array of NumPy in a pickle."""
+    """NumPy array in a pickle."""
 
     __slots__ = ()
 
 
 class OtherArray:
-    """An array that is no tensor: of Python objects, texts, dates, or several fields.
+    """Array that is not a tensor: Python objects, text, dates, or several fields.
 
     Attributes:
-        form: what it is.
-        items: of objects: these.
+        form: the description.
+        items: the elements of an array of objects.
     """
 
     __slots__ = ("form", "items")
@@ -53,11 +53,11 @@ class OtherArray:
 
 
 class DType(Buildable):
-    """A dtype of NumPy.
+    """NumPy dtype.
 
     Attributes:
-        code: as NumPy writes it, without the order of bytes ("f4").
-        order: of bytes: "<", ">", "|" or "=".
+        code: NumPy's code without the byte order ("f4").
+        order: the byte order: "<", ">", "|" or "=".
     """
 
     __slots__ = ("code", "order", "plain")
@@ -71,7 +71,7 @@ class DType(Buildable):
         self.plain = True
 
     def build(self, state: Any) -> DType:
-        """Set the order of bytes, and whether it has fields."""
+        """Set the byte order, and whether there are fields."""
         if type(state) is not tuple or len(state) < 5 or type(state[1]) is not str:
             raise ValueError("a dtype has another state")
         self.order = state[1]
@@ -80,7 +80,7 @@ class DType(Buildable):
 
     @property
     def name(self) -> str | None:
-        """As we call it ("float32"); None where it is no type of numbers, or of another machine."""
+        """Name in this project ("float32"); None for a non-numeric type or a foreign byte order."""
         kind, size = self.code[:1], self.code[1:]
         if not self.plain or self.order == ">" or not size:
             return "bool" if self.code == "?" else None
@@ -88,17 +88,17 @@ class DType(Buildable):
 
     @property
     def shown(self) -> str:
-        """For a message."""
+        """Text for messages."""
         return f"{self.order if self.order == '>' else ''}{self.code[:12]}"
 
 
 class PendingArray(Buildable):
-    """An array whose content comes as its state."""
+    """Array whose content arrives as its state."""
 
     __slots__ = ()
 
     def build(self, state: Any) -> Any:
-        """The array: (version, shape, dtype, whether it is Fortran's order, content)."""
+        """Return the array of (version, shape, dtype, whether in Fortran order, content)."""
         if type(state) is not tuple or not 4 <= len(state) <= 5:
             raise ValueError("an array has another state")
         shape, dtype, fortran, content = state[-4:]
@@ -130,7 +130,7 @@ def _array(shape: Any, dtype: Any, content: Any, *, fortran: bool) -> Any:
 def _span(content: Any) -> Span:
     if isinstance(content, Blob):
         return content.span
-    if type(content) is str:  # of Python 2
+    if type(content) is str:  # from Python 2
         content = encoded(content)
     if not isinstance(content, bytes | bytearray):
         raise ValueError("an array has no content")

@@ -1,8 +1,8 @@
-"""The names that do something when they are called: a pickle that names one is an attack.
+"""Names that have an effect when called: a pickle that names one is an attack.
 
-Reading is safe without this list, since nothing that a pickle names is ever called. It is there so that a
-file made to run code is refused by name instead of being half understood. It has what three scanners of
-pickles have, less what harmless checkpoints name, too:
+Reading is safe without this list, since no name of a pickle is ever called. The list makes sure
+that a file made to run code is refused by name instead of being half understood. It combines the
+lists of three pickle scanners, without names that harmless checkpoints use:
 
 - fickling (`UNSAFE_IMPORTS`, `UnsafeImportsML`): https://github.com/trailofbits/fickling
 - picklescan (`_unsafe_globals`): https://github.com/mmaitre314/picklescan
@@ -11,7 +11,7 @@ pickles have, less what harmless checkpoints name, too:
 
 from __future__ import annotations
 
-# Modules of which every name counts, with all below them.
+# Modules whose names all count, including submodules.
 _MODULES = frozenset(
     """
     os posix nt posixpath ntpath subprocess _posixsubprocess commands popen2 pty multiprocessing
@@ -32,7 +32,7 @@ _MODULES = frozenset(
     numpy.distutils numpy.testing numpy.ctypeslib
     """.split()  # noqa: SIM905
 )
-# Names of modules that are harmless else, or that programs have under the same name.
+# Names in modules that are otherwise harmless or share a name with users' modules.
 _NAMES = frozenset(
     """
     torch.load torch.save torch.compile torch.serialization.load torch.serialization.save torch.package
@@ -50,7 +50,7 @@ _NAMES = frozenset(
     jinja2.Template sympy.sympify numexpr.evaluate
     """.split()  # noqa: SIM905
 )
-# What of the modules above is data, or a name for data.
+# Data in the modules above, or names of data.
 _HARMLESS = frozenset(
     """
     types.SimpleNamespace types.NoneType types.GenericAlias functools.partial uuid.UUID uuid.SafeUUID
@@ -68,15 +68,16 @@ _HARMLESS = frozenset(
     """.split()  # noqa: SIM905
 )
 _RENAMED = {"__builtin__": "builtins", "_operator": "operator", "__builtins__": "builtins"}
-# A name may be a way through attributes ("serialization.os.system"); these lead out of any module.
+# A name may be a path of attributes ("serialization.os.system"); these attributes lead out of any
+# module.
 _WAYS_OUT = frozenset({"__globals__", "__subclasses__", "__builtins__", "__import__", "__loader__"})
 
 
 def has_effect(module: str, name: str) -> bool:
-    """Whether `name` of `module` is on the list, or leads to what is.
+    """Whether `name` of `module` is on the list, or leads to a listed name.
 
     Args:
-        module: as the pickle names it ("torch.serialization").
+        module: the module's name in the pickle ("torch.serialization").
         name: a name in it, or names joined by dots ("os.system").
     """
     module = _RENAMED.get(module, module)
@@ -84,7 +85,7 @@ def has_effect(module: str, name: str) -> bool:
         return False
     if _listed(f"{module}.{name}"):
         return True
-    # What a module has imported is an attribute of it: `os` of torch.serialization is the module os.
+    # An imported module is an attribute: `os` of torch.serialization is the module os.
     steps = name.split(".")
     return any(
         step in _WAYS_OUT or (_listed(step) and (len(steps) > 1 or step not in _COMMON))
@@ -92,7 +93,7 @@ def has_effect(module: str, name: str) -> bool:
     )
 
 
-# Modules of the list whose names programs give to functions and fields, too.
+# Modules of the list whose names are also common names of functions and fields.
 _COMMON = frozenset({"select", "signal", "types", "requests", "resource", "platform", "io"})
 
 

@@ -1,9 +1,10 @@
-"""A pickled `nn.Module` as its state dict, and as the layers that it is made of.
+"""Pickled `nn.Module` as its state dict and its layers.
 
-`torch.save(model)` writes the attributes of every module: its parameters, buffers and children, and the
-settings of the layers (`groups`, `num_heads`, `eps`). The classes are not needed for that, and nothing of
-them is run: not their `__setstate__`, no hook. TorchScript archives have the same objects with less: tensors
-and children are plain attributes there, and the settings stand in the code, which is not read.
+`torch.save(model)` writes the attributes of every module: its parameters, buffers and children, and
+the settings of the layers (`groups`, `num_heads`, `eps`). The classes are not needed to read them,
+and no code of them runs: no `__setstate__`, no hook. TorchScript archives hold the same objects
+with less information. There, tensors and children are plain attributes, and the settings are in the
+code, which is not read.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from converters.checkpoint.lazy import LazyTensor
 SCRIPTED = "__torch__."
 _DEEPEST = 100
 _MOST = 50_000
-_MOST_VALUES = 16  # of a setting
+_MOST_VALUES = 16  # maximum number of values of a setting
 _LARGEST = 1 << 53
 _REGISTERED = ("_parameters", "_buffers", "_modules")
-# What stands around a module and hands everything on to it: class → name of the one inside.
+# Wrappers that forward everything to the module inside: class → name of the inner module.
 _WRAPPERS = {
     "DataParallel": "module",
     "DistributedDataParallel": "module",
@@ -32,17 +33,17 @@ _WRAPPERS = {
 
 @dataclass(frozen=True)
 class RecordedModule:
-    """A module as a file tells of it.
+    """Module as recorded in a file.
 
     Attributes:
         kind: the full name of its class ("torch.nn.modules.conv.Conv2d").
         settings: its plain attributes.
-        parameters: the names of its own parameters, also of those that it was made without.
-        buffers: the names of its own buffers.
-        transient: those of them that are in no state dict.
-        children: names of its children, in their order.
-        hooks: what computes one of its weights before each call: (class, settings).
-        complete: whether the settings are all there (not in TorchScript).
+        parameters: the names of its direct parameters, including absent ones.
+        buffers: the names of its direct buffers.
+        transient: the buffers that are not in the state dict.
+        children: the names of its children, in order.
+        hooks: hooks that compute a weight before each call: (class, settings).
+        complete: whether all settings are recorded (not in TorchScript).
     """
 
     kind: str
@@ -56,7 +57,7 @@ class RecordedModule:
 
 
 def is_module(value: Any) -> bool:
-    """Whether this is the record of an `nn.Module`, or of a scripted one."""
+    """Whether the value is the record of an `nn.Module`, or of a scripted module."""
     if type(value) is not Record:
         return False
     attributes = value.attributes
@@ -66,14 +67,14 @@ def is_module(value: Any) -> bool:
 
 
 def read_module(value: Record) -> tuple[dict[str, Any], dict[str, RecordedModule]]:
-    """The state dict of a module, and the modules in it by path ("" the whole).
+    """Return the state dict of a module, and its modules by path ("" for the module itself).
 
     Raises:
-        PickleError: it is nested too deeply, holds itself, or is no module that torch could have.
+        PickleError: the module is nested too deeply, contains itself, or is invalid.
     """
     tensors: dict[str, Any] = {}
     modules: dict[str, RecordedModule] = {}
-    # An iterator each for the modules on the way: recursion would take Python's own stack.
+    # One iterator per open module: recursion would exhaust Python's stack.
     way: list[Iterator[tuple[str, Record]]] = [iter([("", value)])]
     while way:
         step = next(way[-1], None)
@@ -84,10 +85,10 @@ def read_module(value: Record) -> tuple[dict[str, Any], dict[str, RecordedModule
         record = _unwrapped(record)
         if len(way) > _DEEPEST or len(modules) == _MOST:
             raise PickleError("its modules are nested too deeply, or have no end")
-        made, own, children = _read(record)
-        modules[path] = made
+        module, direct, children = _read(record)
+        modules[path] = module
         prefix = f"{path}." if path else ""
-        tensors.update((prefix + name, tensor) for name, tensor in own.items())
+        tensors.update((prefix + name, tensor) for name, tensor in direct.items())
         way.append(iter([(prefix + name, child) for name, child in children.items()]))
     return tensors, modules
 
@@ -109,7 +110,7 @@ _Read = tuple[RecordedModule, dict[str, Any], dict[str, Record]]
 
 
 def _read(record: Record) -> _Read:
-    """A module, the tensors of its state dict that it holds itself, and its children."""
+    """Return a module, the tensors of the state dict that it holds directly, and its children."""
     if record.name.startswith(SCRIPTED):
         return _read_scripted(record)
     attributes = record.attributes
@@ -120,8 +121,8 @@ def _read(record: Record) -> _Read:
     for name, child in children.items():
         if not is_module(child):
             raise PickleError(f"{name[:80]!a} of its modules is none")
-    own = parameters | {name: it for name, it in buffers.items() if name not in transient}
-    made = RecordedModule(
+    direct = parameters | {name: it for name, it in buffers.items() if name not in transient}
+    module = RecordedModule(
         printable(record.name),
         {name: value for name, value in attributes.items() if _is_setting(value)},
         tuple(parameters),
@@ -130,19 +131,21 @@ def _read(record: Record) -> _Read:
         tuple(children),
         tuple(_hooks(attributes.get("_forward_pre_hooks"))),
     )
-    return made, {name: it for name, it in own.items() if it is not None}, children
+    return module, {name: it for name, it in direct.items() if it is not None}, children
 
 
 def _read_scripted(record: Record) -> _Read:
-    own = {name: it for name, it in record.attributes.items() if isinstance(it, LazyTensor)}
+    direct = {name: it for name, it in record.attributes.items() if isinstance(it, LazyTensor)}
     children = {name: it for name, it in record.attributes.items() if is_module(it)}
     kind = ".".join(
         step
         for step in record.name.removeprefix(SCRIPTED).split(".")
         if not step.startswith("___torch_mangle")
     )
-    made = RecordedModule(printable(kind), {}, tuple(own), children=tuple(children), complete=False)
-    return made, own, children
+    module = RecordedModule(
+        printable(kind), {}, tuple(direct), children=tuple(children), complete=False
+    )
+    return module, direct, children
 
 
 def _named(registered: dict[Any, Any]) -> dict[str, Any]:
@@ -163,7 +166,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def _hooks(registered: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The hooks that are objects: weight_norm and spectral_norm of torch.nn.utils are."""
+    """Yield the hooks that are objects, such as weight_norm and spectral_norm of torch.nn.utils."""
     if not isinstance(registered, dict):
         return
     for hook in list(registered.values())[:_MOST_VALUES]:
@@ -175,7 +178,7 @@ def _hooks(registered: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 class WithModules(dict[str, Any]):
-    """A state dict, and what its file says of the modules that it belongs to."""
+    """State dict with the recorded modules that it belongs to."""
 
     def __init__(self, tensors: Mapping[str, Any], modules: Mapping[str, RecordedModule]) -> None:
         super().__init__(tensors)

@@ -1,4 +1,4 @@
-"""What a training run was told, as plain values: a Namespace, a dataclass, a config of any class."""
+"""Options of a training run as plain values: a Namespace, a dataclass, a config of any class."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from converters.checkpoint.inert.records import Constructor, Record, printable
 from converters.checkpoint.lazy import LazyTensor
 
 _DEEPEST = 12
-_NESTED = 4  # objects that only hold another one
-_MOST = 10_000  # values, of one entry
-_LONGEST = 500  # letters of a text
-# Classes that keep what they hold in one attribute: OmegaConf's nodes, mmcv's Config.
+_NESTED = 4  # maximum nesting of wrapper objects
+_MOST = 10_000  # maximum number of values of one entry
+_LONGEST = 500  # maximum characters of a text
+# Classes that keep their contents in one attribute: OmegaConf's nodes, mmcv's Config.
 _INSIDE = ("_content", "_cfg_dict")
 _VALUES = ("_val", "_content", "_value_")
 
 
 def contents(value: Any) -> Mapping[Any, Any] | None:
-    """The entries of a dict, or what an object holds by name; None where it holds nothing so."""
+    """Return the entries of a dict or the named contents of an object, or None."""
     for _ in range(_NESTED):
         if isinstance(value, Mapping):
             return value
@@ -43,9 +43,9 @@ def contents(value: Any) -> Mapping[Any, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it; what is none (a class, a tensor) by what it is called.
+    """Return the value in JSON types; other values (a class, a tensor) become their names.
 
-    Shared and circular references are cut where they become too deep or too many.
+    Shared and circular references are cut when they become too deep or too many.
     """
     left = [_MOST]
     return _plain(value, 0, left)
@@ -61,7 +61,7 @@ def _plain(value: Any, depth: int, left: list[int]) -> Any:
         return value if len(value) <= _LONGEST else value[:_LONGEST] + "…"
     if type(value) is Record:
         name = next((name for name in _VALUES if name in value.attributes), None)
-        if name is not None:  # OmegaConf wraps every value, a list as well
+        if name is not None:  # OmegaConf wraps every value, including lists
             return _plain(value.attributes[name], depth + 1, left)
     held = contents(value)
     if type(value) is Record and held is None:
@@ -81,7 +81,7 @@ def _listed(values: Iterable[Any], depth: int, left: list[int]) -> list[Any]:
 
 def _record(value: Record, depth: int, left: list[int]) -> Any:
     held = value.items if value.items is not None else value.state
-    if isinstance(held, list):  # of a frozen dataclass with slots: its fields
+    if isinstance(held, list):  # the fields of a frozen dataclass with slots
         return _listed(held, depth, left)
     arguments = value.arguments
     if type(value.state) is tuple and len(value.state) == 4 and value.name == "functools.partial":
@@ -104,7 +104,7 @@ def _key(key: Any) -> str:
 
 
 def named(value: Any) -> str:
-    """What a value is called that is no plain data."""
+    """Return the name of a value that is not plain data."""
     if isinstance(value, Constructor | Record):
         return printable(value.name)
     if isinstance(value, LazyTensor):

@@ -1,7 +1,7 @@
-"""What the names in a pickle become: constructors of ours, and records for everything that is not known.
+"""Stand-ins for the names in a pickle: constructors of this package, and records for unknown names.
 
-A record keeps what the pickle says of an object (its class's name, arguments, state, entries) and has no code
-of that class: it is compared and hashed by identity, and nothing of it is ever called.
+A record keeps the pickle's description of an object (class name, arguments, state, entries) and has
+no code of that class. It is compared and hashed by identity, and nothing in it is ever called.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ _LONGEST = 200
 
 
 class PickleError(ValueError):
-    """The bytes are no complete pickle, or one that nobody's `dump` writes."""
+    """The bytes are not a complete pickle, or not one that `pickle.dump` writes."""
 
 
 class ForbiddenNameError(Exception):
-    """The pickle names what has an effect when it is called; `str()` is its full name."""
+    """The pickle names something that has an effect when called; `str()` is its full name."""
 
 
 def printable(name: str) -> str:
-    """A name from a file as a terminal may have it."""
+    """Return a name from a file in a form that is safe to print."""
     return (name if name.isprintable() else ascii(name)[1:-1])[:_LONGEST]
 
 
 class Constructor:
-    """Stands for a class or function that a pickle may name.
+    """Stand-in for a class or function that a pickle may name.
 
     Args:
         name: its full name.
-        make: makes the inert value from the arguments; a ValueError or TypeError says that they are
-            not those of such a thing.
+        make: creates the inert value from the arguments; raises ValueError or TypeError for
+            invalid arguments.
     """
 
     __slots__ = ("make", "name")
@@ -43,13 +43,13 @@ class Constructor:
 
 
 class Plain(Constructor):
-    """Stands for a class of plain values; of arguments that it is not known to take a `Record` is made."""
+    """Stand-in for a class of plain values; unknown arguments create a `Record`."""
 
     __slots__ = ()
 
 
 class Unknown(Constructor):
-    """Stands for a class or function that means nothing to us: what it makes is a `Record`."""
+    """Stand-in for an unknown class or function, which creates a `Record`."""
 
     __slots__ = ()
 
@@ -58,16 +58,16 @@ class Unknown(Constructor):
 
 
 class Record:
-    """An inert stand-in for an object.
+    """Inert stand-in for an object.
 
     Attributes:
-        name: the full name of its class, or of the function that made it.
-        arguments: what that was given.
-        keywords: the same, by name.
-        state: what was set on it, mostly a dict of its attributes; None: nothing.
-        items: of a list, set or queue of a class of its own; None: it is none.
-        entries: of a dict of a class of its own; None: it is none.
-        reached: whether it stands for an attribute of something else (a member of an enum, a method).
+        name: the full name of its class, or of the function that created it.
+        arguments: the positional arguments.
+        keywords: the keyword arguments.
+        state: the state that was set, usually a dict of attributes, or None.
+        items: the items of a list, set or queue subclass, or None.
+        entries: the entries of a dict subclass, or None.
+        reached: whether it stands for an attribute (an enum member, a method).
     """
 
     __slots__ = ("arguments", "entries", "items", "keywords", "name", "reached", "state")
@@ -85,9 +85,9 @@ class Record:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Its state as attributes by name; empty where it has another form of state."""
+        """Attributes of its state by name; empty if the state has another form."""
         state = self.state
-        if type(state) is tuple and len(state) == 2:  # of a class with slots: (dict or None, slots)
+        if type(state) is tuple and len(state) == 2:  # a class with slots: (dict or None, slots)
             state = state[1] if state[0] is None else state[0]
         if type(state) is not dict:
             return {}
@@ -95,14 +95,14 @@ class Record:
 
 
 class Buildable(ABC):
-    """A value of ours that takes its content as a pickle's state (an array of NumPy)."""
+    """Value of this package that takes its content as a pickle's state (a NumPy array)."""
 
     __slots__ = ()
 
     @abstractmethod
     def build(self, state: Any) -> Any:
-        """What stands in its place from now on, or itself.
+        """Return the value that replaces it, or itself.
 
         Raises:
-            ValueError, TypeError: the state is not that of such a thing.
+            ValueError, TypeError: the state is invalid.
         """

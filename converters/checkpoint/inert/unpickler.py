@@ -1,14 +1,15 @@
-"""Reading pickles without running them: a machine that knows no class and no function.
+"""Unpickler that runs no code: a machine without classes and functions.
 
-A pickle is a program. Only its instructions that make plain values (numbers, texts, lists, dicts) are run
-here; the name of a class or function is given to a table, which answers with a `Constructor` of ours, with
-one that makes a record of whatever it is given, or refuses. So nothing that the author of the file chose is
-ever imported or called, whatever the pickle says.
+A pickle is a program. Only its instructions that create plain values (numbers, text, lists, dicts)
+run here. The name of a class or function is looked up in a table. The table answers with a
+`Constructor` of this package, with a constructor of records, or with a refusal. Nothing chosen by
+the author of the file is ever imported or called.
 
-Python's own unpickler is not used: even with a restricted `find_class` it takes as much memory as the file
-says, and its instructions set attributes on what they are given.
+Python's own unpickler is not used. Even with a restricted `find_class` it takes as much memory as
+the file requests, and its instructions set attributes on the objects they receive.
 
-The instructions are those of protocols 0 to 5: https://github.com/python/cpython/blob/3.11/Lib/pickletools.py
+The instructions are those of protocols 0 to 5:
+https://github.com/python/cpython/blob/3.11/Lib/pickletools.py
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ _LONGEST_INTEGER = 64  # bytes; nothing in a checkpoint needs 16
 _PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
 _MOST_COPIES = 4
 _SMALL = 1 << 20  # bytes
-_LARGEST_KEY = 1 << 61  # beyond, unequal numbers have one hash, and a dict of them takes forever
+_LARGEST_KEY = 1 << 61  # above this, unequal numbers share hashes, and a dict of them takes forever
 _LONGEST_KEY = 16
-_LARGEST_INNER = 1 << 32  # numbers in a tuple: with larger ones tuples of one hash are easily found
+_LARGEST_INNER = (
+    1 << 32
+)  # numbers in a tuple: with larger ones, tuples of equal hash are easy to find
 _LONGEST_DIGITS = 160
-_LARGE = 1 << 20  # bytes; what is longer stays in the file
-_MOST_MADE = 1 << 22  # of containers, their entries and records, together about 256 MB
+_LARGE = 1 << 20  # bytes; longer values stay in the file
+_MOST_MADE = 1 << 22  # containers, their entries and records, together about 256 MB
 _PER_TENSOR = 32
-_HIGHEST = (
-    1 << 21
-)  # values that are in no container yet; Python's pickler puts them in by thousands
-_DEEPEST = 1 << 20  # marks that are open
-_LATEST = 64  # of what is remembered: an object is, before its state is made
+_HIGHEST = 1 << 21  # values that are in no container yet; Python's pickler adds them by thousands
+_DEEPEST = 1 << 20  # open marks
+_LATEST = 64  # memoized values: an object is memoized before its state is created
 
 
 Find = Callable[[str, str], Any]
@@ -64,10 +65,10 @@ Spans = Callable[[int, int], Span]
 
 
 class Blob:
-    """Many bytes, left where they are.
+    """Large bytes object that stays in the file.
 
     Args:
-        span: where that is.
+        span: its location.
     """
 
     __slots__ = ("span",)
@@ -80,24 +81,24 @@ class Blob:
 
 
 def no_persistent(_: Any) -> Any:
-    """For pickles that refer to nothing outside of themselves."""
+    """Refuse a persistent id, for pickles without external references."""
     raise PickleError("it refers to something outside of itself")
 
 
 class Unpickler:
-    """Runs one pickle.
+    """Interpreter of one pickle.
 
     Args:
-        data: bytes that hold it; of a mapped file only what it needs is read.
-        start: where it begins.
-        find: a module's name and a name in it → what stands for it. It raises ForbiddenNameError.
-        persistent: what the pickle calls a persistent id → the object.
-        spans: place and length of many bytes in `data` → them, where they need not be copied.
-        more: how many values that are no tensors it may make beyond those of any pickle.
+        data: the bytes of the pickle; only the needed parts of a mapped file are read.
+        start: the offset of the pickle.
+        find: returns the stand-in for a module and a name; raises ForbiddenNameError.
+        persistent: returns the object of a persistent id.
+        spans: returns the span of large bytes in `data` by offset and length, to avoid a copy.
+        more: additional number of non-tensor values that this pickle may create.
 
     Attributes:
-        at: after `load`, where the pickle has ended.
-        unknown: of what there are records, in the order of the pickle.
+        at: the end of the pickle, after `load`.
+        unknown: the classes that became records, in the order of the pickle.
     """
 
     def __init__(
@@ -124,11 +125,11 @@ class Unpickler:
         self._copied = 0
 
     def load(self) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
-            PickleError: it cannot be.
-            ForbiddenNameError: it names what is not plain data; nothing was executed.
+            PickleError: the pickle is invalid.
+            ForbiddenNameError: the pickle names something with an effect; nothing was executed.
         """
         data, stack, memo = self.data, self._stack, self._memo
         try:
@@ -163,12 +164,12 @@ class Unpickler:
         if len(self._stack) > _HIGHEST:
             raise PickleError("it puts millions of values into one container")
 
-    def _count(self, made: int) -> None:
-        """A byte of a pickle makes a dict of a hundred: what is made is counted.
+    def _count(self, count: int) -> None:
+        """Count created values: one byte of a pickle can create a dict of a hundred bytes.
 
-        Tensors and arrays allow more, so that a checkpoint may have any number of those.
+        Tensors and arrays raise the limit, so that a checkpoint may have any number of them.
         """
-        self._made += made
+        self._made += count
         if self._made > self._allowed:
             raise PickleError("it makes millions of values that are no tensors")
 
@@ -185,7 +186,7 @@ class Unpickler:
         return taken
 
     def _bytes(self, count: int) -> None:
-        """Bytes; where they are many, a `Blob` of them."""
+        """Push bytes; many bytes become a `Blob`."""
         if count <= _LARGE:
             self._push(self._take(count))
             return
@@ -230,7 +231,7 @@ class Unpickler:
         self._push(self._take(size).decode("utf-8", "surrogatepass"))
 
     def _old_text(self, size: int) -> None:
-        # Python 2 had one kind of string for texts and bytes; state dicts name tensors by it.
+        # Python 2 had one kind of string for text and bytes; state dicts name tensors by it.
         if size > _LARGE:
             self._bytes(size)
         else:
@@ -257,7 +258,7 @@ class Unpickler:
     # Containers
 
     def _items(self) -> list[Any]:
-        """What was put on the stack since the last mark."""
+        """Pop the values since the last mark."""
         mark = self._marks.pop()
         if mark > len(self._stack):
             raise PickleError("it takes values that it has not made")
@@ -337,7 +338,7 @@ class Unpickler:
         items = self._items()
         self._new(frozenset(map(key_of, items)), 4 + 2 * len(items))
 
-    # Names and what is made with them
+    # Names and the values created with them
 
     def _name(self, module: bytes, name: bytes) -> None:
         full = module + b" " + name
@@ -360,18 +361,18 @@ class Unpickler:
         self._name(module.encode("utf-8", "replace"), name.encode("utf-8", "replace"))
 
     def _instance(self) -> None:
-        """An object as protocol 0 makes it: its class by name, the arguments since the mark."""
+        """Create an object in protocol 0: its class by name, and the arguments since the mark."""
         module = self._line()
         self._name(module, self._line())
-        made = self._stack.pop()
+        constructor = self._stack.pop()
         arguments = tuple(self._items())
-        self._push(made)
+        self._push(constructor)
         self._call(arguments)
 
     def _object(self) -> None:
-        """The same in protocol 1: the class is the first since the mark."""
-        made, *arguments = self._items()
-        self._push(made)
+        """Create an object in protocol 1: the class is the first value since the mark."""
+        constructor, *arguments = self._items()
+        self._push(constructor)
         self._call(tuple(arguments))
 
     def _reduce(self) -> None:
@@ -381,23 +382,23 @@ class Unpickler:
         keywords = _exactly(dict, self._stack.pop())
         arguments = _exactly(tuple, self._stack.pop())
         if keywords:
-            made = self._stack[-1]
-            if not isinstance(made, Unknown) or any(type(name) is not str for name in keywords):
+            created = self._stack[-1]
+            if not isinstance(created, Unknown) or any(type(name) is not str for name in keywords):
                 raise PickleError("it makes an object with arguments that it does not take")
-            self._keep(Record(made.name, arguments, keywords))
+            self._keep(Record(created.name, arguments, keywords))
         else:
             self._call(arguments)
 
     def _call(self, arguments: tuple[Any, ...]) -> None:
-        """Have the value for what is on top of the stack, a name, and these arguments."""
+        """Call the name on top of the stack with these arguments, and push the result."""
         function = self._stack[-1]
         if isinstance(function, Record):
-            # Whatever a call or an attribute has given would be called by it.
+            # Otherwise the result of a call or an attribute could be called.
             raise ForbiddenNameError(function.name)
         if not isinstance(function, Constructor):
             raise PickleError(f"it calls a {type(function).__name__}")
         if isinstance(function, Unknown):
-            made: Any = Record(function.name, arguments)
+            result: Any = Record(function.name, arguments)
         else:
             self._copied += len(arguments)
             for argument in arguments:
@@ -407,23 +408,23 @@ class Unpickler:
                 # Two bytes of a pickle recall a text of any length, which may then be copied.
                 raise PickleError("it copies its values again and again")
             try:
-                made = function.make(*arguments)
+                result = function.make(*arguments)
             except (ValueError, TypeError):
                 if not isinstance(function, Plain):
                     raise
-                made = Record(function.name, arguments)
-        self._keep(made)
+                result = Record(function.name, arguments)
+        self._keep(result)
 
-    def _keep(self, made: Any) -> None:
-        """Put what was made in the place of what is on top of the stack."""
-        if isinstance(made, LazyTensor):
+    def _keep(self, value: Any) -> None:
+        """Replace the top of the stack by the created value."""
+        if isinstance(value, LazyTensor):
             self._allowed += _PER_TENSOR
-        elif type(made) is Record:
+        elif type(value) is Record:
             self._count(4)
-            self.unknown[made.name] = None
+            self.unknown[value.name] = None
         else:
             self._count(2)
-        self._stack[-1] = made
+        self._stack[-1] = value
 
     def _build(self) -> None:
         state = self._stack.pop()
@@ -435,21 +436,21 @@ class Unpickler:
         elif isinstance(target, Buildable):
             self._replace(target, target.build(state))
         elif isinstance(target, LazyTensor):
-            # Before torch 0.4 a tensor had flags; in the oldest form they have the tensor with them.
+            # Before torch 0.4 a tensor had flags; in the oldest form the tensor comes with them.
             if type(state) is tuple and len(state) == 4 and isinstance(state[0], LazyTensor):
                 self._replace(target, state[0])
-        elif isinstance(target, Constructor):  # the attributes of a class or module would be set
+        elif isinstance(target, Constructor):  # would set the attributes of a class or module
             raise ForbiddenNameError(target.name)
-        elif type(target) is not dict:  # of an OrderedDict it is `_metadata`: versions of modules
+        elif type(target) is not dict:  # for an OrderedDict it is `_metadata`: versions of modules
             raise PickleError(f"it sets attributes of a {type(target).__name__}")
 
-    def _replace(self, target: Any, made: Any) -> None:
-        """Have what was made where its state came for, also for those who recall it."""
-        self._keep(made)
-        if made is not target:
+    def _replace(self, target: Any, value: Any) -> None:
+        """Replace the target of a state by the value, also in the memo."""
+        self._keep(value)
+        if value is not target:
             for key in islice(reversed(self._memo), _LATEST):
                 if self._memo[key] is target:
-                    self._memo[key] = made
+                    self._memo[key] = value
 
     def _persistent_id(self) -> None:
         self._stack[-1] = self._persistent(self._stack[-1])
@@ -461,9 +462,7 @@ class Unpickler:
 
     def _unknown(self) -> None:
         code = self.data[self.at - 1]
-        raise PickleError(
-            f"it has the instruction 0x{code:02x}, which nobody writes into a checkpoint"
-        )
+        raise PickleError(f"it has the instruction 0x{code:02x}, which no checkpoint contains")
 
 
 def _exactly(kind: type, value: Any) -> Any:
@@ -473,10 +472,10 @@ def _exactly(kind: type, value: Any) -> Any:
 
 
 def key_of(value: Any, *, inner: bool = False) -> Any:
-    """The value, if it may be a key: hashing it must neither recurse deeply nor collide at will.
+    """Return the value if it may be a key: its hash must neither recurse deeply nor collide at will.
 
     Raises:
-        PickleError: it may not.
+        PickleError: the value may not be a key.
     """
     kind = type(value)
     if kind is str:
@@ -486,9 +485,9 @@ def key_of(value: Any, *, inner: bool = False) -> Any:
         if kind is int and not -largest < value < largest:
             raise PickleError("a key is a very large number")
         return value
-    if kind is Record or isinstance(value, Constructor | LazyTensor):  # by identity
+    if kind is Record or isinstance(value, Constructor | LazyTensor):  # hashed by identity
         return value
-    if kind in (frozenset, complex) and not inner:  # equal ones stay apart; nobody looks them up
+    if kind in (frozenset, complex) and not inner:  # equal keys stay separate; nobody looks them up
         return Record(kind.__name__, (value,))
     if isinstance(value, tuple) and len(value) <= _LONGEST_KEY and not inner:
         for item in value:
@@ -524,7 +523,7 @@ _STEPS_BY_CODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"C": lambda m: m._push(m._take(m._byte())),
     b"\x8e": lambda m: m._bytes(m._number(_ULONG, 8)),
     b"\x96": Machine._byte_array,
-    b"\x98": lambda m: None,  # READONLY_BUFFER: nothing of ours is written to
+    b"\x98": lambda m: None,  # READONLY_BUFFER: nothing of this package is written to
     b"I": Machine._line_integer,
     b"L": Machine._line_integer,
     b"F": lambda m: m._push(float(m._line(_LONGEST_DIGITS))),

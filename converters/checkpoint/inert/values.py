@@ -1,4 +1,5 @@
-"""Known values of Python's own library as plain data: paths, dates, queues, numbers; no class is built."""
+"""Known values of Python's standard library as plain data: paths, dates, queues, numbers. No class is
+built."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from converters.checkpoint.inert.records import Constructor, ForbiddenNameError, Record, Unknown
 from converters.checkpoint.inert.unpickler import key_of
 
-_MOST_PARTS = 256  # of a path
+_MOST_PARTS = 256  # maximum parts of a path
 _LATIN = ("latin1", "latin-1")
 
 
@@ -24,11 +25,11 @@ def _pairs(*arguments: Any) -> dict[Any, Any]:
         return dict(pairs)
     if not isinstance(pairs, list | tuple):
         raise ValueError("a dict is made of something else than pairs")
-    made = {}
+    entries = {}
     for pair in pairs:
         key, value = pair
-        made[key_of(key)] = value
-    return made
+        entries[key_of(key)] = value
+    return entries
 
 
 def _counter(*arguments: Any) -> dict[Any, Any]:
@@ -38,7 +39,7 @@ def _counter(*arguments: Any) -> dict[Any, Any]:
 
 
 def _list(*arguments: Any) -> list[Any]:
-    """Of a deque also how long it may become."""
+    """Create a list; a deque also passes its maximum length."""
     if arguments and not isinstance(arguments[0], list | tuple):
         raise ValueError("a list is made of something else than values")
     return list(arguments[0]) if arguments else []
@@ -57,7 +58,7 @@ def _frozen_set(*arguments: Any) -> frozenset[Any]:
 
 
 def encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    """Bytes as protocol 2 writes them: a text, and how it stands for them."""
+    """Return bytes as protocol 2 writes them: a text and its encoding."""
     if type(text) is not str or encoding not in _LATIN:
         raise ValueError("bytes are encoded as no pickle does")
     return text.encode("latin-1")
@@ -118,9 +119,9 @@ def _time(state: Any, *_: Any) -> str:
 
 
 def _fields(state: Any, size: int) -> list[int]:
-    """Year and the bytes behind it."""
+    """Return the year and the bytes after it."""
     data = _fixed(state, size)
-    return [data[0] * 256 + data[1], data[2] & 0x7F, *data[3:]]  # the month has a flag: fold
+    return [data[0] * 256 + data[1], data[2] & 0x7F, *data[3:]]  # the month contains a flag: fold
 
 
 def _fixed(state: Any, size: int) -> bytes:
@@ -137,7 +138,7 @@ def _clock(parts: list[int]) -> str:
 
 
 def _timedelta(*parts: Any) -> float:
-    """In seconds."""
+    """Return the seconds."""
     if any(type(part) is not int for part in parts) or len(parts) > 3:
         raise ValueError("a timedelta has another form")
     days, seconds, micros = (*parts, 0, 0, 0)[:3]
@@ -145,18 +146,18 @@ def _timedelta(*parts: Any) -> float:
 
 
 def _reconstructed(cls: Any, base: Any, state: Any) -> Record:
-    """An object as protocols 0 and 1 make it: its class, the built-in one below it, its content."""
+    """Create an object as protocols 0 and 1 do: its class, the built-in base class, its content."""
     if not isinstance(cls, Constructor):
         raise ValueError("an object has no class")
     kind = base.name if isinstance(base, Constructor) else ""
     if kind.endswith(".tuple") and type(state) is tuple:
         return Record(cls.name, state)
-    made = Record(cls.name, () if state is None else (state,))
+    record = Record(cls.name, () if state is None else (state,))
     if kind.endswith(".dict") and type(state) is dict:
-        made.arguments, made.entries = (), state
+        record.arguments, record.entries = (), state
     elif kind.endswith(".list") and type(state) is list:
-        made.arguments, made.items = (), state
-    return made
+        record.arguments, record.items = (), state
+    return record
 
 
 def _new_object(cls: Any, *arguments: Any) -> Any:
@@ -172,23 +173,24 @@ def _new_object_by_name(cls: Any, arguments: Any, keywords: Any) -> Any:
 
 
 def _attribute(*arguments: Any) -> Record:
-    """What `getattr` gives: so Python 3.11.0 to 3.11.4 pickle a member of an enum, and all a method.
+    """Return the record of a `getattr`, used by Python 3.11.0 to 3.11.4 for enum members, and by all
+    for methods.
 
-    The methods are those of hooks. Neither is ever called: a pickle that does so is refused by name.
+    The methods belong to hooks. Neither is ever called: a pickle that calls one is refused by name.
 
     Raises:
         ForbiddenNameError: any other use of getattr reaches for code.
     """
     match arguments:
         case (Unknown() | Record(reached=False)) as owner, str(name) if _may_be_member(name):
-            made = Record(f"{owner.name}.{name}", ())
-            made.reached = True
-            return made
+            record = Record(f"{owner.name}.{name}", ())
+            record.reached = True
+            return record
     raise ForbiddenNameError("builtins.getattr")
 
 
 def _may_be_member(name: str) -> bool:
-    """What every class has is no member of an enum."""
+    """Whether the name can be an enum member, not an attribute of every class."""
     return name.isidentifier() and not name.startswith("__") and not hasattr(type, name)
 
 
@@ -202,7 +204,7 @@ _PLAIN_BUILTINS: dict[str, Callable[..., Any]] = {
     "str": _text,
     "tuple": _tuple,
 }
-# Where these are given what they are not known to take, nothing but them is lost.
+# Unknown arguments of these lose only themselves.
 PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "Counter"): _counter,
     ("collections", "defaultdict"): _default_dict,
@@ -218,7 +220,7 @@ PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
         for name, make in _PLAIN_BUILTINS.items()
         for module in ("builtins", "__builtin__")
     },
-    **{  # "_local" is Python 3.13's
+    **{  # "_local" is from Python 3.13
         (module, name): _path for module in ("pathlib", "pathlib._local") for name in _PATHS
     },
 }
@@ -228,7 +230,7 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
     "getattr": _attribute,
 }
 MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): _pairs,  # what tensors by name are in
+    ("collections", "OrderedDict"): _pairs,  # the container of named tensors
     ("_codecs", "encode"): encoded,
     **{
         (module, name): make

@@ -13,7 +13,7 @@ import torch
 from converters.graph.expression import as_code, call, code
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.precision.numerics import with_numerics
-from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
+from converters.layers.flax_call import FlaxCall, Maker, Name, SourceCall, Variable
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
@@ -99,7 +99,7 @@ class Layer:
             written |= {
                 name: with_numerics(written[name], _fields_of(value.of))
                 for name, value in named.items()
-                if isinstance(value, Call)
+                if isinstance(value, SourceCall)
             }
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
         name = self.flax.of.rpartition(".")[2]
@@ -281,7 +281,7 @@ def _value(value: Any) -> Any:
             return True
         case Name():
             return code(_spelled(value.of))
-        case Call():
+        case SourceCall():
             named: Mapping[str, Any] = {n: _value(v) for n, v in value.named.items()}
             return call(_spelled(value.of), *map(_value, value.first), **named)
         case Maker():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from converters.mapping.module_tree import BUFFERS
-from converters.mapping.paths import Place
+from converters.mapping.paths import ModuleLocation
 
 
 def buffer_path(root: Any, key: str) -> str:
     """The path of a buffer ("buffers/layers_0/rotary/inv_freq")."""
     *parts, name = key.split(".")
-    at, place = root, Place("linen")
+    at, place = root, ModuleLocation("linen")
     for part in parts:
         index = list(at._modules).index(part)
         place = place.child(at, part, index)

@@ -1,1 +1,1 @@
-"""One file a kind (or a family of one layout): its docstring, its names and its forward cases."""
+"""Layer kinds, one file per kind or family: docstring, names and forward cases."""

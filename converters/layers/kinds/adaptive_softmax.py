@@ -1,7 +1,7 @@
-"""AdaptiveLogSoftmaxWithLoss: its Linear layers are converted as such, under their own names.
+"""AdaptiveLogSoftmaxWithLoss: its Linear layers are converted as Linear, under their own names.
 
-`head` and `tail_0/layers_0`, `tail_0/layers_1`, … (nnx: `tail/0/layers/0`, …) are those of
-`converters.modules`' layer of the same name; Flax has none.
+`head` and `tail_0/layers_0`, `tail_0/layers_1`, … (nnx: `tail/0/layers/0`, …) are those of the
+layer of the same name in `converters.modules`; Flax has none.
 """
 
 from typing import Any

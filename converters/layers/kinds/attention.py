@@ -1,14 +1,14 @@
-"""MultiheadAttention: the fused projections taken apart, heads as axes of their own.
+"""MultiheadAttention: the fused projections are split, with heads as a separate axis.
 
 `in_proj_weight` (3 * embed, embed) becomes `query/kernel`, `key/kernel` and `value/kernel`, each
-(embed, heads, features); with another kdim or vdim, q_proj_weight, k_proj_weight and v_proj_weight do. Their
-biases are (heads, features), `out/kernel` is (heads, features, embed). These are the weights of Flax's own
-attention, which serves where there is neither bias_k and bias_v nor add_zero_attn. In nnx it has one size for
-key and value, and is to be told `decode=False`.
+(embed, heads, features). With another kdim or vdim, q_proj_weight, k_proj_weight and v_proj_weight
+do. Their biases are (heads, features), and `out/kernel` is (heads, features, embed). These are the
+weights of Flax's own attention, which can be used without bias_k, bias_v and add_zero_attn. In nnx
+it has one size for key and value, and needs `decode=False`.
 
-Beware of masks: torch's boolean ones say what is NOT allowed, Flax's what is. `converters.modules`'
-MultiheadAttention takes torch's masks, and has all of torch's options. A row in which nothing is allowed is
-NaN in torch and there; in Flax's own it is finite.
+Masks differ: torch's boolean masks mark what is NOT allowed, Flax's what is allowed.
+`converters.modules`' MultiheadAttention takes torch's masks and has all of torch's options. A row
+in which nothing is allowed is NaN in torch and there; in Flax's own attention it is finite.
 """
 
 from typing import Any
@@ -23,21 +23,21 @@ _PROJECTIONS = ("query", "key", "value")
 def _weights(layer: Any) -> Weights:
     embed, heads = layer.embed_dim, (layer.num_heads, layer.head_dim)
     inward = chain([Permute((1, 0)), Split(1, heads)])
-    found = []
+    weights = []
     for index, name in enumerate(_PROJECTIONS):
         part = Part(0, index * embed, (index + 1) * embed)
         kernel, bias = f"{name}/kernel", f"{name}/bias"
         if layer._qkv_same_embed_dim:
-            found.append(Weight("in_proj_weight", kernel, kernel, inward, part=part))
+            weights.append(Weight("in_proj_weight", kernel, kernel, inward, part=part))
         else:
-            found.append(Weight(f"{name[0]}_proj_weight", kernel, kernel, inward))
-        found.append(Weight("in_proj_bias", bias, bias, Split(0, heads), part=part))
+            weights.append(Weight(f"{name[0]}_proj_weight", kernel, kernel, inward))
+        weights.append(Weight("in_proj_bias", bias, bias, Split(0, heads), part=part))
     outward = chain([Permute((1, 0)), Split(0, heads)])
-    found.append(Weight("out_proj.weight", "out/kernel", "out/kernel", outward))
-    found.append(Weight("out_proj.bias", "out/bias", "out/bias"))
+    weights.append(Weight("out_proj.weight", "out/kernel", "out/kernel", outward))
+    weights.append(Weight("out_proj.bias", "out/bias", "out/bias"))
     row = chain([Merge(0, (1, 1, embed)), Split(0, heads)])
-    found += [Weight(name, name, name, row) for name in ("bias_k", "bias_v")]
-    return tuple(found)
+    weights += [Weight(name, name, name, row) for name in ("bias_k", "bias_v")]
+    return tuple(weights)
 
 
 def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
@@ -45,10 +45,10 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     keys, values = layer.kdim, layer.vdim
     rate = layer.dropout
     options = {"deterministic": DETERMINISTIC} if rate and not nnx else {}
-    found = []
+    calls = []
     if layer.bias_k is None and not layer.add_zero_attn and not (nnx and keys != values):
         inputs = {"in_features": width, **changed(in_kv_features=(keys, width))} if nnx else {}
-        found.append(
+        calls.append(
             own(
                 api,
                 "MultiHeadAttention" if nnx else "MultiHeadDotProductAttention",
@@ -70,7 +70,7 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
         add_zero_attn=(layer.add_zero_attn, False),
         batch_first=(layer.batch_first, False),
     )
-    found.append(
+    calls.append(
         ours(
             api,
             "MultiheadAttention",
@@ -79,25 +79,27 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
             options=options,
         )
     )
-    return tuple(found)
+    return tuple(calls)
 
 
 def _floats(*shapes: tuple[int, ...], names: tuple[str, ...] = ("key", "value")) -> Any:
     def arguments(rng: Any) -> dict[str, Any]:
-        made = [rng.standard_normal(shape).astype("float32") for shape in shapes]
-        return dict(zip(names, made, strict=True))
+        arrays = [rng.standard_normal(shape).astype("float32") for shape in shapes]
+        return dict(zip(names, arrays, strict=True))
 
     return arguments
 
 
-def _case(name: str, *, masks: Any = lambda rng: {}, call_options: Any = None, **given: Any) -> Any:
-    """Query (batch 2, 5 long), key and value (batch 2, 7 long); kdim and vdim as given."""
-    shapes = [(2, 5, 12), (2, 7, given.get("kdim", 12)), (2, 7, given.get("vdim", 12))]
-    if not given.get("batch_first", False):
+def _case(
+    name: str, *, masks: Any = lambda rng: {}, call_options: Any = None, **options: Any
+) -> Any:
+    """Create a case with query (batch 2, length 5), key and value (batch 2, length 7)."""
+    shapes = [(2, 5, 12), (2, 7, options.get("kdim", 12)), (2, 7, options.get("vdim", 12))]
+    if not options.get("batch_first", False):
         shapes = [(b, a, features) for a, b, features in shapes]
     return ForwardCase(
         name,
-        torch=lambda nn: nn.MultiheadAttention(12, 3, **given),
+        torch=lambda nn: nn.MultiheadAttention(12, 3, **options),
         input_shape=shapes[0],
         of="converters.modules",
         arguments=lambda rng: {**_floats(*shapes[1:])(rng), **masks(rng)},
@@ -106,7 +108,7 @@ def _case(name: str, *, masks: Any = lambda rng: {}, call_options: Any = None, *
 
 
 def _padding(rng: Any) -> dict[str, Any]:
-    """The last keys of each sequence do not count; torch's polarity."""
+    """Mask the last keys of each sequence, with torch's polarity."""
     lengths = rng.integers(3, 6, (2, 1))
     return {"key_padding_mask": rng.permuted([[0, 1, 2, 3, 4, 5, 6]] * 2, axis=1) >= lengths}
 
@@ -127,7 +129,7 @@ def _call_self(layer: Any, inputs: Any, arguments: Any) -> Any:
 
 
 def _native(name: str, bias: bool, dropout: float = 0.0) -> ForwardCase:
-    """Flax's own layers with the same weights, on one sequence."""
+    """Create a case of Flax's own layers with the same weights, on one sequence."""
     return ForwardCase(
         name,
         torch=lambda nn: nn.MultiheadAttention(12, 3, dropout, bias=bias, batch_first=True),

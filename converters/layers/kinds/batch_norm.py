@@ -1,10 +1,10 @@
 """BatchNorm1d, 2d, 3d, SyncBatchNorm: weight → scale, running statistics → `batch_stats`.
 
-In nnx these are `BatchStat`. `num_batches_tracked` has no counterpart in Flax. Inference from converted
-statistics is equal. Training with Flax's own BatchNorm is not: its momentum is 1 - torch's (and its default
-0.99), and torch keeps the unbiased running variance, Flax the biased one, a factor of n / (n - 1) at each
-update. `converters.modules`' BatchNorm has torch's momentum and variance, momentum=None (with
-`num_batches_tracked` as `count`), and `axis_name` for SyncBatchNorm.
+In nnx the statistics are `BatchStat`. `num_batches_tracked` has no counterpart in Flax. Inference
+with converted statistics is equal. Training with Flax's own BatchNorm is not: its momentum is 1 -
+torch's (and its default 0.99). At each update torch uses the unbiased running variance and Flax the
+biased one, a factor of n / (n - 1). `converters.modules`' BatchNorm has torch's momentum and
+variance, momentum=None (with `num_batches_tracked` as `count`), and `axis_name` for SyncBatchNorm.
 """
 
 from typing import Any
@@ -41,21 +41,21 @@ def _weights(layer: Any) -> Weights:
 
 def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     size, tracked = num_features(api, layer.num_features), has_statistics(layer)
-    # nnx's are told by `eval()` and `train()` of the model.
+    # nnx uses the model's `eval()` and `train()`.
     running = {"use_running_average": DETERMINISTIC} if api == "linen" and tracked else {}
     replicas = type(layer).__name__ == "SyncBatchNorm"
     about = {"channels_last": True, "remarks": ("axis_name of the replicas",) if replicas else ()}
-    found = []
+    calls = []
     if tracked and layer.momentum is not None:
         sizes = {**size, **use_scale(layer), **use_bias(layer)}
         momentum = round(1 - layer.momentum, 12)  # 0.9, not 0.8999999999999999
         settings = {"epsilon": layer.eps, "momentum": momentum, **running}
-        found.append(own(api, "BatchNorm", sizes, settings=settings, **about))
+        calls.append(own(api, "BatchNorm", sizes, settings=settings, **about))
     if has(layer, "weight") == has(layer, "bias"):
         sizes = {**size, **statistics_of(layer)}
         settings = {"eps": layer.eps, "momentum": layer.momentum, **running}
-        found.append(ours(api, "BatchNorm", sizes, settings=settings, **about))
-    return tuple(found)
+        calls.append(ours(api, "BatchNorm", sizes, settings=settings, **about))
+    return tuple(calls)
 
 
 def has_statistics(layer: Any) -> bool:
@@ -64,7 +64,7 @@ def has_statistics(layer: Any) -> bool:
 
 
 def statistics_of(layer: Any, default: bool = True) -> dict[str, Value]:
-    """What of our norms' arguments the weights show."""
+    """Return the arguments of the norms in `converters.modules` that the weights determine."""
     return changed(
         affine=(has(layer, "weight"), default),
         track_running_stats=(has_statistics(layer), default),

@@ -22,8 +22,8 @@ def _case(name: str, bias: bool) -> ForwardCase:
 def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     inputs = {"in1_features": layer.in1_features, "in2_features": layer.in2_features}
     outputs = {"out_features" if api == "nnx" else "features": layer.out_features}
-    given = inputs if api == "nnx" else {}
-    return (ours(api, "Bilinear", {**given, **outputs, **use_bias(layer)}),)
+    sizes = inputs if api == "nnx" else {}
+    return (ours(api, "Bilinear", {**sizes, **outputs, **use_bias(layer)}),)
 
 
 ENTRIES = (

@@ -1,16 +1,25 @@
 """Conv1d, Conv2d, Conv3d: (O, I/groups, *k) → (*k, I/groups, O).
 
-Flax works channels last. Groups are `feature_group_count`, dilation is `kernel_dilation`. An
-integer padding of torch is symmetric: pass it as pairs, never as "SAME", which is not symmetric
-with a stride of 2 (measured error: 1.5) and is Flax's default; torch's "same" is "SAME". For
-another `padding_mode` pad the input with `jnp.pad` (circular: "wrap", reflect: "reflect",
-replicate: "edge") and let the convolution pad nothing.
+Flax uses channels last. Groups are `feature_group_count`, dilation is `kernel_dilation`. An integer
+padding of torch is symmetric: pass it as pairs, never as "SAME". "SAME", Flax's default, is not
+symmetric with a stride of 2 (measured error: 1.5). torch's "same" is "SAME". For another
+`padding_mode`, pad the input with `jnp.pad` (circular: "wrap", reflect: "reflect", replicate:
+"edge") and use no padding in the convolution.
 """
 
 from typing import Any
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
-from converters.layers.flax_call import Api, Call, FlaxCall, Value, changed, features, own, use_bias
+from converters.layers.flax_call import (
+    Api,
+    FlaxCall,
+    SourceCall,
+    Value,
+    changed,
+    features,
+    own,
+    use_bias,
+)
 from converters.layers.layout import UNCHANGED, Permute
 
 _PAD_MODES = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
@@ -36,14 +45,14 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     return (call,)
 
 
-def _padding(layer: Any) -> tuple[Value, tuple[Call, ...]]:
-    """Flax's argument, and what pads the input before where it knows no such mode."""
+def _padding(layer: Any) -> tuple[Value, tuple[SourceCall, ...]]:
+    """Return Flax's padding argument, and the call that pads the input for modes Flax lacks."""
     if layer.padding_mode != "zeros":
-        # As torch pads it: the last axis first, low and high side of each.
+        # torch's padding order: the last axis first, low and high side of each.
         sides = layer._reversed_padding_repeated_twice
         pairs = tuple(zip(sides[::2], sides[1::2], strict=True))[::-1]
         mode: dict[str, Value] = {"mode": _PAD_MODES[layer.padding_mode]}
-        return "VALID", (Call("jax.numpy.pad", mode, (((0, 0), *pairs, (0, 0)),)),)
+        return "VALID", (SourceCall("jax.numpy.pad", mode, (((0, 0), *pairs, (0, 0)),)),)
     if isinstance(layer.padding, str):
         return layer.padding.upper(), ()
     if not any(layer.padding):

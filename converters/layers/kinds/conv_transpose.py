@@ -1,9 +1,9 @@
 """ConvTranspose1d, 2d, 3d: (I, O/groups, *k) → (*k, I/groups, O), flipped along space.
 
-This is the kernel of Flax's `ConvTranspose` with its default `transpose_kernel=False`. Flax's padding is
-that of the convolution which it runs: for each axis `lo = dilation * (k - 1) - padding` and
-`hi = lo + output_padding` of torch's. Flax has no groups here; `converters.modules`' ConvTranspose has them,
-and takes torch's own padding and output_padding.
+This is the kernel of Flax's `ConvTranspose` with its default `transpose_kernel=False`. Flax's
+padding is that of the convolution that it runs: for each axis `lo = dilation * (k - 1) - padding`
+and `hi = lo + output_padding` with torch's arguments. Flax has no groups here.
+`converters.modules`' ConvTranspose has groups, and takes torch's padding and output_padding.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ def _weights(layer: Any) -> Weights:
     if groups == 1:
         layout = chain([Permute((*range(2, rank + 2), 0, 1)), Flip(space)])
     else:
-        # (g, I/g, O/g, *k) → (*k, I/g, g, O/g): each group's outputs lie side by side.
+        # (g, I/g, O/g, *k) → (*k, I/g, g, O/g): the outputs of each group are adjacent.
         apart = Split(0, (groups, layer.in_channels // groups))
         moved = Permute((*range(3, rank + 3), 1, 0, 2))
         joined = Merge(rank + 1, (groups, layer.out_channels // groups))
@@ -37,20 +37,22 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     common = changed(
         strides=(tuple(layer.stride), ones), kernel_dilation=(tuple(layer.dilation), ones)
     )
-    theirs = changed(
+    torch_settings = changed(
         padding=(tuple(layer.padding), zeros),
         output_padding=(tuple(layer.output_padding), zeros),
         groups=(layer.groups, 1),
     )
-    found = [{**common, "padding": _pads(layer)}] if layer.groups == 1 else []
-    calls = [own(api, "ConvTranspose", sizes, settings=one, channels_last=True) for one in found]
-    settings = {**common, **theirs}
+    calls = []
+    if layer.groups == 1:
+        padded = {**common, "padding": _pads(layer)}
+        calls.append(own(api, "ConvTranspose", sizes, settings=padded, channels_last=True))
+    settings = {**common, **torch_settings}
     calls.append(ours(api, "ConvTranspose", sizes, settings=settings, channels_last=True))
     return tuple(calls)
 
 
 def _pads(layer: Any) -> tuple[tuple[int, int], ...]:
-    """Flax's padding for torch's arguments."""
+    """Return Flax's padding for torch's arguments."""
     sides = zip(layer.kernel_size, layer.dilation, layer.padding, layer.output_padding, strict=True)
     return tuple((d * (k - 1) - p, d * (k - 1) - p + more) for k, d, p, more in sides)
 

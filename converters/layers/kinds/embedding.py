@@ -1,7 +1,7 @@
 """Embedding: `embedding = weight`, unchanged (rows are tokens on both sides).
 
 Flax's `Embed` has no `padding_idx` (which only keeps that row's gradient at zero) and no
-`max_norm`. Ids out of range raise in torch; in Flax they give NaN, and negative ones count from the
+`max_norm`. Ids out of range raise in torch. In Flax they give NaN, and negative ids count from the
 end.
 """
 

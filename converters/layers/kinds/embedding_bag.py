@@ -1,8 +1,8 @@
 """EmbeddingBag: `embedding = weight`, unchanged.
 
-Flax has no such layer; `converters.modules` has: modes sum, mean and max, ids of two axes or with offsets,
-per_sample_weights, padding_idx. It has no `max_norm`, and `scale_grad_by_freq` and `sparse`, which concern
-only gradients, have no counterpart.
+Flax has no such layer. `converters.modules` has one, with modes sum, mean and max, ids of two axes
+or with offsets, per_sample_weights, and padding_idx. It has no `max_norm`. `scale_grad_by_freq` and
+`sparse` affect only gradients and have no counterpart.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ def _case(
         name,
         torch=lambda nn: nn.EmbeddingBag(11, 5, **options),
         input_shape=shape,
-        ids_below=4,  # few: an id that does not count is sure to come up
+        ids_below=4,  # few ids, so that the ignored id is sure to occur
         arguments=arguments,
     )
 

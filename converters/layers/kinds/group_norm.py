@@ -1,7 +1,7 @@
 """GroupNorm: `scale = weight`, `bias = bias`, unchanged.
 
-Flax groups the last axis (channels last), its epsilon is 1e-6 (torch: 1e-5), its default is 32
-groups whatever the channels, and `use_fast_variance=False` has to be passed, as for LayerNorm.
+Flax groups the last axis (channels last). Its epsilon is 1e-6 (torch: 1e-5), and its default is 32
+groups for any number of channels. Pass `use_fast_variance=False`, as for LayerNorm.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """InstanceNorm1d, 2d, 3d: weight → scale, bias unchanged; running statistics → `batch_stats`.
 
-Flax's `InstanceNorm` serves where there are no running statistics (torch's default); its epsilon is 1e-6
-(torch: 1e-5) and `use_fast_variance=False` has to be passed, as for LayerNorm. With `track_running_stats`,
-`converters.modules`' InstanceNorm, whose momentum is torch's.
+Flax's `InstanceNorm` can be used without running statistics (torch's default). Its epsilon is 1e-6
+(torch: 1e-5); pass `use_fast_variance=False`, as for LayerNorm. With `track_running_stats`, use
+`converters.modules`' InstanceNorm, which has torch's momentum.
 """
 
 from typing import Any
@@ -24,18 +24,18 @@ from converters.layers.layout import UNCHANGED
 
 def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     size, tracked = num_features(api, layer.num_features), has_statistics(layer)
-    found = []
+    calls = []
     if not tracked:
         sizes = {**size, **use_scale(layer), **use_bias(layer)}
         settings = {"epsilon": layer.eps, "use_fast_variance": False}
-        found.append(own(api, "InstanceNorm", sizes, settings=settings, channels_last=True))
+        calls.append(own(api, "InstanceNorm", sizes, settings=settings, channels_last=True))
     sizes = {**size, **statistics_of(layer, default=False)}
-    # torch takes a momentum of None for 0: statistics that stay as they are.
+    # torch treats a momentum of None as 0: the statistics never change.
     settings = {"eps": layer.eps, "momentum": layer.momentum or 0.0}
     if api == "linen" and tracked:
         settings["use_running_average"] = DETERMINISTIC
-    found.append(ours(api, "InstanceNorm", sizes, settings=settings, channels_last=True))
-    return tuple(found)
+    calls.append(ours(api, "InstanceNorm", sizes, settings=settings, channels_last=True))
+    return tuple(calls)
 
 
 def _entry(rank: int, sides: tuple[int, ...]) -> LayerEntry:

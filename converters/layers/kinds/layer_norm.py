@@ -1,9 +1,9 @@
 """LayerNorm: `scale = weight`, `bias = bias`, unchanged.
 
-Three defaults of Flax differ: epsilon is 1e-6 (torch: 1e-5); `use_fast_variance=True` loses all
-digits where the mean is large against the deviation (error 564 at x ≈ 1e4), so pass False; and a
+Three defaults of Flax differ. Its epsilon is 1e-6 (torch: 1e-5). `use_fast_variance=True` loses all
+digits if the mean is large compared to the deviation (error 564 at x ≈ 1e4), so pass False. A
 `normalized_shape` of several axes needs `reduction_axes` and `feature_axes` in linen. nnx's layer
-(flax 0.12.8) has a flat scale only; `converters.modules.nnx` has one of several axes.
+(flax 0.12.8) has a flat scale only; `converters.modules.nnx` has a layer of several axes.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from converters.layers.layout import UNCHANGED
 
 
 def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
-    """Flax's own, but for several axes in nnx."""
+    """Return Flax's own layer; for several axes in nnx, the layer of `converters.modules`."""
     shape, weight, bias = tuple(layer.normalized_shape), has(layer, "weight"), has(layer, "bias")
     if api == "nnx" and len(shape) > 1:
         sizes = {
@@ -39,7 +39,7 @@ def flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
 
 
 def several_axes(shape: tuple[int, ...]) -> dict[str, Value]:
-    """What tells linen's norms that they run over more than the last axis."""
+    """Return the arguments with which linen's norms use more than the last axis."""
     axes = tuple(range(-len(shape), 0))
     return {"reduction_axes": axes, "feature_axes": axes} if len(axes) > 1 else {}
 

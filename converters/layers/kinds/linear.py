@@ -1,7 +1,7 @@
 """Linear: `kernel = weight.T`.
 
-torch keeps (out, in) and multiplies by the transpose; Flax's `Dense` (linen) and `Linear` (nnx)
-keep (in, out).
+torch stores (out, in) and multiplies by the transpose. Flax's `Dense` (linen) and `Linear` (nnx)
+store (in, out).
 """
 
 from typing import Any

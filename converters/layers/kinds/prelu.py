@@ -1,7 +1,7 @@
 """PReLU: `negative_slope = weight`; one slope for all channels has no axis in Flax.
 
-torch's slope begins at 0.25, Flax's at 0.01. A slope for each channel: `converters.modules`' PReLU (Flax's
-fails to take one in linen).
+torch's initial slope is 0.25, Flax's is 0.01. For one slope per channel use `converters.modules`'
+PReLU; Flax's does not support it in linen.
 """
 
 from typing import Any

@@ -1,13 +1,14 @@
 """RNN, LSTM, GRU and their cells: `weight_ih_l0` (gates * hidden, in) → `input_kernel_l0`, transposed.
 
-`weight_hh` → `hidden_kernel`, `weight_hr` (proj_size) → `projection_kernel`, both biases unchanged as
-`input_bias` and `hidden_bias`; `_l1`, `_reverse` and so on stay. Gates lie side by side in torch's order
-(LSTM: i, f, g, o; GRU: r, z, n), so that a step is two products.
+`weight_hh` → `hidden_kernel`, `weight_hr` (proj_size) → `projection_kernel`, both biases unchanged
+as `input_bias` and `hidden_bias`; `_l1`, `_reverse` and so on stay. Gates are adjacent in torch's
+order (LSTM: i, f, g, o; GRU: r, z, n), so that a step is two products.
 
-These are the weights of `converters.modules`' RNN, LSTM and GRU, which have torch's arguments, the states in
-torch's order, (h, c), and `lengths` for what torch packs. Flax's own cells know one bias where torch has two,
-and nnx's GRUCell lacks the hidden product's bias, without which torch's GRU cannot be said (error 0.2). To
-feed Flax's LSTMCell, cut the kernels into gates and add the biases: its `hi/bias` is torch's b_ii + b_hi.
+These are the weights of `converters.modules`' RNN, LSTM and GRU. They have torch's arguments, the
+states in torch's order, (h, c), and `lengths` for packed sequences. Flax's own cells have one bias
+where torch has two. nnx's GRUCell lacks the hidden product's bias, so it cannot represent torch's
+GRU (error 0.2). To use Flax's LSTMCell, split the kernels into gates and add the biases: its
+`hi/bias` is torch's b_ii + b_hi.
 """
 
 from collections.abc import Callable
@@ -30,9 +31,9 @@ def _stack_weights(layer: Any) -> Weights:
     directions = ("", "_reverse") if layer.bidirectional else ("",)
     suffixes = [f"_l{number}{end}" for number in range(layer.num_layers) for end in directions]
     return tuple(
-        Weight(theirs + suffix, name + suffix, name + suffix, layout)
+        Weight(torch_name + suffix, name + suffix, name + suffix, layout)
         for suffix in suffixes
-        for theirs, name, layout in _NAMES
+        for torch_name, name, layout in _NAMES
     )
 
 
@@ -40,7 +41,7 @@ _Flax = Callable[[Any, Api], tuple[FlaxCall, ...]]
 
 
 def _sizes(layer: Any, api: Api) -> dict[str, Value]:
-    """What stacks and cells have in common."""
+    """Return the sizes that stacks and cells share."""
     inputs = {"input_size": layer.input_size} if api == "nnx" else {}
     return {**inputs, "hidden_size": layer.hidden_size, **changed(bias=(layer.bias, True))}
 
@@ -60,7 +61,7 @@ def _stack_flax(kind: str) -> _Flax:
             dropout=(layer.dropout, 0.0),
             nonlinearity=("relu" if layer.mode == "RNN_RELU" else "tanh", "tanh"),
         )
-        # nnx's dropout is told by `eval()` and `train()` of the model.
+        # nnx's dropout uses the model's `eval()` and `train()`.
         drops = api == "linen" and layer.dropout
         options = {"deterministic": DETERMINISTIC} if drops else {}
         return (ours(api, kind, sizes, settings=settings, options=options),)
@@ -78,8 +79,8 @@ def _cell_flax(kind: str) -> _Flax:
 
 def _state(name: str, *shapes: tuple[int, ...]) -> Any:
     def arguments(rng: Any) -> dict[str, Any]:
-        made = tuple(rng.standard_normal(shape).astype("float32") for shape in shapes)
-        return {name: made if len(made) > 1 else made[0]}
+        states = tuple(rng.standard_normal(shape).astype("float32") for shape in shapes)
+        return {name: states if len(states) > 1 else states[0]}
 
     return arguments
 
@@ -89,7 +90,7 @@ def _nothing(rng: Any) -> dict[str, Any]:
 
 
 def _case(kind: str, name: str, shape: tuple[int, ...] = (7, 2, 5), **options: Any) -> ForwardCase:
-    """Five features in, three hidden; with first states where the input has a batch."""
+    """Create a case with five features in and three hidden; batched inputs also get initial states."""
     layers, both = options.get("num_layers", 1), options.get("bidirectional", False)
     rows = layers * (1 + both)
     projected = options.get("proj_size", 0)
@@ -149,7 +150,9 @@ def _stacked(kind: str, *cases: ForwardCase) -> LayerEntry:
 
 
 def _cell(kind: str, *cases: ForwardCase) -> LayerEntry:
-    weights = tuple(Weight(theirs, name, name, layout) for theirs, name, layout in _NAMES[:4])
+    weights = tuple(
+        Weight(torch_name, name, name, layout) for torch_name, name, layout in _NAMES[:4]
+    )
     common = (_cell_case(kind, "one step"), _cell_case(kind, "without bias", bias=False))
     return LayerEntry(kind, __doc__ or "", weights, common + cases, _cell_flax(kind))
 

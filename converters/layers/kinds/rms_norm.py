@@ -1,8 +1,9 @@
 """RMSNorm: `scale = weight`, unchanged.
 
-torch's epsilon is by default None, which means the smallest step of the input's dtype (1.19e-7 in float32,
-7.8e-3 in bfloat16); Flax's is 1e-6. A `normalized_shape` of several axes needs `reduction_axes` and
-`feature_axes` in linen; nnx's layer has a flat scale only, `converters.modules.nnx` has one of several axes.
+torch's default epsilon is None, which means the smallest step of the input's dtype (1.19e-7 in
+float32, 7.8e-3 in bfloat16); Flax's is 1e-6. A `normalized_shape` of several axes needs
+`reduction_axes` and `feature_axes` in linen. nnx's layer has a flat scale only;
+`converters.modules.nnx` has a layer of several axes.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ from converters.layers.flax_call import (
 )
 from converters.layers.kinds.layer_norm import several_axes
 
-_EPSILON = 1.1920928955078125e-07  # float32's
+_EPSILON = 1.1920928955078125e-07  # of float32
 
 
 def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
@@ -29,7 +30,7 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
         affine = changed(elementwise_affine=(has(layer, "weight"), True))
         sizes = {"normalized_shape": shape, **affine}
         return (ours(api, "RMSNorm", sizes, settings=changed(eps=(layer.eps, None))),)
-    epsilon, told = layer.eps, "torch's epsilon is that of the input's dtype, this one float32's"
+    epsilon, note = layer.eps, "torch's epsilon is that of the input's dtype, this one float32's"
     return (
         own(
             api,
@@ -39,7 +40,7 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
                 "epsilon": _EPSILON if epsilon is None else epsilon,
                 **several_axes(shape),
             },
-            remarks=(told,) if epsilon is None else (),
+            remarks=(note,) if epsilon is None else (),
         ),
     )
 

@@ -1,10 +1,10 @@
-"""Transformer and its parts: each layer inside is converted as what it is, under its own name.
+"""Transformer and its parts: each layer inside is converted by its own kind, under its own name.
 
-`self_attn`, `multihead_attn`, `linear1`, `linear2` and the norms keep their names, so the weights are those
-of `converters.modules`' layers of the same names, which take torch's masks. torch's norms come last by
-default (`norm_first=False`), its "gelu" is the exact one, its dropout 0.1. With a padding mask torch's
-encoder may compute in inference only what counts and give 0 for the rest; ours gives those positions like
-any other.
+`self_attn`, `multihead_attn`, `linear1`, `linear2` and the norms keep their names. The weights are
+those of `converters.modules`' layers of the same names, which take torch's masks. torch's norms
+come last by default (`norm_first=False`), its "gelu" is the exact one, and its dropout is 0.1. With
+a padding mask, torch's encoder may compute only unmasked positions in inference and return 0 for
+the others; the layer of `converters.modules` returns values for those positions too.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from converters.layers.kinds import layer_norm
 _SMALL = {"dim_feedforward": 7, "dropout": 0.0}
 _OTHER = {**_SMALL, "activation": "gelu", "norm_first": True, "bias": False, "layer_norm_eps": 0.1}
 
-# What says all of a part, by its class in torch.
+# Attributes that fully describe a part, by its torch class.
 _PARTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "MultiheadAttention": lambda part: (
         part.embed_dim,
@@ -40,33 +40,36 @@ _PARTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def _said(part: Any) -> tuple[str, tuple[Any, ...]]:
-    """The class of a part of torch's own, and what says all of it."""
+def _description(part: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the class of a part of torch's own, and the attributes that fully describe it."""
     name = type(part).__name__
     is_known = name in _PARTS and type(part).__module__.startswith("torch.nn.modules.")
     return (name, _PARTS[name](part)) if is_known else ("", ())
 
 
 def _settings(layer: Any) -> dict[str, Value] | None:
-    """The arguments of an encoder's or decoder's layer; None if a part of it is not what they make."""
+    """Return the arguments of an encoder or decoder layer; None if a part differs from what they create."""
     from torch.nn import functional
 
     activations = {functional.relu: "relu", functional.gelu: "gelu"}
     activation = activations.get(layer.activation)
-    parts = {name: _said(part) for name, part in layer.named_children()}
+    parts = {name: _description(part) for name, part in layer.named_children()}
     kinds = [parts[name][0] for name in ("self_attn", "linear1", "norm1", "dropout")]
     if activation is None or kinds != list(_PARTS):
         return None
     width, heads, _, first, bias, *_ = parts["self_attn"][1]
     inner, rate, eps = layer.linear1.out_features, layer.dropout.p, layer.norm1.eps
-    made = {
+    arguments = {
         "MultiheadAttention": (width, heads, rate, first, bias, False, False, True),
         "LayerNorm": ((width,), eps, True, bias),
         "Dropout": (rate,),
         "linear1": (width, inner, bias),
         "linear2": (inner, width, bias),
     }
-    if any(said != made.get(kind, made.get(name)) for name, (kind, said) in parts.items()):
+    if any(
+        settings != arguments.get(kind, arguments.get(name))
+        for name, (kind, settings) in parts.items()
+    ):
         return None
     return {
         "d_model": width,
@@ -98,8 +101,8 @@ def _stack_flax(kind: str) -> Any:
         inside = _repeated(layer)
         if inside is None:
             return ()
-        one = ours(api, f"{kind}Layer", {}, settings=inside).construction
-        sizes: dict[str, Value] = {"layer": Maker(one), "num_layers": len(layer.layers)}
+        layer_call = ours(api, f"{kind}Layer", {}, settings=inside).construction
+        sizes: dict[str, Value] = {"layer": Maker(layer_call), "num_layers": len(layer.layers)}
         if layer.norm is not None:
             norm = layer_norm.flax(layer.norm, api)[0].construction
             sizes |= {"final_norm": Maker(norm)} if api == "linen" else {"norm": norm}
@@ -114,8 +117,10 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     inside = forms[0]
     if inside is None or forms[1] != inside:
         return ()
-    # With a norm at the end of each half that is as those inside.
-    if {_said(stack.norm) for stack in stacks} != {_said(layer.encoder.layers[0].norm1)}:
+    # With a norm at the end of each half, with the settings of the inner norms.
+    if {_description(stack.norm) for stack in stacks} != {
+        _description(layer.encoder.layers[0].norm1)
+    }:
         return ()
     numbers = changed(
         num_encoder_layers=(len(layer.encoder.layers), 6),
@@ -126,16 +131,17 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
 
 
 def _repeated(stack: Any) -> dict[str, Value] | None:
-    """The one form of a stack's layers; None if they differ, or something is not torch's own."""
-    is_known = all(type(one).__name__ in _LAYERS for one in getattr(stack, "layers", ()))
-    forms = [_settings(one) for one in stack.layers] if is_known else []
+    """Return the common arguments of a stack's layers; None if they differ, or a part is not torch's
+    own."""
+    is_known = all(type(inner).__name__ in _LAYERS for inner in getattr(stack, "layers", ()))
+    forms = [_settings(inner) for inner in stack.layers] if is_known else []
     if not forms or any(form != forms[0] for form in forms):
         return None
-    return forms[0] if stack.norm is None or _said(stack.norm)[0] == "LayerNorm" else None
+    return forms[0] if stack.norm is None or _description(stack.norm)[0] == "LayerNorm" else None
 
 
 def _options(api: Api, settings: dict[str, Value]) -> dict[str, Value]:
-    """nnx's dropout is told by `eval()` and `train()` of the model."""
+    """Return the call options; nnx's dropout uses the model's `eval()` and `train()`."""
     drops = api == "linen" and settings.get("dropout", 0.1) != 0.0
     return {"deterministic": DETERMINISTIC} if drops else {}
 
@@ -145,7 +151,7 @@ def _float(name: str, *shape: int) -> Any:
 
 
 def _encoder_masks(rng: Any) -> dict[str, Any]:
-    """No position sees a later one, and two positions of the first sequence do not count."""
+    """Return a causal mask, and a padding mask with two positions of the first sequence."""
     padding = rng.random((2, 5)) > 2
     padding[0, 3:] = True
     later = rng.random((5, 5)) >= 0
@@ -179,7 +185,7 @@ def _layer(kind: str, name: str, options: dict[str, Any], shape: Any, arguments:
 
 
 def _stack(part: str, arguments: Any) -> ForwardCase:
-    """Two layers and a norm at the end."""
+    """Create a case with two layers and a norm at the end."""
     kind, stack = f"Transformer{part}Layer", f"Transformer{part}"
     extra = {"enable_nested_tensor": False} if part == "Encoder" else {}
 

@@ -1,1 +1,1 @@
-"""What the layers of `converters.modules` compute, as functions of arrays: torch's formulas in JAX."""
+"""Functions of arrays behind the layers of `converters.modules`: torch's formulas in JAX."""

@@ -1,4 +1,4 @@
-"""torch's multi-head attention: its masks, added bias rows and added zero row."""
+"""torch's multi-head attention, with its masks, added bias rows and added zero row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jax import Array
 
 
 def as_bias(mask: Array | None, dtype: object) -> Array | None:
-    """What a mask adds to the scores: -inf where a boolean one is True (torch: "not allowed").
+    """Return the mask as a bias of the scores: -inf where a boolean mask is True (torch: "not allowed").
 
-    Flax's masks mean the opposite: True is "may attend". A mask of numbers is added as it is.
+    Flax's masks mean the opposite: True is "may attend". A mask of numbers is added unchanged.
     """
     if mask is None or mask.dtype != jnp.bool_:
         return mask
@@ -18,7 +18,7 @@ def as_bias(mask: Array | None, dtype: object) -> Array | None:
 
 
 def causal_mask(queries: int, keys: int) -> Array:
-    """True above the diagonal, in torch's meaning: no query sees a later key."""
+    """Return a mask that is True above the diagonal, as in torch: no query attends to a later key."""
     return jnp.triu(jnp.ones((queries, keys), bool), k=1)
 
 
@@ -34,7 +34,7 @@ def attention(
     add_zero_attn: bool = False,
     drop: object = None,
 ) -> tuple[Array, Array]:
-    """Scaled dot-product attention with everything that `torch.nn.MultiheadAttention` adds to it.
+    """Compute scaled dot-product attention with all options of `torch.nn.MultiheadAttention`.
 
     Args:
         query: (batch, queries, heads, features of a head), projected; key and value likewise.
@@ -43,10 +43,10 @@ def attention(
         attn_mask: (queries, keys) or (batch * heads, queries, keys); boolean with True for "not
             allowed", or numbers that are added.
         key_padding_mask: (batch, keys); boolean with True for "ignore", or numbers that are added.
-        bias_k: (heads, features): one more key for every sequence; bias_v its value.
+        bias_k: (heads, features): an additional key for every sequence; bias_v is its value.
         bias_v: see bias_k.
-        add_zero_attn: whether one more key and value of zeros follows.
-        drop: what is done to the weights (dropout), or None.
+        add_zero_attn: whether to append a key and value of zeros.
+        drop: a function applied to the weights (dropout), or None.
 
     Returns:
         (batch, queries, heads, features) and the weights (batch, heads, queries, keys). A row in
@@ -72,7 +72,7 @@ def attention(
         nothing = jnp.zeros((batch, 1, heads, features), query.dtype)
         key, value = jnp.concatenate([key, nothing], 1), jnp.concatenate([value, nothing], 1)
         added += 1
-    # No mask hides the rows that were added.
+    # No mask hides the added rows.
     scores_bias = jnp.pad(scores_bias, [(0, 0), (0, 0), (0, 0), (0, added)])
     scores = jnp.einsum("bqhd,bkhd->bhqk", query / jnp.sqrt(features).astype(query.dtype), key)
     weights = jax.nn.softmax(scores + scores_bias, axis=-1)
@@ -84,7 +84,7 @@ def attention(
 def batched(
     sequences: tuple[Array, Array, Array], padding: Array | None, *, batch_first: bool
 ) -> tuple[tuple[Array, Array, Array], Array | None, bool]:
-    """Query, key and value as (batch, length, features), and whether they had a batch."""
+    """Return query, key and value as (batch, length, features), and whether they had a batch."""
     had_batch = sequences[0].ndim == 3
     if not had_batch:
         query, key, value = (sequence[None] for sequence in sequences)
@@ -98,7 +98,7 @@ def batched(
 def unbatched(
     output: Array, weights: Array, *, had_batch: bool, batch_first: bool, average: bool
 ) -> tuple[Array, Array]:
-    """Output and weights in the arrangement in which torch gives them."""
+    """Return output and weights in torch's arrangement."""
     if average:
         weights = weights.mean(1)
     if not had_batch:

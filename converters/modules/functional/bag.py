@@ -1,4 +1,4 @@
-"""torch's EmbeddingBag: sums, means or maxima of rows, bag by bag."""
+"""torch's EmbeddingBag: sums, means or maxima of rows per bag."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def embedding_bag(
     padding_idx: int | None,
     include_last_offset: bool,
 ) -> Array:
-    """One row for each bag.
+    """Return one row for each bag.
 
     Args:
         table: (rows, features).
         ids: (bags, ids of each), or (ids,) with offsets.
-        offsets: where in `ids` each bag begins; with ids of one axis only.
-        per_sample_weights: as `ids`, factors of the rows; mode "sum" only.
-        mode: what is made of a bag's rows. An empty bag is 0.
-        padding_idx: the id that does not count, or None.
+        offsets: the start of each bag in `ids`; only with ids of one axis.
+        per_sample_weights: factors of the rows, shaped like `ids`; mode "sum" only.
+        mode: the reduction of a bag's rows. An empty bag gives 0.
+        padding_idx: the id to ignore, or None.
         include_last_offset: whether `offsets` ends with the number of ids.
 
     Raises:

@@ -18,16 +18,16 @@ def conv_transpose(
     dilation: Sequence[int],
     groups: int,
 ) -> Array:
-    """A transposed convolution as a convolution of the input with holes.
+    """Compute a transposed convolution as a convolution of the dilated input.
 
     Args:
         x: (batch, *space, in).
         kernel: (*k, in / groups, out), flipped along space: Flax's form.
-        strides: of each axis of space, as are all that follow.
-        padding: torch's: what is cut off the full output on both sides.
-        output_padding: torch's: what is added at the end.
-        dilation: of the kernel.
-        groups: into which the channels are parted.
+        strides: one value per spatial axis, like all following arguments.
+        padding: torch's padding: the number of elements cut off the full output on both sides.
+        output_padding: torch's output padding: the number of elements added at the end.
+        dilation: the dilation of the kernel.
+        groups: the number of groups of channels.
     """
     rank = len(strides)
     reach = [d * (k - 1) for d, k in zip(dilation, kernel.shape[:rank], strict=True)]

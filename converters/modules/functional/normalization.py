@@ -1,4 +1,4 @@
-"""torch's normalisations: variances in two passes, running statistics as torch keeps them."""
+"""torch's normalizations: variances in two passes, running statistics as in torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jax import Array
 
 @dataclass(frozen=True)
 class Statistics:
-    """Mean and variance of a batch, and what torch adds to the running ones.
+    """Mean and variance of a batch, and torch's update of the running statistics.
 
     Attributes:
         mean: broadcastable to the input.
-        var: biased, broadcastable to the input: the one that normalises.
+        var: the biased variance for the normalization, broadcastable to the input.
         running_mean: (channels,): the batch's contribution to the running mean.
         running_var: (channels,): unbiased, n / (n - 1) times the biased one.
     """
@@ -28,9 +28,9 @@ class Statistics:
 
 
 def batch_statistics(x: Array, axis_name: str | None = None) -> Statistics:
-    """Statistics of all axes but the last, over all replicas of `axis_name` if there is one.
+    """Return statistics of all axes but the last, over all replicas of `axis_name`, if any.
 
-    Every replica has the same number of elements then, as with `jax.pmap` and `shard_map`.
+    Every replica must have the same number of elements, as with `jax.pmap` and `shard_map`.
     """
     axes = tuple(range(x.ndim - 1))
     count = x.size // x.shape[-1]
@@ -45,7 +45,7 @@ def batch_statistics(x: Array, axis_name: str | None = None) -> Statistics:
 
 
 def instance_statistics(x: Array) -> Statistics:
-    """Statistics of the axes between the first and the last, for each instance and channel."""
+    """Return statistics of the axes between the first and the last, for each instance and channel."""
     axes = tuple(range(1, x.ndim - 1))
     count = x.size // (x.shape[0] * x.shape[-1])
     mean = x.mean(axes, keepdims=True)
@@ -63,7 +63,7 @@ def normalize(
     scale: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias."""
+    """Return (x - mean) / sqrt(var + epsilon) * scale + bias."""
     factor = jax.lax.rsqrt(var + epsilon)
     if scale is not None:
         factor = factor * scale
@@ -74,7 +74,7 @@ def normalize(
 def layer_norm(
     x: Array, shape: Sequence[int], epsilon: float, scale: Array | None, bias: Array | None
 ) -> Array:
-    """Normalise the last axes, as many as `shape` has."""
+    """Normalize the last axes, as many as `shape` has."""
     axes = tuple(range(-len(shape), 0))
     mean = x.mean(axes, keepdims=True)
     var = jnp.square(x - mean).mean(axes, keepdims=True)
@@ -82,7 +82,7 @@ def layer_norm(
 
 
 def rms_norm(x: Array, shape: Sequence[int], epsilon: float | None, scale: Array | None) -> Array:
-    """Divide the last axes by their root mean square; epsilon None is the dtype's smallest step."""
+    """Divide the last axes by their root mean square; an epsilon of None is the dtype's smallest step."""
     axes = tuple(range(-len(shape), 0))
     epsilon = float(jnp.finfo(x.dtype).eps) if epsilon is None else epsilon
     y = x * jax.lax.rsqrt(jnp.square(x).mean(axes, keepdims=True) + epsilon)

@@ -1,8 +1,8 @@
-"""torch's RNN, LSTM and GRU: the steps of the cells, and stacks of layers of one or two directions.
+"""torch's RNN, LSTM and GRU: steps of the cells, and stacks of layers with one or two directions.
 
-A layer's weights are a mapping with the names of `WEIGHTS`: kernels are (in, gates * hidden), gates in
-torch's order (LSTM: input, forget, cell, output; GRU: reset, update, new), both biases kept apart as in
-torch. Absent biases and projections are absent from the mapping.
+A layer's weights are a mapping with the names of `WEIGHTS`. Kernels are (in, gates * hidden), with
+gates in torch's order (LSTM: input, forget, cell, output; GRU: reset, update, new), and both biases
+are separate as in torch. Absent biases and projections are missing in the mapping.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ GATES: dict[Kind, int] = {"RNN": 1, "LSTM": 4, "GRU": 3}
 def weight_shapes(
     kind: Kind, inputs: int, hidden: int, *, bias: bool = True, projected: int = 0
 ) -> dict[str, tuple[int, ...]]:
-    """Name → shape of the weights of one layer and direction.
+    """Return name → shape of the weights of one layer and direction.
 
     Args:
         kind: the cell.
-        inputs: features of what it reads.
+        inputs: features of its input.
         hidden: features of its state.
         bias: whether it has the two biases.
         projected: an LSTM's proj_size; 0 without.
@@ -56,7 +56,7 @@ def stack_shapes(
     bias: bool = True,
     projected: int = 0,
 ) -> dict[str, tuple[int, ...]]:
-    """Name → shape of all weights of a stack: `input_kernel_l0`, `hidden_bias_l1_reverse`, …."""
+    """Return name → shape of all weights of a stack: `input_kernel_l0`, `hidden_bias_l1_reverse`, …."""
     suffixes = ("", "_reverse") if bidirectional else ("",)
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(layers):
@@ -68,7 +68,7 @@ def stack_shapes(
 
 
 def by_layer(weights: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """The weights of a stack, by layer and direction, from their names there."""
+    """Return the weights of a stack by layer and direction, from their names there."""
     layers: list[list[dict[str, Any]]] = []
     for layer in range(sum(name.startswith("input_kernel_l") for name in weights)):
         directions = []
@@ -94,13 +94,13 @@ def run(
     nonlinearity: str = "tanh",
     between: Any = None,
 ) -> tuple[Array, Any]:
-    """A stack on torch's terms: with or without a batch, its axis first or second.
+    """Run a stack with torch's conventions: with or without a batch, whose axis is first or second.
 
     Args:
         kind: the cell.
         weights: by the names of `stack_shapes`.
         inputs: (time, batch, in), with batch_first (batch, time, in), or (time, in).
-        hx: the first states as torch takes them; None: zeros.
+        hx: the initial states in torch's form; None for zeros.
         hidden: features of the state.
         projected: an LSTM's proj_size; 0 without.
         batch_first: see inputs.
@@ -142,14 +142,14 @@ def run(
 def step(
     kind: Kind, weights: Mapping[str, Any], x: Array, carry: Carry, nonlinearity: str = "tanh"
 ) -> Carry:
-    """One time step: the new (h,) or (h, c).
+    """Compute one time step: the new (h,) or (h, c).
 
     Args:
         kind: the cell.
-        weights: of one layer and direction.
+        weights: the weights of one layer and direction.
         x: (…, input).
         carry: (h,) or (h, c), each (…, hidden).
-        nonlinearity: "tanh" or "relu"; of an RNN only.
+        nonlinearity: "tanh" or "relu", for an RNN only.
     """
     return _advance(kind, weights, _project(weights, x, "input"), carry, nonlinearity)
 
@@ -171,10 +171,11 @@ def stack(
         layers: for each layer its directions' weights (one, or forward and backward).
         inputs: (time, batch, input).
         carry: (h,) or (h, c), each (layers * directions, batch, …).
-        lengths: of each sequence in the batch, (batch,): what torch's packed sequences say. Outputs
-            beyond are 0, the final states those of the last real step. None: all are full.
-        nonlinearity: "tanh" or "relu"; of an RNN only.
-        between: what is done to the outputs of every layer but the last (dropout), or None.
+        lengths: the length of each sequence in the batch, (batch,), as in torch's packed sequences.
+            Outputs beyond are 0, and the final states are those of the last real step. None if all
+            are full.
+        nonlinearity: "tanh" or "relu", for an RNN only.
+        between: a function applied to the outputs of every layer but the last (dropout), or None.
 
     Returns:
         The outputs (time, batch, directions * hidden) and the final states, shaped as `carry`.
@@ -203,13 +204,14 @@ def zeros(
     projected: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Carry:
-    """The states that torch starts with where none are given."""
+    """Return the default initial states of torch: zeros."""
     h = jnp.zeros((rows, *batch, projected or hidden), dtype)
     return (h, jnp.zeros((rows, *batch, hidden), dtype)) if kind == "LSTM" else (h,)
 
 
 def _wide(x: Array) -> Any:
-    """What gates are computed in: of bfloat16 float32, as in torch's kernels."""
+    """Return the dtype-widened value in which gates are computed: float32 for bfloat16, as in torch's
+    kernels."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
@@ -221,7 +223,7 @@ def _project(weights: Mapping[str, Any], x: Array, side: str) -> Array:
 def _advance(
     kind: Kind, weights: Mapping[str, Any], projected: Array, carry: Carry, nonlinearity: str
 ) -> Carry:
-    """One step from the input that was already multiplied with its kernel."""
+    """Advance one step, given the input already multiplied with its kernel."""
     hidden = _project(weights, carry[0], "hidden")
     if kind == "RNN":
         activate = {"tanh": jnp.tanh, "relu": jax.nn.relu}[nonlinearity]
@@ -250,7 +252,7 @@ def _scan(
     *,
     backward: bool,
 ) -> tuple[Array, Carry]:
-    # One product for all steps: the input's share does not depend on the state.
+    # One product for all steps: the input's contribution does not depend on the state.
     projected = _project(weights, inputs, "input")
 
     def advance(carry: Carry, at: tuple[Array, Array]) -> tuple[Carry, Array]:
@@ -258,13 +260,14 @@ def _scan(
         new = _advance(kind, weights, x, carry, nonlinearity)
         if lengths is None:
             return new, new[0]
-        # Backward, the padding comes first: the state stays the initial one until the last real step.
+        # Backward, the padding comes first: the state stays the initial one until the last real
+        # step.
         real = (time < lengths)[:, None]
         kept = tuple(jnp.where(real, now, old) for now, old in zip(new, carry, strict=True))
         return kept, jnp.where(real, new[0], 0)
 
     times = jnp.arange(inputs.shape[0])
-    # An LSTM's c stays wide from step to step.
+    # An LSTM's c stays in the wide dtype from step to step.
     start = (carry[0], *(state.astype(_wide(state)) for state in carry[1:]))
     last, outputs = jax.lax.scan(advance, start, (projected, times), reverse=backward)
     return outputs, tuple(now.astype(old.dtype) for now, old in zip(last, carry, strict=True))

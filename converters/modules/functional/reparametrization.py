@@ -1,7 +1,7 @@
 """torch's weight norm and spectral norm of a weight, in any arrangement of its axes.
 
-The axes over which a norm runs are told by the shapes: where the factor has one place only, the norm runs
-over the weight's axis. So nothing has to know how torch's axes were permuted.
+The shapes determine the axes of a norm: the norm runs over each axis of the weight where the factor
+has size 1. Torch's original axis order is therefore not needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from jax import Array
 
 
 def weight_norm(direction: Array, scale: Array) -> Array:
-    """scale * direction / |direction|.
+    """Return scale * direction / |direction|.
 
     Args:
         direction: torch's original1, or weight_v.
@@ -22,12 +22,12 @@ def weight_norm(direction: Array, scale: Array) -> Array:
 
 
 def spectral_norm(weight: Array, u: Array, v: Array) -> Array:
-    """The weight divided by its largest singular value as u and v estimate it.
+    """Return the weight divided by its largest singular value, as estimated by u and v.
 
     Args:
         weight: torch's original, or weight_orig.
-        u: of the weight's rank, with sides of 1 but at the axis of the rows.
-        v: of the weight's rank, with a side of 1 at the axis of the rows.
+        u: of the weight's rank, with size 1 except at the axis of the rows.
+        v: of the weight's rank, with size 1 at the axis of the rows.
     """
     return weight / jnp.sum(u * weight * v)
 
@@ -35,16 +35,16 @@ def spectral_norm(weight: Array, u: Array, v: Array) -> Array:
 def power_iteration(
     weight: Array, u: Array, v: Array, steps: int, epsilon: float, first: str = "u"
 ) -> tuple[Array, Array]:
-    """Better u and v, as torch computes them before each forward pass in training.
+    """Return improved u and v, as torch computes them before each forward pass in training.
 
     Args:
         weight: see `spectral_norm`, u and v too.
         u: the estimate so far.
         v: the estimate so far.
-        steps: how often.
-        epsilon: below which a norm is not divided by.
-        first: which of the two is renewed first: "u" (`torch.nn.utils.parametrizations`) or "v"
-            (the older `torch.nn.utils.spectral_norm`).
+        steps: the number of iterations.
+        epsilon: the smallest norm to divide by.
+        first: the one updated first: "u" (`torch.nn.utils.parametrizations`) or "v" (the older
+            `torch.nn.utils.spectral_norm`).
     """
     for _ in range(steps):
         if first == "v":
@@ -63,7 +63,7 @@ def _norm(direction: Array, scale: Array) -> Array:
 
 
 def _ones(factor: Array, weight: Array) -> tuple[int, ...]:
-    """The axes that the factor does not have."""
+    """Return the axes that the factor does not have."""
     sides = zip(factor.shape, weight.shape, strict=True)
     return tuple(axis for axis, (side, full) in enumerate(sides) if side == 1 and full != 1)
 

@@ -1,4 +1,4 @@
-"""torch's adaptive softmax: frequent classes in a head, rare ones in clusters of their own."""
+"""torch's adaptive softmax: frequent classes in a head, rare classes in separate clusters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax import Array
 def adaptive_log_prob(
     head: Array, tails: Sequence[Callable[[], Array]], cutoffs: Sequence[int]
 ) -> Array:
-    """Log probabilities of all classes, (batch, classes).
+    """Return log probabilities of all classes, (batch, classes).
 
     Args:
         head: scores of the frequent classes, then of the clusters.
-        tails: for each cluster what computes its classes' scores.
-        cutoffs: where each cluster begins.
+        tails: for each cluster the function that computes its classes' scores.
+        cutoffs: the first class of each cluster.
     """
     log_head = jax.nn.log_softmax(head, axis=-1)
     frequent = cutoffs[0]
@@ -29,6 +29,6 @@ def adaptive_log_prob(
 
 
 def target_log_prob(log_prob: Array, target: Array) -> tuple[Array, Array]:
-    """The targets' log probabilities, and the loss that torch gives with them: minus their mean."""
+    """Return the targets' log probabilities and torch's loss, the negative mean of them."""
     output = jnp.take_along_axis(log_prob, target[:, None], axis=-1)[:, 0]
     return output, -output.mean()

@@ -1,4 +1,4 @@
-"""torch's layers as linen modules, for those that Flax lacks or has in another form."""
+"""torch's layers as linen modules, for layers that Flax lacks or has in another form."""
 
 from converters.modules.linen.activation import PReLU
 from converters.modules.linen.attention import MultiheadAttention

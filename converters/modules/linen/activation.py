@@ -23,7 +23,7 @@ class PReLU(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """x, or slope * x where it is negative."""
+        """Return x, or slope * x where x is negative."""
         start = nn.initializers.constant(self.init_slope)
         slope = self.param("negative_slope", start, (self.num_parameters,), self.param_dtype)
         x, slope = nn.dtypes.promote_dtype(x, slope, dtype=self.dtype)

@@ -59,10 +59,10 @@ class MultiheadAttention(nn.Module):
         *,
         deterministic: bool = True,
     ) -> tuple[Array, Array | None]:
-        """Output and attention weights (None unless needed), as torch gives them.
+        """Return output and attention weights (None unless needed), as in torch.
 
         Boolean masks have torch's polarity: True is "not allowed" (Flax's: "allowed"). `is_causal`
-        without `attn_mask` makes the causal mask; torch wants both.
+        without `attn_mask` creates the causal mask; torch requires both.
         """
         heads, features = self.num_heads, self.embed_dim // self.num_heads
         (query, key, value), key_padding_mask, had_batch = batched(

@@ -30,7 +30,7 @@ class EmbeddingBag(nn.Module):
     def __call__(
         self, ids: Array, offsets: Array | None = None, per_sample_weights: Array | None = None
     ) -> Array:
-        """(bags, ids of each), or (ids,) with offsets → (bags, features)."""
+        """Map (bags, ids of each), or (ids,) with offsets, to (bags, features)."""
         shape = (self.num_embeddings, self.features)
         return embedding_bag(
             self.param("embedding", self.embedding_init, shape),

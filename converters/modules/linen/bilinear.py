@@ -27,9 +27,9 @@ class Bilinear(nn.Module):
 
     @nn.compact
     def __call__(self, input1: Array, input2: Array) -> Array:
-        """(…, in1) and (…, in2) → (…, features)."""
+        """Map (…, in1) and (…, in2) to (…, features)."""
         shape = (input1.shape[-1], input2.shape[-1], self.features)
-        bound = input1.shape[-1] ** -0.5  # torch's default, of both
+        bound = input1.shape[-1] ** -0.5  # torch's default for kernel and bias
 
         def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
             return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)

@@ -44,10 +44,10 @@ class ConvTranspose(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """(batch, *space, in) → (batch, *larger space, features)."""
+        """Map (batch, *space, in) to (batch, *larger space, features)."""
         rank = len(self.kernel_size)
         shape = (*self.kernel_size, x.shape[-1] // self.groups, self.features)
-        # torch's default, of both: it counts the outputs of a group.
+        # torch's default for kernel and bias: it counts the outputs of a group.
         bound = (self.features // self.groups * math.prod(self.kernel_size)) ** -0.5
 
         def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

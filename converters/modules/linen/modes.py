@@ -1,4 +1,4 @@
-"""Layers that compute otherwise in training, told by `deterministic`: what `migrate port` writes."""
+"""Layers whose computation differs in training, selected by `deterministic`: for `migrate port`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jax.typing import DTypeLike
 class BatchNorm(nn.Module):
     """`torch.nn.BatchNorm`, channels last.
 
-    In training it normalises with the batch and updates `batch_stats` as torch does: `momentum` is the weight
-    of the new batch, and the variance that is kept is the unbiased one (Flax's own keeps the biased one).
-    Without a momentum the statistics are the mean over all batches. It computes in float32 at least, whatever
-    the dtype that it gives.
+    In training it normalizes with the batch and updates `batch_stats` as torch does. `momentum` is
+    the weight of the new batch, and the running variance is the unbiased one (Flax's own keeps the
+    biased one). Without a momentum the statistics are the mean over all batches. It computes in
+    float32 at least, whatever the output dtype.
     """
 
     epsilon: float = 1e-5
@@ -31,7 +31,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, deterministic: bool = True) -> Array:
-        """Normalise (batch, *space, channels)."""
+        """Normalize (batch, *space, channels)."""
         features, axes = x.shape[-1:], tuple(range(x.ndim - 1))
         scale = bias = None
         if self.use_scale:
@@ -64,10 +64,10 @@ class BatchNorm(nn.Module):
 
 
 class Sequential(nn.Sequential):
-    """Layers one after the other; those that compute otherwise in training are told `deterministic`."""
+    """Layers in sequence; those that differ in training receive `deterministic`."""
 
     def __call__(self, x: Array, deterministic: bool = True) -> Array:
-        """Give each layer what the one before it gave."""
+        """Give each layer the output of the previous one."""
         for layer in self.layers:
             tells = "deterministic" in inspect.signature(layer).parameters
             x = layer(x, deterministic=deterministic) if tells else layer(x)

@@ -1,4 +1,4 @@
-"""torch's BatchNorm and InstanceNorm as linen modules: running statistics as torch keeps them."""
+"""torch's BatchNorm and InstanceNorm as linen modules, with running statistics as in torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from converters.modules.functional.normalization import (
 
 
 class _Norm(nn.Module):
-    """What both have in common.
+    """Base class of both norms.
 
     Attributes:
         eps: added to the variance.
@@ -42,7 +42,7 @@ class _Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, use_running_average: bool | None = None) -> Array:
-        """Normalise (batch, *space, channels); in training update `batch_stats` (make it mutable)."""
+        """Normalize (batch, *space, channels); in training update `batch_stats` (make it mutable)."""
         features = x.shape[-1]
         scale = bias = None
         if self.affine:

@@ -1,6 +1,7 @@
-"""torch's LSTM as most models use it, in the lines that this takes: what `migrate port` writes then.
+"""torch's LSTM with the common options in few lines, for `migrate port`.
 
-`converters.modules.linen.LSTM` has all of torch's options; both have the same weights by the same names.
+`converters.modules.linen.LSTM` has all of torch's options; both have the same weights with the same
+names.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class LSTM(nn.Module):
     def __call__(
         self, inputs: Array, *, deterministic: bool = True
     ) -> tuple[Array, tuple[Array, Array]]:
-        """The outputs, and h and c after the last step of each layer and direction.
+        """Return the outputs, and h and c after the last step of each layer and direction.
 
         Args:
             inputs: (batch, length, features).
-            deterministic: whether there is no dropout between the layers.
+            deterministic: whether to skip dropout between the layers.
         """
         states = []
         for layer in range(self.num_layers):
@@ -63,8 +64,8 @@ class LSTM(nn.Module):
             return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
 
         def weight(name: str, init: nn.initializers.Initializer | None, *shape: int) -> Array:
-            made: Array = self.param(f"{name}{suffix}", init or uniform, shape, self.param_dtype)
-            return made
+            value: Array = self.param(f"{name}{suffix}", init or uniform, shape, self.param_dtype)
+            return value
 
         input_kernel = weight("input_kernel", self.input_kernel_init, inputs.shape[-1], gates)
         hidden_kernel = weight("hidden_kernel", self.hidden_kernel_init, self.hidden_size, gates)
@@ -86,7 +87,7 @@ class LSTM(nn.Module):
             return (h, c), h
 
         start = jnp.zeros((inputs.shape[0], self.hidden_size), inputs.dtype)
-        # One product for all steps: the input's share does not depend on the state.
+        # One product for all steps: the input's contribution does not depend on the state.
         projected = (product(inputs, input_kernel) + input_bias).swapaxes(0, 1)
         (h, c), outputs = jax.lax.scan(
             step, (start, start.astype(wide)), projected, reverse=reverse

@@ -15,7 +15,7 @@ from converters.modules.functional.recurrent import Carry, Kind
 
 
 def _parameters(module: _Stack | _Cell, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
-    """The weights; they start as torch's do: uniform within 1 / sqrt(hidden_size)."""
+    """Return the weights, initialized as in torch: uniform within 1 / sqrt(hidden_size)."""
     bound = module.hidden_size**-0.5
 
     def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -34,14 +34,14 @@ def _parameters(module: _Stack | _Cell, shapes: dict[str, tuple[int, ...]]) -> d
 def _promoted(
     module: _Stack | _Cell, inputs: Array, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[Array, dict[str, Array]]:
-    """The input and the weights in the dtype of the computation."""
+    """Return the input and the weights in the dtype of the computation."""
     weights = _parameters(module, shapes)
     inputs, *arrays = nn.dtypes.promote_dtype(inputs, *weights.values(), dtype=module.dtype)
     return inputs, dict(zip(weights, arrays, strict=True))
 
 
 class _Stack(nn.Module):
-    """What RNN, LSTM and GRU have in common; attributes as in torch, the input's size is inferred."""
+    """Base class of RNN, LSTM and GRU; attributes as in torch, the input's size is inferred."""
 
     hidden_size: int
     num_layers: int = 1
@@ -67,13 +67,13 @@ class _Stack(nn.Module):
         lengths: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Any]:
-        """Outputs and last states, as torch gives them.
+        """Return outputs and last states, as in torch.
 
         Args:
             inputs: (time, batch, in), with batch_first (batch, time, in), or (time, in).
-            hx: the first states, (layers * directions, batch, hidden); of an LSTM (h, c).
-            lengths: of each sequence: what torch's packed sequences say; None: all are full.
-            deterministic: whether there is no dropout between the layers.
+            hx: the initial states, (layers * directions, batch, hidden); of an LSTM (h, c).
+            lengths: the length of each sequence, as in torch's packed sequences; None if all are full.
+            deterministic: whether to skip dropout between the layers.
         """
         projected = getattr(self, "proj_size", 0)
         shapes = recurrent.stack_shapes(
@@ -102,7 +102,7 @@ class _Stack(nn.Module):
 
 
 class RNN(_Stack):
-    """`torch.nn.RNN`; its two biases of each layer are kept apart."""
+    """`torch.nn.RNN`; its two biases of each layer are separate."""
 
     nonlinearity: str = "tanh"
 
@@ -118,7 +118,7 @@ class LSTM(_Stack):
 
 
 class GRU(_Stack):
-    """`torch.nn.GRU`: the reset gate works on the hidden product with its bias, as cuDNN has it."""
+    """`torch.nn.GRU`: the reset gate applies to the hidden product with its bias, as in cuDNN."""
 
     kind: ClassVar[Kind] = "GRU"
 
@@ -133,7 +133,7 @@ class _Cell(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Array, hx: Array | Carry | None = None) -> Any:
-        """The next h, or (h, c) of an LSTM's cell; without `hx` from zeros."""
+        """Return the next h, or (h, c) for an LSTM's cell; without `hx` from zeros."""
         shapes = recurrent.weight_shapes(
             self.kind, inputs.shape[-1], self.hidden_size, bias=self.bias
         )

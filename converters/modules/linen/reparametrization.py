@@ -13,14 +13,14 @@ from converters.modules.functional import reparametrization
 
 
 class _Around(nn.Module):
-    """A layer of which some weights are computed from others.
+    """Layer with some weights computed from others.
 
-    The weights of the layer itself stay under their names in this module's own scope, so that a
-    converted weight-normed `Dense` is {"kernel_v", "kernel_g", "bias"}.
+    The layer's weights keep their names in this module's own scope, so a converted weight-normed
+    `Dense` is {"kernel_v", "kernel_g", "bias"}.
 
     Attributes:
-        layer: the layer as it would be without; with parameters only, directly its own.
-        names: of its weights that are computed.
+        layer: the layer without the norm, with direct parameters only.
+        names: the names of its computed weights.
     """
 
     layer: nn.Module

@@ -22,15 +22,15 @@ def _layer_norm(epsilon: float, bias: bool) -> nn.Module:
 
 
 class _Layer(nn.Module):
-    """What encoder and decoder layers have in common; attributes as in torch.
+    """Base class of encoder and decoder layers; attributes as in torch.
 
     Attributes:
         d_model: features.
         nhead: heads of the attention.
         dim_feedforward: features between the two linear layers.
-        dropout: at each of torch's places, if not deterministic.
+        dropout: the dropout rate at torch's positions, if not deterministic.
         activation: "relu", "gelu" (exact, as torch's; Flax's own is the tanh form), or a function.
-        layer_norm_eps: of the norms.
+        layer_norm_eps: the epsilon of the norms.
         batch_first: see `MultiheadAttention`.
         norm_first: whether the norms come before attention and feedforward.
         bias: whether linear layers, projections and norms have biases.
@@ -72,7 +72,7 @@ class TransformerEncoderLayer(_Layer):
     """`torch.nn.TransformerEncoderLayer`."""
 
     def setup(self) -> None:
-        """Make the parts."""
+        """Create the parts."""
         self.self_attn = self._attention()
         self._common()
         self.norm1, self.norm2 = self._norm(), self._norm()
@@ -86,7 +86,7 @@ class TransformerEncoderLayer(_Layer):
         *,
         deterministic: bool = True,
     ) -> Array:
-        """The layer's output; masks as in `MultiheadAttention`."""
+        """Return the layer's output; masks as in `MultiheadAttention`."""
 
         def attend(x: Array) -> Array:
             y, _ = self.self_attn(
@@ -109,7 +109,7 @@ class TransformerDecoderLayer(_Layer):
     """`torch.nn.TransformerDecoderLayer`."""
 
     def setup(self) -> None:
-        """Make the parts."""
+        """Create the parts."""
         self.self_attn, self.multihead_attn = self._attention(), self._attention()
         self._common()
         self.norm1, self.norm2, self.norm3 = self._norm(), self._norm(), self._norm()
@@ -127,7 +127,7 @@ class TransformerDecoderLayer(_Layer):
         *,
         deterministic: bool = True,
     ) -> Array:
-        """The layer's output; masks as in `MultiheadAttention`."""
+        """Return the layer's output; masks as in `MultiheadAttention`."""
 
         def attend(x: Array) -> Array:
             y, _ = self.self_attn(
@@ -161,12 +161,12 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Repeated(nn.Module):
-    """Layers one after the other, then a norm if there is one.
+    """Layers in sequence, followed by a norm, if any.
 
     Attributes:
-        layer: makes a layer (`lambda: TransformerEncoderLayer(512, 8)`).
-        num_layers: how many of them.
-        final_norm: makes the norm at the end, or None.
+        layer: creates a layer (`lambda: TransformerEncoderLayer(512, 8)`).
+        num_layers: the number of layers.
+        final_norm: creates the norm at the end, or None.
     """
 
     layer: Callable[[], nn.Module]
@@ -174,7 +174,7 @@ class _Repeated(nn.Module):
     final_norm: Callable[[], nn.Module] | None = None
 
     def setup(self) -> None:
-        """Make the parts, under torch's names."""
+        """Create the parts, under torch's names."""
         self.layers = [self.layer() for _ in range(self.num_layers)]
         self.norm = self.final_norm() if self.final_norm is not None else None
 
@@ -196,7 +196,7 @@ class TransformerEncoder(_Repeated):
         *,
         deterministic: bool = True,
     ) -> Array:
-        """The last layer's output, normalised; masks as in `MultiheadAttention`."""
+        """Return the last layer's output, normalized; masks as in `MultiheadAttention`."""
         return self._run(src, mask, src_key_padding_mask, is_causal, deterministic=deterministic)
 
 
@@ -216,7 +216,7 @@ class TransformerDecoder(_Repeated):
         *,
         deterministic: bool = True,
     ) -> Array:
-        """The last layer's output, normalised; masks as in `MultiheadAttention`."""
+        """Return the last layer's output, normalized; masks as in `MultiheadAttention`."""
         return self._run(
             tgt,
             memory,
@@ -239,7 +239,7 @@ class Transformer(_Layer):
     num_decoder_layers: int = 6
 
     def setup(self) -> None:
-        """Make the parts."""
+        """Create the parts."""
         arguments = {
             name: getattr(self, name)
             for name in _Layer.__dataclass_fields__
@@ -266,7 +266,7 @@ class Transformer(_Layer):
         *,
         deterministic: bool = True,
     ) -> Array:
-        """The decoder's output; masks as in `MultiheadAttention`."""
+        """Return the decoder's output; masks as in `MultiheadAttention`."""
         memory = self.encoder(src, src_mask, src_key_padding_mask, deterministic=deterministic)
         return self.decoder(
             tgt,

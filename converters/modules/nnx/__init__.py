@@ -1,4 +1,4 @@
-"""torch's layers as nnx modules, for those that Flax lacks or has in another form."""
+"""torch's layers as nnx modules, for layers that Flax lacks or has in another form."""
 
 from converters.modules.nnx.activation import PReLU
 from converters.modules.nnx.attention import MultiheadAttention

@@ -13,7 +13,7 @@ class PReLU(nnx.Module):
     Args:
         num_parameters: channels.
         init_slope: the first slope, torch's 0.25.
-        rngs: not needed; as in nnx's layers.
+        rngs: unused; for compatibility with nnx's layers.
     """
 
     def __init__(
@@ -22,5 +22,5 @@ class PReLU(nnx.Module):
         self.negative_slope = nnx.Param(jnp.full((num_parameters,), init_slope))
 
     def __call__(self, x: Array) -> Array:
-        """x, or slope * x where it is negative."""
+        """Return x, or slope * x where x is negative."""
         return jnp.where(x >= 0, x, self.negative_slope[...] * x)

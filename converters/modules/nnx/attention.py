@@ -66,10 +66,10 @@ class MultiheadAttention(nnx.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Array, Array | None]:
-        """Output and attention weights (None unless needed), as torch gives them.
+        """Return output and attention weights (None unless needed), as in torch.
 
         Boolean masks have torch's polarity: True is "not allowed" (Flax's: "allowed"). `is_causal`
-        without `attn_mask` makes the causal mask; torch wants both.
+        without `attn_mask` creates the causal mask; torch requires both.
         """
         (query, key, value), key_padding_mask, had_batch = batched(
             (query, key, value), key_padding_mask, batch_first=self.batch_first

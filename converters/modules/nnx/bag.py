@@ -32,13 +32,13 @@ class EmbeddingBag(nnx.Module):
     ) -> None:
         self.mode: Mode = mode
         self.padding_idx, self.include_last_offset = padding_idx, include_last_offset
-        made = nnx.initializers.normal()(rngs.params(), (num_embeddings, features))
-        self.embedding = nnx.Param(made)
+        table = nnx.initializers.normal()(rngs.params(), (num_embeddings, features))
+        self.embedding = nnx.Param(table)
 
     def __call__(
         self, ids: Array, offsets: Array | None = None, per_sample_weights: Array | None = None
     ) -> Array:
-        """(bags, ids of each), or (ids,) with offsets → (bags, features)."""
+        """Map (bags, ids of each), or (ids,) with offsets, to (bags, features)."""
         return embedding_bag(
             self.embedding[...],
             ids,

@@ -32,6 +32,6 @@ class Bilinear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((out_features,))) if use_bias else None
 
     def __call__(self, input1: Array, input2: Array) -> Array:
-        """(…, in1) and (…, in2) → (…, out)."""
+        """Map (…, in1) and (…, in2) to (…, out)."""
         y = jnp.einsum("...i,ijo,...j->...o", input1, self.kernel[...], input2)
         return y if self.bias is None else y + self.bias[...]

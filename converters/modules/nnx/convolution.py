@@ -50,7 +50,7 @@ class ConvTranspose(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((out_features,))) if use_bias else None
 
     def __call__(self, x: Array) -> Array:
-        """(batch, *space, in) → (batch, *larger space, out)."""
+        """Map (batch, *space, in) to (batch, *larger space, out)."""
         y = conv_transpose(
             x,
             self.kernel[...],

@@ -1,4 +1,4 @@
-"""torch's norms as nnx modules: running statistics as torch keeps them, norms of several axes."""
+"""torch's norms as nnx modules, with running statistics as in torch, and norms of several axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from converters.modules.functional.normalization import Statistics, normalize
 
 
 class _Norm(nnx.Module):
-    """What BatchNorm and InstanceNorm have in common.
+    """Base class of BatchNorm and InstanceNorm.
 
     Args:
         num_features: channels.
@@ -52,7 +52,7 @@ class _Norm(nnx.Module):
         raise NotImplementedError
 
     def __call__(self, x: Array) -> Array:
-        """Normalise (batch, *space, channels); in training update the running statistics."""
+        """Normalize (batch, *space, channels); in training update the running statistics."""
         scale = self.scale[...] if self.affine else None
         bias = self.bias[...] if self.affine else None
         if self.track_running_stats and self.use_running_average:
@@ -113,7 +113,7 @@ class LayerNorm(nnx.Module):
         eps: added to the variance.
         elementwise_affine: whether there are a scale and a bias, of this shape.
         bias: whether there is a bias, if so.
-        rngs: not needed; as in nnx's layers.
+        rngs: unused; for compatibility with nnx's layers.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(self.shape)) if elementwise_affine and bias else None
 
     def __call__(self, x: Array) -> Array:
-        """Normalise the last axes."""
+        """Normalize the last axes."""
         scale = None if self.scale is None else self.scale[...]
         bias = None if self.bias is None else self.bias[...]
         return normalization.layer_norm(x, self.shape, self.eps, scale, bias)
@@ -143,7 +143,7 @@ class RMSNorm(nnx.Module):
         normalized_shape: of the last axes, whose root mean square divides them.
         eps: added to the mean square; None: the smallest step of the input's dtype, as in torch.
         elementwise_affine: whether there is a scale, of this shape.
-        rngs: not needed; as in nnx's layers.
+        rngs: unused; for compatibility with nnx's layers.
     """
 
     def __init__(

@@ -14,12 +14,12 @@ from converters.modules.functional.recurrent import Carry, Kind
 def _make(module: nnx.Module, shapes: dict[str, tuple[int, ...]], rngs: nnx.Rngs) -> None:
     kernel, bias = nnx.initializers.lecun_normal(), nnx.initializers.zeros
     for name, shape in shapes.items():
-        made = (kernel if len(shape) == 2 else bias)(rngs.params(), shape)
-        setattr(module, name, nnx.Param(made))
+        value = (kernel if len(shape) == 2 else bias)(rngs.params(), shape)
+        setattr(module, name, nnx.Param(value))
 
 
 class _Stack(nnx.Module):
-    """What RNN, LSTM and GRU have in common; arguments as in torch."""
+    """Base class of RNN, LSTM and GRU; arguments as in torch."""
 
     kind: ClassVar[Kind]
 
@@ -55,12 +55,12 @@ class _Stack(nnx.Module):
     def __call__(
         self, inputs: Array, hx: Array | Carry | None = None, *, lengths: Array | None = None
     ) -> tuple[Array, Any]:
-        """Outputs and last states, as torch gives them.
+        """Return outputs and last states, as in torch.
 
         Args:
             inputs: (time, batch, in), with batch_first (batch, time, in), or (time, in).
-            hx: the first states, (layers * directions, batch, hidden); of an LSTM (h, c).
-            lengths: of each sequence: what torch's packed sequences say; None: all are full.
+            hx: the initial states, (layers * directions, batch, hidden); of an LSTM (h, c).
+            lengths: the length of each sequence, as in torch's packed sequences; None if all are full.
         """
         return recurrent.run(
             self.kind,
@@ -77,7 +77,7 @@ class _Stack(nnx.Module):
 
 
 class RNN(_Stack):
-    """`torch.nn.RNN`; its two biases of each layer are kept apart."""
+    """`torch.nn.RNN`; its two biases of each layer are separate."""
 
     kind: ClassVar[Kind] = "RNN"
 
@@ -89,7 +89,7 @@ class LSTM(_Stack):
 
 
 class GRU(_Stack):
-    """`torch.nn.GRU`: with the bias of the hidden product that nnx's own cell lacks."""
+    """`torch.nn.GRU`, with the bias of the hidden product that nnx's own cell lacks."""
 
     kind: ClassVar[Kind] = "GRU"
 
@@ -112,7 +112,7 @@ class _Cell(nnx.Module):
         _make(self, shapes, rngs)
 
     def __call__(self, inputs: Array, hx: Array | Carry | None = None) -> Any:
-        """The next h, or (h, c) of an LSTM's cell; without `hx` from zeros."""
+        """Return the next h, or (h, c) for an LSTM's cell; without `hx` from zeros."""
         if hx is None:
             rows = recurrent.zeros(self.kind, 1, inputs.shape[:-1], self.hidden_size, 0)
             carry: Carry = tuple(state[0] for state in rows)

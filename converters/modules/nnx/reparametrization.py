@@ -13,14 +13,14 @@ from converters.modules.functional import reparametrization
 
 
 class _Around(nnx.Module):
-    """A layer of which some weights are computed from others.
+    """Layer with some weights computed from others.
 
-    The weights of the layer itself stay under their names in this module's own scope, so that a
-    converted weight-normed `Linear` is {"kernel_v", "kernel_g", "bias"}.
+    The layer's weights keep their names in this module's own scope, so a converted weight-normed
+    `Linear` is {"kernel_v", "kernel_g", "bias"}.
 
     Args:
-        layer: the layer as it would be without; its parameters become this module's.
-        names: of its weights that are computed.
+        layer: the layer without the norm; its parameters become this module's.
+        names: the names of its computed weights.
     """
 
     def __init__(self, layer: nnx.Module, names: tuple[str, ...]) -> None:

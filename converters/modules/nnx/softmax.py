@@ -15,10 +15,10 @@ class AdaptiveLogSoftmaxWithLoss(nnx.Module):
     """torch's adaptive softmax: rare classes in clusters, whose inner size shrinks by div_value.
 
     Args:
-        in_features: of the input.
+        in_features: features of the input.
         n_classes: number of classes, the frequent ones first.
-        cutoffs: where each cluster of rarer classes begins, without n_classes.
-        div_value: factor from one cluster's inner features to the next one's.
+        cutoffs: the first class of each cluster of rarer classes, without n_classes.
+        div_value: ratio of the inner features of consecutive clusters.
         head_bias: whether the head has a bias.
         rngs: for the weights.
     """
@@ -49,10 +49,10 @@ class AdaptiveLogSoftmaxWithLoss(nnx.Module):
         self.tail = nnx.List(tail)
 
     def log_prob(self, inputs: Array) -> Array:
-        """Log probabilities of all classes, (batch, classes)."""
+        """Return log probabilities of all classes, (batch, classes)."""
         tails = [partial(cluster, inputs) for cluster in self.tail]
         return adaptive_log_prob(self.head(inputs), tails, self.cutoffs)
 
     def __call__(self, inputs: Array, target: Array) -> tuple[Array, Array]:
-        """The targets' log probabilities and the loss: torch's `output` and `loss`."""
+        """Return the targets' log probabilities and the loss: torch's `output` and `loss`."""
         return target_log_prob(self.log_prob(inputs), target)

@@ -17,15 +17,15 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class _Layer(nnx.Module):
-    """What encoder and decoder layers have in common; arguments as in torch.
+    """Base class of encoder and decoder layers; arguments as in torch.
 
     Args:
         d_model: features.
         nhead: heads of the attention.
         dim_feedforward: features between the two linear layers.
-        dropout: at each of torch's places, in training (`model.train()`).
+        dropout: the dropout rate at torch's positions, in training (`model.train()`).
         activation: "relu", "gelu" (exact, as torch's; Flax's own is the tanh form), or a function.
-        layer_norm_eps: of the norms.
+        layer_norm_eps: the epsilon of the norms.
         batch_first: see `MultiheadAttention`.
         norm_first: whether the norms come before attention and feedforward.
         bias: whether linear layers, projections and norms have biases.
@@ -92,7 +92,7 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Array | None = None,
         is_causal: bool = False,
     ) -> Array:
-        """The layer's output; masks as in `MultiheadAttention`."""
+        """Return the layer's output; masks as in `MultiheadAttention`."""
 
         def attend(x: Array) -> Array:
             return self._attend(
@@ -125,7 +125,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Array:
-        """The layer's output; masks as in `MultiheadAttention`."""
+        """Return the layer's output; masks as in `MultiheadAttention`."""
 
         def attend(x: Array) -> Array:
             return self._attend(
@@ -153,11 +153,11 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Repeated(nnx.Module):
-    """Layers one after the other, then a norm if there is one.
+    """Layers in sequence, followed by a norm, if any.
 
     Args:
-        layer: makes a layer (`lambda: TransformerEncoderLayer(512, 8, rngs=rngs)`).
-        num_layers: how many of them.
+        layer: creates a layer (`lambda: TransformerEncoderLayer(512, 8, rngs=rngs)`).
+        num_layers: the number of layers.
         norm: the norm at the end, or None.
     """
 
@@ -183,7 +183,7 @@ class TransformerEncoder(_Repeated):
         src_key_padding_mask: Array | None = None,
         is_causal: bool = False,
     ) -> Array:
-        """The last layer's output, normalised; masks as in `MultiheadAttention`."""
+        """Return the last layer's output, normalized; masks as in `MultiheadAttention`."""
         return self._run(src, mask, src_key_padding_mask, is_causal)
 
 
@@ -201,7 +201,7 @@ class TransformerDecoder(_Repeated):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Array:
-        """The last layer's output, normalised; masks as in `MultiheadAttention`."""
+        """Return the last layer's output, normalized; masks as in `MultiheadAttention`."""
         return self._run(
             tgt,
             memory,
@@ -255,7 +255,7 @@ class Transformer(nnx.Module):
         tgt_key_padding_mask: Array | None = None,
         memory_key_padding_mask: Array | None = None,
     ) -> Array:
-        """The decoder's output; masks as in `MultiheadAttention`."""
+        """Return the decoder's output; masks as in `MultiheadAttention`."""
         memory = self.encoder(src, src_mask, src_key_padding_mask)
         return self.decoder(
             tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask

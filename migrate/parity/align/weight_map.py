@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.back.safetensors_output import write_leaves
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import ConversionError
 from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.ground.errors import ParityError
@@ -130,7 +130,7 @@ def load_file(side: Side, file: Path, work: Path) -> None:
         checkpoint = open_arrays(file)
         names = {key: key for key in checkpoint.infos}
     leaves = [
-        Leaf(names[key], info, functools.partial(checkpoint.read, key))
+        PytreeLeaf(names[key], info, functools.partial(checkpoint.read, key))
         for key, info in checkpoint.infos.items()
     ]
     write_leaves(output, leaves, {}, overwrite=True)
@@ -182,12 +182,13 @@ def _without_constants(flax: Side, file: Path, work: Path) -> Path:
     return output
 
 
-def _arrays(file: Path) -> list[Leaf]:
+def _arrays(file: Path) -> list[PytreeLeaf]:
     from converters.output.arrays import open_arrays
 
     found = open_arrays(file)
     return [
-        Leaf(key, info, functools.partial(found.read, key)) for key, info in found.infos.items()
+        PytreeLeaf(key, info, functools.partial(found.read, key))
+        for key, info in found.infos.items()
     ]
 
 

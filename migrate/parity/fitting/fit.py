@@ -14,7 +14,7 @@ import numpy as np
 
 from converters.back.safetensors_output import write_leaves
 from converters.checkpoint import open_checkpoint
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import TensorInfo
 from converters.conversion import convert
 from converters.errors import MisfitError, RefusedKeysError
@@ -28,7 +28,7 @@ from converters.mapping.module_tree import BUFFER_KIND
 from converters.mapping.paths import Api
 from converters.planning import planned
 from converters.request import PlanOptions
-from converters.target.arrange import Fitted, Placed, Way, arranged
+from converters.target.arrange import Fitted, StackedLayout, TargetArray, arranged
 from migrate.counts import many
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.outputs import compare_outputs
@@ -198,9 +198,11 @@ def _arrays(file: Path) -> dict[str, Array]:
     return {key: stored.read(key) for key in stored.infos}
 
 
-def _leaves(arrays: Mapping[str, Array]) -> list[Leaf]:
+def _leaves(arrays: Mapping[str, Array]) -> list[PytreeLeaf]:
     return [
-        Leaf(key, TensorInfo(array.shape, array.dtype.name), functools.partial(np.asarray, array))
+        PytreeLeaf(
+            key, TensorInfo(array.shape, array.dtype.name), functools.partial(np.asarray, array)
+        )
         for key, array in arrays.items()
     ]
 
@@ -283,15 +285,15 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
             * (len(sizes) < len(problems)),
         )
     placed = {
-        one.name: Placed(
+        one.name: TargetArray(
             tuple(piece.source for piece in one.pieces),
-            Way(parse_layout(one.pieces[0].layout), one.axis),
+            StackedLayout(parse_layout(one.pieces[0].layout), one.axis),
         )
         for one in found.arrays
     }
     leaves = dict(sources.leaves)
     for made in found.made:
-        placed[made.name] = Placed((f"{made.name}#made",), Way(UNCHANGED))
+        placed[made.name] = TargetArray((f"{made.name}#made",), StackedLayout(UNCHANGED))
         leaves[f"{made.name}#made"] = _leaf(made, infos)
     leaves = _by_owners(plan, placed, leaves)
     shapes = {
@@ -310,7 +312,7 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
 
 
 def _by_owners(
-    plan: Plan, placed: Mapping[str, Placed], leaves: Mapping[str, PlannedLeaf]
+    plan: Plan, placed: Mapping[str, TargetArray], leaves: Mapping[str, PlannedLeaf]
 ) -> dict[str, PlannedLeaf]:
     """The arrays, those of a shared tensor by the first of its names where that has no place itself."""
     have = {
@@ -344,7 +346,7 @@ def _leaf(made: Made, infos: Mapping[str, TensorInfo]) -> PlannedLeaf:
     return PlannedLeaf(made.name, TensorInfo(shape, infos[pieces[0].key].dtype), pieces, join)
 
 
-def _shape(shapes: Sequence[tuple[int, ...]], way: Way) -> tuple[int, ...]:
+def _shape(shapes: Sequence[tuple[int, ...]], way: StackedLayout) -> tuple[int, ...]:
     laid = way.layout.shape(shapes[0])
     return laid if way.axis is None else (*laid[: way.axis], len(shapes), *laid[way.axis :])
 

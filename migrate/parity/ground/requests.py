@@ -64,7 +64,7 @@ class HostDrawn:
 
     Attributes:
         name: of the input.
-        place: as of `converters.host_draws.Place`.
+        place: as of `converters.host_draws.DrawLocation`.
         file: an .npy file of what both are given.
     """
 

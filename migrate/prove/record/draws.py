@@ -53,7 +53,7 @@ def install() -> None:
             _replace(torch.Tensor, name, _fill)
         for name in LIKES:
             _replace(torch, name, _like)
-        seen.follow_cuda(rng.Generators)
+        seen.follow_cuda(rng.HostGenerators)
         seeds.spread()
         return
     # At once, not once torch_xla is there: a script may import the functions by name before.

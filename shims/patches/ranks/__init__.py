@@ -1,1 +1,1 @@
-"""What ranks do together: collectives, where they meet, statistics of all their batches."""
+"""Patches of operations over all ranks: collectives, rendezvous, and statistics of all batches."""

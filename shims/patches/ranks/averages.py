@@ -1,4 +1,4 @@
-"""Collectives that nccl has and the real backend has not: averages, all_to_all of lists."""
+"""Collectives that NCCL has and the real backend lacks: averages, and all_to_all of lists."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shims._shared.wide import Done
+from shims._shared.wide import CompletedWork
 from shims.patches.ranks import executed
 
-# Collective -> which of its arguments hold the result.
+# Collective -> the arguments that hold the result.
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 _RED_OP_TYPE = type(dist.ReduceOp.AVG)
 
 
 class _DividingWork:
-    """A sum on its way; divided once, when somebody waits for it."""
+    """Handle of a sum in progress, which is divided once, at the first wait."""
 
     def __init__(self, work: Any, divide: Callable[[], None]) -> None:
         self._work = work
@@ -49,7 +49,7 @@ def _is_average(op: Any) -> bool:
 
 
 def answers(on_xla: bool) -> Iterator[tuple[str, Callable[..., Any], str]]:
-    """The collectives that take a reduction, and those of lists."""
+    """Yield the collectives that take a reduction, and those of lists."""
     for name in _REDUCING:
         answer = _averaging(name)
         if on_xla:
@@ -75,7 +75,7 @@ def _averaging(name: str) -> Callable[..., Any]:
         output = args[0] if args else kwargs["tensor" if name[-6:] == "reduce" else "output"]
 
         def divide() -> None:
-            # As nccl: integers are divided towards zero.
+            # Like NCCL: integers are divided towards zero.
             exact = output.is_floating_point() or output.is_complex()
             with torch.no_grad():
                 output.div_(size, rounding_mode=None if exact else "trunc")
@@ -119,6 +119,6 @@ def _all_to_all() -> Callable[..., Any]:
                 works.append(dist.irecv(output_tensor_list[other], where, group))
         for work in works:
             work.wait()
-        return Done() if async_op else None
+        return CompletedWork() if async_op else None
 
     return exchanged

@@ -1,4 +1,4 @@
-"""SyncBatchNorm off the GPU: the statistics of all ranks, forward and backward."""
+"""SyncBatchNorm without a GPU: the statistics of all ranks, forward and backward."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _forward(module: Any, value: torch.Tensor) -> torch.Tensor:
 
 
 def patches() -> Iterator[Patch]:
-    """`nn.SyncBatchNorm.forward`, which torch refuses without a GPU."""
+    """Yield the patch of `nn.SyncBatchNorm.forward`, which torch refuses without a GPU."""
 
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         return _forward(self, input)

@@ -1,4 +1,4 @@
-"""`torch.distributed` written for nccl: gloo on the CPU, the xla backend on XLA."""
+"""Patches of `torch.distributed` code written for NCCL: gloo on the CPU, the xla backend on XLA."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _OBJECT_COLLECTIVES = (
 
 
 class _Groups:
-    """The process groups that the program made, and what it called their backend."""
+    """Process groups that the program created, with the backend names that it used."""
 
     def __init__(self) -> None:
         self._asked: dict[str, str] = {}
-        # XLA carries no objects: they travel over this group.
+        # XLA carries no objects: they use this group.
         self.of_objects: Any = None
 
     def remember(self, group: Any, asked: str) -> None:
@@ -49,13 +49,13 @@ class _Groups:
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """Groups, barriers, averages, object collectives and DDP."""
-    on_xla = devices.place.target.type == "xla"
+    """Yield the patches of groups, barriers, averages, object collectives and DDP."""
+    on_xla = devices.placement.target.type == "xla"
     groups = _Groups()
-    made = _making(groups, devices)
+    creators = _making(groups, devices)
     answers: list[tuple[str, Callable[..., Any], str]] = [
-        ("init_process_group", made["init_process_group"], "xla" if on_xla else "gloo"),
-        ("new_group", made["new_group"], "xla" if on_xla else "gloo"),
+        ("init_process_group", creators["init_process_group"], "xla" if on_xla else "gloo"),
+        ("new_group", creators["new_group"], "xla" if on_xla else "gloo"),
         ("get_backend", _named(groups), "the name that the program gave"),
         ("is_nccl_available", lambda: True, "nccl is answered"),
         ("barrier", _barrier(on_xla), "a barrier that waits" + (", over gloo" * (not on_xla))),
@@ -72,7 +72,7 @@ def patches(devices: Devices) -> Iterator[Patch]:
 
 
 def _real(backend: Any, on_xla: bool) -> Any:
-    """The backend for a name; composite names such as "cuda:nccl,cpu:gloo" are one group here."""
+    """Return the real backend for a name; composite names such as "cuda:nccl,cpu:gloo" are one group here."""
     if backend is not None and "nccl" not in str(backend).lower():
         return backend
     return "xla" if on_xla else "gloo"
@@ -80,32 +80,32 @@ def _real(backend: Any, on_xla: bool) -> Any:
 
 def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
     init_process_group, new_group = dist.init_process_group, dist.new_group
-    on_xla = devices.place.target.type == "xla"
+    on_xla = devices.placement.target.type == "xla"
     signature = inspect.signature(init_process_group)
 
     @functools.wraps(init_process_group)
     def init(*args: Any, **kwargs: Any) -> None:
-        given = dict(signature.bind(*args, **kwargs).arguments)
-        given.pop("device_id", None)
-        given.pop("pg_options", None)
-        backend = given.pop("backend", None)
+        arguments = dict(signature.bind(*args, **kwargs).arguments)
+        arguments.pop("device_id", None)
+        arguments.pop("pg_options", None)
+        backend = arguments.pop("backend", None)
         gloo_threads.let_go_at_exit()
         gloo_output.keep_off_stdout()
         real = _real(backend, on_xla)
         if on_xla and (real == "xla" or real == "gloo"):
-            # The replicas already know each other; gloo could not carry their tensors.
+            # The replicas are already connected; gloo could not carry their tensors.
             import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
             import torch_xla.runtime as xr
 
             root_broadcast.install()
-            timeout = {"timeout": given["timeout"]} if given.get("timeout") else {}
+            timeout = {"timeout": arguments["timeout"]} if arguments.get("timeout") else {}
             # torch_xla's rendezvous is at MASTER_ADDR.
             with rendezvous.here({"world_size": xr.world_size()}, devices.count):
                 init_process_group("xla", init_method="xla://", **timeout)
-            rendezvous.require_same(given.get("world_size"), dist.get_world_size())
+            rendezvous.require_same(arguments.get("world_size"), dist.get_world_size())
             groups.of_objects = new_group(backend="gloo")
         else:
-            with rendezvous.here(given, devices.count) as reachable:
+            with rendezvous.here(arguments, devices.count) as reachable:
                 init_process_group(real, **reachable)
         asked = "nccl" if backend is None or "nccl" in str(backend).lower() else str(backend)
         groups.remember(distributed_c10d._get_default_group(), asked)
@@ -119,11 +119,11 @@ def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
         inherited = groups.asked(None)
         asked = backend or inherited
         real = None if backend is None else _real(backend, on_xla)
-        # Position 3 is pg_options, of nccl.
-        made = new_group(ranks, timeout, real, None, *args[1:], **kwargs)
+        # Position 3 is pg_options, which is for NCCL.
+        created = new_group(ranks, timeout, real, None, *args[1:], **kwargs)
         if asked is not None:
-            groups.remember(made, "nccl" if "nccl" in str(asked) else str(asked))
-        return made
+            groups.remember(created, "nccl" if "nccl" in str(asked) else str(asked))
+        return created
 
     return {"init_process_group": init, "new_group": group}
 
@@ -137,7 +137,8 @@ def _named(groups: _Groups) -> Callable[..., str]:
         frame: Any = sys._getframe(1)
         while frame.f_back and frame.f_globals.get("__name__", "").startswith("shims."):
             frame = frame.f_back
-        # Torch's own code asks to know what the group can do; the program, what it asked for.
+        # torch's own code asks for the group's abilities; the program, for the backend it
+        # requested.
         return real if calls.internal(frame) else groups.asked(group) or real
 
     return named
@@ -156,16 +157,16 @@ def _barrier(on_xla: bool) -> Callable[..., Any]:
             raise refusal(
                 "dist.barrier of some of the replicas", "make its group with gloo", "barrier"
             )
-        # torch_xla's own barrier waits for nobody.
+        # torch_xla's own barrier does not wait.
         xla_model.rendezvous("shims.barrier")
-        return wide.Done() if async_op else None
+        return wide.CompletedWork() if async_op else None
 
     return wait
 
 
 def _of_objects(name: str, groups: _Groups, on_xla: bool) -> Callable[..., Any]:
     function = getattr(dist, name)
-    # Of the positional arguments; the others have it later or by name only.
+    # Position of the group argument; the other functions have it later, or by name only.
     position = {"all_gather_object": 2, "broadcast_object_list": 2}.get(name, 3)
 
     @functools.wraps(function)
@@ -173,8 +174,8 @@ def _of_objects(name: str, groups: _Groups, on_xla: bool) -> Callable[..., Any]:
         if "device" in kwargs:
             kwargs["device"] = None
         if on_xla:
-            given = args[position] if len(args) > position else kwargs.get("group")
-            if given is None or given is distributed_c10d._get_default_group():
+            group = args[position] if len(args) > position else kwargs.get("group")
+            if group is None or group is distributed_c10d._get_default_group():
                 if len(args) > position:
                     args = (*args[:position], groups.of_objects, *args[position + 1 :])
                 else:
@@ -186,8 +187,8 @@ def _of_objects(name: str, groups: _Groups, on_xla: bool) -> Callable[..., Any]:
 
 def _data_parallel(devices: Devices) -> Iterator[Patch]:
     ddp_init, ddp_forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
-    place = devices.place
-    on_xla = place.target.type == "xla"
+    placement = devices.placement
+    on_xla = placement.target.type == "xla"
 
     @functools.wraps(ddp_init)
     def init(
@@ -202,18 +203,18 @@ def _data_parallel(devices: Devices) -> Iterator[Patch]:
             kwargs["gradient_as_bucket_view"] = True
         ddp_init(ddp, module, None, None, *args, **kwargs)
         parameters.WRAPPED.add(ddp)
-        # Not in the module's own names: they would be in its repr and its checkpoints.
+        # Not as a module attribute, which would show up in its repr and its checkpoints.
         object.__setattr__(ddp, "_shims_inputs_to", device_ids[0] if device_ids else None)
 
     @functools.wraps(ddp_forward)
     def forward(ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
         device = getattr(ddp, "_shims_inputs_to", None)
         if device is not None:
-            # With device_ids DDP moves what is still on the host.
+            # With device_ids DDP moves inputs that are still on the host.
             index = devices.index(device)
             inputs, kwargs = tree_map_only(
                 torch.Tensor,
-                lambda value: value if place.ordinal(value) == index else value.cuda(index),
+                lambda value: value if placement.ordinal(value) == index else value.cuda(index),
                 (inputs, kwargs),
             )
         return ddp_forward(ddp, *inputs, **kwargs)
@@ -229,8 +230,8 @@ def _meshes(devices: Devices) -> Iterator[Patch]:
 
     @functools.wraps(init_device_mesh)
     def mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        real = devices.place.target.type if device_type == "cuda" else device_type
+        real = devices.placement.target.type if device_type == "cuda" else device_type
         return init_device_mesh(real, *args, **kwargs)
 
-    yield patch(dist, "init_device_mesh", mesh, f"of {devices.place.target}")
-    yield patch(dist.device_mesh, "init_device_mesh", mesh, f"of {devices.place.target}")
+    yield patch(dist, "init_device_mesh", mesh, f"of {devices.placement.target}")
+    yield patch(dist.device_mesh, "init_device_mesh", mesh, f"of {devices.placement.target}")

@@ -1,8 +1,8 @@
-"""Collectives of unedited CUDA code on XLA: run when they are called, on all replicas together.
+"""Collectives of unedited CUDA code on XLA, run on all replicas when they are called.
 
-A collective of torch_xla runs with the graph that it is in: at the next sync, or when a replica reads what
-depends on it. CUDA code reads under `if rank == 0:`, as its collective has run by then on every rank; on a
-TPU that one replica's graph would wait for the others, which run another one.
+A torch_xla collective runs with its graph: at the next sync, or when a replica reads a dependent
+value. CUDA code reads under `if rank == 0:`, because its collectives have already run on every
+rank. On a TPU that replica's graph would wait for the others, which run another graph.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch.distributed as dist
 from shims._shared import wide as _wide
 from shims._shared import world
 
-# As torch answers; the program is told the name that it gave.
+# torch's own answer; the program reads the name that it used.
 _backend = dist.get_backend
 
-# Besides those that take a reduction (`shims.patches.ranks.averages`).
+# In addition to those that take a reduction (`shims.patches.ranks.averages`).
 _MOVING = (
     "broadcast",
     "all_gather",
@@ -32,13 +32,13 @@ _MOVING = (
 
 
 def answers() -> Iterator[tuple[str, Callable[..., Any], str]]:
-    """The collectives that only move values."""
+    """Yield the collectives that only move values."""
     for name in _MOVING:
         yield name, executed(getattr(dist, name)), "as it is, and run at once on all replicas"
 
 
 def wide(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """`all_reduce`, also of the 64-bit tensors that the TPU's compiler does not reduce."""
+    """Return `all_reduce` with support for 64-bit tensors, which the TPU's compiler does not reduce."""
 
     @functools.wraps(all_reduce)
     def reduced(
@@ -47,13 +47,13 @@ def wide(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
         if not _wide.is_wide(tensor, op) or _backend(group) != "xla":
             return all_reduce(tensor, op, group, async_op)
         _wide.all_reduce(tensor, op, group)
-        return _wide.Done() if async_op else None
+        return _wide.CompletedWork() if async_op else None
 
     return reduced
 
 
 def executed(collective: Callable[..., Any]) -> Callable[..., Any]:
-    """The collective, after which all that is pending is run; over gloo, as it is."""
+    """Return the collective followed by a run of the pending graph; over gloo it is unchanged."""
 
     @functools.wraps(collective)
     def run(*args: Any, **kwargs: Any) -> Any:

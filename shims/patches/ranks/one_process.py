@@ -1,8 +1,8 @@
-"""Several CUDA devices of one process: `nn.DataParallel`, and what `torch.cuda.comm` moves between them.
+"""Several CUDA devices in one process: `nn.DataParallel`, and the transfers of `torch.cuda.comm`.
 
-All devices are one place here, so a batch that is split among them goes through the model in as many parts,
-one after the other: each sees its own part in a batch normalisation, and only the first part's running
-statistics stay, as on GPUs.
+All devices are the same device here, so a split batch goes through the model part by part. As on
+GPUs, batch normalization sees each part separately, and only the first part's running statistics
+are kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 
 _PARTS = "a part of the batch for each device, one after the other"
-_COPIES = "every device is the same place"
+_COPIES = "all devices are one"
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """`nn.DataParallel`, `torch.cuda.comm`; the parts that DataParallel is made of are refused."""
+    """Yield the patches of `nn.DataParallel` and `torch.cuda.comm`; DataParallel's building blocks are
+    refused."""
     yield patch(nn.DataParallel, "forward", _forward(devices), _PARTS, name="torch.nn.DataParallel")
     parallel: Any = sys.modules["torch.nn.parallel"]
 
@@ -43,15 +44,15 @@ def patches(devices: Devices) -> Iterator[Patch]:
         ids = list(range(devices.count)) if device_ids is None else device_ids
         return _in_parts(devices, module, ids, dim, inputs, module_kwargs or {})
 
-    for place in (parallel, sys.modules["torch.nn.parallel.data_parallel"]):
-        yield patch(place, "data_parallel", data_parallel, _PARTS)
+    for module in (parallel, sys.modules["torch.nn.parallel.data_parallel"]):
+        yield patch(module, "data_parallel", data_parallel, _PARTS)
     for name in ("replicate", "parallel_apply"):
         yield patch(parallel, name, _refusing(name), "refused: it runs models on several GPUs")
-    # torch.cuda.comm takes these names over where it is imported, maybe after this.
+    # torch.cuda.comm copies these names when it is imported, possibly after this.
     known = [sys.modules.get(f"torch.{name}.comm") for name in ("nn.parallel", "cuda")]
     for name, function in _communication(devices).items():
-        for place in filter(None, known):
-            yield patch(place, name, function, _COPIES, name=f"torch.cuda.comm.{name}")
+        for module in filter(None, known):
+            yield patch(module, name, function, _COPIES, name=f"torch.cuda.comm.{name}")
 
 
 def _forward(devices: Devices) -> Callable[..., Any]:
@@ -60,7 +61,7 @@ def _forward(devices: Devices) -> Callable[..., Any]:
         if not wrapper.device_ids:
             return wrapper.module(*inputs, **kwargs)
         for tensor in itertools.chain(wrapper.module.parameters(), wrapper.module.buffers()):
-            if not devices.place.holds(tensor):
+            if not devices.placement.holds(tensor):
                 source = wrapper.src_device_obj
                 raise RuntimeError(
                     f"module must have its parameters and buffers on device {source} "
@@ -80,59 +81,61 @@ def _in_parts(
     inputs: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """The outputs of the parts, put together."""
+    """Return the outputs of the parts, combined."""
     first = devices.shown[devices.index(ids[0]) or 0]
     args, named = _parts(inputs, len(ids), dim, first), _parts(dict(kwargs), len(ids), dim, first)
-    # An input without a tensor is the same for all, as often as there are parts of the others.
+    # An input without a tensor is repeated for each part of the other inputs.
     count = max(len(args), len(named), 1)
     args += [()] * (count - len(args))
     named += [{}] * (count - len(named))
     if len(ids) == 1:
         return module(*args[0], **named[0])
     outputs = []
-    for number, (own, keywords) in enumerate(zip(args, named, strict=True)):
+    for number, (arguments, keywords) in enumerate(zip(args, named, strict=True)):
         with torch.cuda.device(ids[number]):
-            # Buffers of a replica go with it; the first one has the module's own.
-            buffers = {name: one.clone() for name, one in module.named_buffers()} if number else {}
-            outputs.append(
-                functional_call(module, buffers, own, keywords)
-                if buffers
-                else module(*own, **keywords)
+            # A replica's buffers are discarded with it; the first replica has the module's own.
+            buffers = (
+                {name: buffer.clone() for name, buffer in module.named_buffers()} if number else {}
             )
-    return _together(outputs, dim)
+            outputs.append(
+                functional_call(module, buffers, arguments, keywords)
+                if buffers
+                else module(*arguments, **keywords)
+            )
+    return _combine_outputs(outputs, dim)
 
 
 def _parts(value: Any, count: int, dim: int, device: torch.device) -> list[Any]:
-    """A value for each device: tensors are cut, what holds tensors is rebuilt, all else is the same."""
+    """Return a value for each device: tensors are split, containers rebuilt, other values repeated."""
     if isinstance(value, torch.Tensor):
         return (
             list(value.to(device).chunk(count, dim)) if value.ndim else [value.to(device)] * count
         )
     if isinstance(value, list | tuple) and value:
-        cut = zip(*(_parts(one, count, dim, device) for one in value), strict=False)
+        cut = zip(*(_parts(entry, count, dim, device) for entry in value), strict=False)
         if hasattr(value, "_fields"):
-            return [type(value)(*one) for one in cut]
-        return [type(value)(one) for one in cut]
+            return [type(value)(*entries) for entries in cut]
+        return [type(value)(entries) for entries in cut]
     if isinstance(value, dict) and value:
-        columns = [_parts(one, count, dim, device) for one in value.values()]
+        columns = [_parts(entry, count, dim, device) for entry in value.values()]
         cut = zip(*columns, strict=False)
-        return [type(value)(zip(value, one, strict=True)) for one in cut]
+        return [type(value)(zip(value, entries, strict=True)) for entries in cut]
     return [] if isinstance(value, tuple | dict) and not value else [value] * count
 
 
-def _together(outputs: list[Any], dim: int) -> Any:
+def _combine_outputs(outputs: list[Any], dim: int) -> Any:
     first = outputs[0]
     if isinstance(first, torch.Tensor):
-        rows = [one.reshape(1) if not one.ndim else one for one in outputs]
+        rows = [output.reshape(1) if not output.ndim else output for output in outputs]
         return torch.cat(rows, 0 if not first.ndim else dim)
     if first is None:
         return None
     if isinstance(first, Mapping):
         return type(first)(  # type: ignore[call-arg]
-            (name, _together([one[name] for one in outputs], dim)) for name in first
+            (name, _combine_outputs([output[name] for output in outputs], dim)) for name in first
         )
     if isinstance(first, list | tuple):
-        columns = [_together(list(one), dim) for one in zip(*outputs, strict=True)]
+        columns = [_combine_outputs(list(column), dim) for column in zip(*outputs, strict=True)]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     raise refusal(
         f"nn.DataParallel of a model that gives {type(first).__name__}", "let it give tensors"
@@ -140,7 +143,7 @@ def _together(outputs: list[Any], dim: int) -> Any:
 
 
 def _communication(devices: Devices) -> dict[str, Callable[..., Any]]:
-    """The functions of `torch.cuda.comm`, between devices that are one place."""
+    """Return the functions of `torch.cuda.comm` between devices that are the same device."""
 
     def on(device: Any) -> torch.device:
         return devices.shown[devices.index(device) or 0]
@@ -150,20 +153,22 @@ def _communication(devices: Devices) -> dict[str, Callable[..., Any]]:
 
     def broadcast(tensor: torch.Tensor, devices: Any = None, *, out: Any = None) -> Any:
         if out is not None:
-            return tuple(one.copy_(tensor) for one in out)
+            return tuple(target.copy_(tensor) for target in out)
         return tuple(copy(tensor, device) for device in devices)
 
     def broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
-        return [tuple(copy(one, device) for one in tensors) for device in devices]
+        return [tuple(copy(tensor, device) for tensor in tensors) for device in devices]
 
     def reduce_add(inputs: Any, destination: Any = None) -> torch.Tensor:
         total = inputs[0]
-        for one in inputs[1:]:
-            total = total + one
+        for tensor in inputs[1:]:
+            total = total + tensor
         return total.to(on(destination)) if len(inputs) > 1 else copy(total, destination)
 
     def reduce_add_coalesced(inputs: Any, destination: Any = None, buffer_size: int = 0) -> Any:
-        return tuple(reduce_add(list(one), destination) for one in zip(*inputs, strict=True))
+        return tuple(
+            reduce_add(list(tensors), destination) for tensors in zip(*inputs, strict=True)
+        )
 
     def scatter(
         tensor: torch.Tensor,
@@ -179,16 +184,18 @@ def _communication(devices: Devices) -> dict[str, Callable[..., Any]]:
         else:
             cut = tensor.chunk(len(out if out is not None else devices), dim)
         if out is not None:
-            return tuple(one.copy_(part) for one, part in zip(out, cut, strict=True))
+            return tuple(target.copy_(part) for target, part in zip(out, cut, strict=True))
         return tuple(copy(part, device) for part, device in zip(cut, devices, strict=False))
 
     def gather(
         tensors: Any, dim: int = 0, destination: Any = None, *, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        made = torch.cat([one.reshape(1) if not one.ndim else one for one in tensors], dim)
+        result = torch.cat(
+            [tensor.reshape(1) if not tensor.ndim else tensor for tensor in tensors], dim
+        )
         if out is not None:
-            return out.copy_(made)
-        return made.cpu() if str(destination) == "cpu" else made
+            return out.copy_(result)
+        return result.cpu() if str(destination) == "cpu" else result
 
     return {
         "broadcast": broadcast,

@@ -1,6 +1,7 @@
-"""Where ranks meet: those of `python -m shims` are on this machine, whatever host the script names.
+"""Rendezvous of the ranks of `python -m shims`: on this machine, whatever host the script names.
 
-They meet at a port of their run: many scripts name the same one, and two of them may run at a time.
+The ranks meet at a port of their run: many scripts name the same port, and two of them may run at
+once.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from shims.patches.cuda import refusal
 
 LOOPBACK = "127.0.0.1"
 
-# The first port that the script names, for which its run has another. All ranks name the same first.
+# First port named by the script, which the run replaces. All ranks name the same port first.
 _named: list[str] = []
 
 
 @contextlib.contextmanager
 def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
-    """The keywords of `init_process_group`, with the loopback for a host where all ranks are here.
+    """Yield the keywords of `init_process_group`, with the loopback as host if all ranks are local.
 
-    Scripts name hosts of the cluster that they were written for, which nothing here may contact. All
-    ranks are here if `python -m shims` started the program, or they are simulated replicas, and it
-    has as many ranks as devices; a world that is larger spans machines, and its host is left alone.
+    Scripts name hosts of the cluster that they were written for, which nothing here may contact.
+    All ranks are local if `python -m shims` started the program, or if they are simulated replicas,
+    and the world size is the number of devices. A larger world spans machines, and its host is
+    unchanged.
 
     Args:
-        kwargs: what the program gave.
-        devices: how many devices it was started with.
+        kwargs: the program's keywords.
+        devices: the number of devices that the program was started with.
     """
     url = kwargs.get("init_method")
     if kwargs.get("store") is not None or not _all_here(kwargs, url, devices):
@@ -43,25 +45,25 @@ def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
         return
     parts = urlsplit(url)
     if parts.scheme == "tcp" and parts.port is not None:
-        place = f"{LOOPBACK}:{_port(str(parts.port))}"
-        if place != parts.netloc:
-            _log(parts.netloc, place)
-            url = parts._replace(netloc=place).geturl()
+        loopback = f"{LOOPBACK}:{_port(str(parts.port))}"
+        if loopback != parts.netloc:
+            _log(parts.netloc, loopback)
+            url = parts._replace(netloc=loopback).geturl()
     yield {**kwargs, "init_method": url}
 
 
 def _port(named: str) -> str:
-    """The port of this run in the place of the one that the script names."""
-    own = os.environ.get(activate.PORT)
-    if own is None:
+    """Return the run's port that replaces the script's port."""
+    port = os.environ.get(activate.PORT)
+    if port is None:
         return named
     if not _named:
         _named.append(named)
-    return own if named == _named[0] else named
+    return port if named == _named[0] else named
 
 
 def require_same(asked: int | None, running: int) -> None:
-    """Refuse a world of another size than that of the replicas that are running, on XLA.
+    """Refuse a world size that differs from the number of running replicas, on XLA.
 
     Raises:
         DeviceNotAnsweredError: they differ.
@@ -77,27 +79,27 @@ def require_same(asked: int | None, running: int) -> None:
 def _all_here(kwargs: Mapping[str, Any], url: str | None, devices: int) -> bool:
     if activate.ONE_MACHINE not in os.environ:
         return False
-    given = kwargs.get("world_size", -1)
-    if given is None or given < 0:
+    world_size = kwargs.get("world_size", -1)
+    if world_size is None or world_size < 0:
         asked = parse_qs(urlsplit(url).query).get("world_size") if url else None
-        given = asked[0] if asked else os.environ.get("WORLD_SIZE", -1)
-    return str(given) == str(devices)
+        world_size = asked[0] if asked else os.environ.get("WORLD_SIZE", -1)
+    return str(world_size) == str(devices)
 
 
 @contextlib.contextmanager
 def _variable(name: str, answer: Callable[[str], str]) -> Iterator[None]:
-    given = os.environ.get(name)
-    if given is None or answer(given) == given:
+    previous = os.environ.get(name)
+    if previous is None or answer(previous) == previous:
         yield
         return
-    _log(given, answer(given))
-    os.environ[name] = answer(given)
+    _log(previous, answer(previous))
+    os.environ[name] = answer(previous)
     try:
         yield
     finally:
-        os.environ[name] = given
+        os.environ[name] = previous
 
 
-def _log(given: str, place: str) -> None:
+def _log(address: str, loopback: str) -> None:
     if calls.enabled():
-        calls.saw(f"rendezvous at {given}", f"at {place}: all ranks are on this machine")
+        calls.saw(f"rendezvous at {address}", f"at {loopback}: all ranks are on this machine")

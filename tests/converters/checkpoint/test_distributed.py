@@ -75,7 +75,7 @@ pytestmark = pytest.mark.filterwarnings(
 def test_the_model_is_found_and_read(trained):
     model, _, folder = trained
     checkpoint = open_checkpoint(folder)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     assert list(checkpoint.infos) == list(model.state_dict())
     for key, tensor in model.state_dict().items():
         np.testing.assert_array_equal(checkpoint.read(key), tensor.numpy())
@@ -99,7 +99,7 @@ def test_a_plain_state_dict(tmp_path):
     weights = {"a.weight": torch.ones(2, dtype=torch.bfloat16), "b": torch.tensor(3)}
     dcp.save(weights, checkpoint_id=tmp_path, no_dist=True)
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.found == ""
+    assert checkpoint.entry == ""
     assert {key: info.dtype for key, info in checkpoint.infos.items()} == {
         "a.weight": "bfloat16",
         "b": "int64",
@@ -145,7 +145,7 @@ def test_a_tensor_of_parts(tmp_path, parts):
 def test_many_parts_quickly(monkeypatch):
     """A grid is told in linear time; parts of no grid are compared with each other, if they are few."""
     from converters.checkpoint.formats import distributed_metadata
-    from converters.checkpoint.formats.distributed_metadata import Chunk, Place, _require_whole
+    from converters.checkpoint.formats.distributed_metadata import Chunk, FileRange, _require_whole
     from converters.checkpoint.reader import TensorInfo
 
     compared = []
@@ -153,7 +153,7 @@ def test_many_parts_quickly(monkeypatch):
     monkeypatch.setattr(
         distributed_metadata, "_overlap", lambda *two: compared.append(two) or overlap(*two)
     )
-    place = Place("x", 0, 1 << 20)
+    place = FileRange("x", 0, 1 << 20)
     chunks = [Chunk((row, column), (1, 1), place) for row in range(200) for column in range(200)]
     info = TensorInfo((200, 200), "float32")
     _require_whole("w", info, tuple(chunks))
@@ -213,7 +213,7 @@ def _clash(metadata):
         (GRID, _name("../outside"), "names files outside its folder: ../outside"),
         (GRID, _name("/etc/passwd"), "names files outside its folder: /etc/passwd"),
         (GRID, _offset(1 << 60), "is truncated"),
-        (GRID, _offset(-1), "impossible place"),
+        (GRID, _offset(-1), "impossible location"),
         (GRID, _offset(7), "__0_0.distcp is truncated or damaged"),
         (GRID, _transformed, "zstd"),
         (GRID, _forgotten, "damaged"),
@@ -274,7 +274,7 @@ WRITTEN = Path(__file__).parent / "written"
 def test_what_each_python_and_torch_writes(folder):
     """Members of enums and paths are pickled in other ways by Python 3.11.2, 3.12 and 3.13."""
     checkpoint = open_checkpoint(WRITTEN / folder)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     assert {key: info.dtype for key, info in checkpoint.infos.items()} == {
         "weight": "float32",
         "bias": "float32",
@@ -387,7 +387,7 @@ def test_what_two_ranks_of_fsdp_save(tmp_path):
     assert len(list((tmp_path / "dcp").glob("*.distcp"))) == 2
     whole = torch.load(tmp_path / "whole.pt")
     checkpoint = open_checkpoint(tmp_path / "dcp")
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     for key, tensor in whole.items():
         np.testing.assert_array_equal(checkpoint.read(key), tensor.numpy())
     state = checkpoint.training["optim"]["state"]
@@ -407,7 +407,7 @@ def test_what_lightning_writes_beside_it(tmp_path, refused):
     }
     torch.save(beside, tmp_path / "meta.pt")
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     np.testing.assert_array_equal(checkpoint.read("net.weight"), np.arange(6).reshape(2, 3))
     assert checkpoint.training["epoch"] == 3
     assert checkpoint.training["loops"] == {0: "fit", 1: "test"}

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from converters.checkpoint import open_checkpoint
-from converters.checkpoint.folder import only_a_part
+from converters.checkpoint.folder import partial_checkpoint_notes
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -217,13 +217,13 @@ def test_shards_without_their_index_are_not_the_checkpoint(tmp_path, refused):
     ],
 )
 def test_adapters_are_said_to_be_a_part(name):
-    (note,) = only_a_part("x.safetensors", ["norm.weight", name])
+    (note,) = partial_checkpoint_notes("x.safetensors", ["norm.weight", name])
     assert note.startswith(f"{name} is an adapter's")
 
 
 def test_models_are_no_part():
     names = ("base_model.model.norm.weight", "explora_A.weight", "soft_max.weight", "prompt.weight")
-    assert only_a_part("model-00001-of-00001.safetensors", names) == []
+    assert partial_checkpoint_notes("model-00001-of-00001.safetensors", names) == []
 
 
 def test_one_of_several_files_with_parts_of_each_array_is_refused(tmp_path, refused):

@@ -70,7 +70,7 @@ LAYOUTS = {
 @pytest.mark.parametrize(("layout", "where"), LAYOUTS.values(), ids=LAYOUTS)
 def test_the_only_state_dict_is_taken(tmp_path, layout, where):
     checkpoint = open_checkpoint(saved(tmp_path, layout))
-    assert checkpoint.found == where
+    assert checkpoint.entry == where
     assert list(checkpoint.infos) == list(WEIGHTS)
     assert checkpoint.read("layer.weight").tolist() == WEIGHTS["layer.weight"].tolist()
 
@@ -85,9 +85,9 @@ def test_several_are_refused_with_the_list_and_a_key_decides(tmp_path, refused):
         open_checkpoint(path)
     for key in ("ema.state_dict", "ema"):
         checkpoint = open_checkpoint(path, key=key)
-        assert checkpoint.found == "ema.state_dict"
+        assert checkpoint.entry == "ema.state_dict"
         assert checkpoint.read("layer.weight").tolist() == [[0.0] * 3] * 2
-    assert open_checkpoint(path, key="model").found == "model"
+    assert open_checkpoint(path, key="model").entry == "model"
     for key in ("optimizer", "optimizer.state", "nothing", "ema.nothing"):
         with refused(NotAStateDictError, f'under "{key}"', "choose model, ema.state_dict"):
             open_checkpoint(path, key=key)
@@ -95,7 +95,7 @@ def test_several_are_refused_with_the_list_and_a_key_decides(tmp_path, refused):
 
 def test_names_with_dots_are_understood(tmp_path):
     path = saved(tmp_path, {"a.b": {"c": WEIGHTS}, "d": WEIGHTS})
-    assert open_checkpoint(path, key="a.b.c").found == "a.b.c"
+    assert open_checkpoint(path, key="a.b.c").entry == "a.b.c"
 
 
 def test_tensors_beside_a_state_dict_are_not_passed_over(tmp_path, refused):
@@ -154,4 +154,4 @@ def test_shared_references_are_visited_once(tmp_path, refused):
 def test_a_dict_that_holds_itself(tmp_path):
     looped = {"model": dict(WEIGHTS)}
     looped["self"] = looped
-    assert open_checkpoint(saved(tmp_path, looped)).found == "model"
+    assert open_checkpoint(saved(tmp_path, looped)).entry == "model"

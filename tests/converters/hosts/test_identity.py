@@ -67,7 +67,7 @@ def test_clusters_tell_which_process_it_is(cluster: str, monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     found = detected()
     assert found is not None
-    assert (found.index, found.count, found.told_by) == (2, 4, cluster)
+    assert (found.index, found.count, found.reported_by) == (2, 4, cluster)
     assert found.host == {"slurm": "node007", "ompi": "10.96.0.1"}[cluster]
     assert 61440 <= found.port < 65536
 
@@ -92,7 +92,7 @@ import jax
 os.environ.pop("TPU_SKIP_MDS_QUERY", None)  # jax sets it where it sees no chips
 from converters.hosts import detected
 print(detected())
-print(detected().told_by, detected().host, detected().port)
+print(detected().reported_by, detected().host, detected().port)
 """
 
 

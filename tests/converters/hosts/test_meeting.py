@@ -18,7 +18,7 @@ import pytest
 from converters.errors import HostsError, MissingDependencyError
 from converters.hosts import Hosts, Process, met
 from converters.hosts.ports import listen
-from converters.hosts.store import Store
+from converters.hosts.store import KeyValueStore
 from tests.servers import free_port
 from tests.waiting import LIMIT, until
 
@@ -52,7 +52,7 @@ def together(acts: list[Act], patience: float = 20, **others: Any) -> list[Any]:
 def test_what_each_tells_all_know() -> None:
     def act(hosts: Hosts) -> Any:
         made = hosts.from_first(lambda: f"made by {hosts.process.index}")
-        return made, hosts.all_told(hosts.process.index * 10), hosts.all_told("x")
+        return made, hosts.gather(hosts.process.index * 10), hosts.gather("x")
 
     assert together([act] * 4) == [("made by 0", [0, 10, 20, 30], ["x"] * 4)] * 4
 
@@ -60,12 +60,12 @@ def test_what_each_tells_all_know() -> None:
 def test_the_port_is_free_again_after_a_meeting() -> None:
     port = free_port()
     for _ in range(3):
-        assert together([lambda hosts: hosts.all_told("x")] * 2, port=port) == [["x"] * 2] * 2
+        assert together([lambda hosts: hosts.gather("x")] * 2, port=port) == [["x"] * 2] * 2
 
 
 def test_one_alone_meets_nobody() -> None:
     with met(Process(0, 1)) as hosts:
-        assert hosts.all_told(3) == [3]
+        assert hosts.gather(3) == [3]
         assert hosts.from_first(lambda: 4) == 4
         hosts.agree({"a": "b"})
 
@@ -75,7 +75,7 @@ def test_where_one_fails_all_end_with_its_line() -> None:
         raise ValueError
 
     def waits(hosts: Hosts) -> Any:
-        return hosts.all_told(1)
+        return hosts.gather(1)
 
     for failing in (0, 2):
         acts: list[Act] = [waits] * 3
@@ -106,7 +106,7 @@ def test_who_waits_for_one_that_has_ended(early: int) -> None:
         return "done"
 
     def waits(hosts: Hosts) -> Any:
-        return hosts.all_told(1)
+        return hosts.gather(1)
 
     acts: list[Act] = [waits, waits]
     acts[early] = ends
@@ -127,12 +127,12 @@ def test_who_was_given_another_thing_is_named() -> None:
 def test_a_silent_process_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that is cut off closes no connection."""
     monkeypatch.setattr("converters.hosts.meeting.SILENT_SECONDS", 1.0)
-    monkeypatch.setattr("converters.hosts.meeting._Together._beat", lambda self: None)
+    monkeypatch.setattr("converters.hosts.meeting._StoreHosts._beat", lambda self: None)
     released = threading.Event()
 
     def waits(hosts: Hosts) -> None:
         try:
-            hosts.all_told(1)
+            hosts.gather(1)
         finally:
             released.set()
 
@@ -203,7 +203,7 @@ def test_without_torch_they_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_values_longer_than_a_message_of_the_store() -> None:
     text = "é" * (3 << 20)
-    assert together([lambda hosts: len(hosts.all_told(text)[1])] * 2) == [3 << 20] * 2
+    assert together([lambda hosts: len(hosts.gather(text)[1])] * 2) == [3 << 20] * 2
 
 
 def test_process_0_that_knows_of_another_number() -> None:
@@ -225,14 +225,14 @@ def test_process_0_that_knows_of_another_number() -> None:
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
-    assert found == ["process 1 says that there are 3, process 0 2"] * 2
+    assert found == ["process 1 expects 3 processes, process 0 2"] * 2
 
 
 def test_process_0_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("converters.hosts.meeting._HELLO_SECONDS", 0.5)
     port = free_port()
     process = Process(0, 2, "127.0.0.1", port)
-    store = Store(process, listen(process), 5)
+    store = KeyValueStore(process, listen(process), 5)
     store.write("tpu-migrate 3", "2")
     with pytest.raises(HostsError, match="is not process 0 of this program in this version"):
         met(Process(1, 2, "127.0.0.1", port), 5).__enter__()
@@ -321,7 +321,7 @@ def test_what_looks_for_open_ports_disturbs_nobody() -> None:
         if index:
             thread.join()
         with met(Process(index, 2, "127.0.0.1", port), 20) as hosts:
-            found.append(hosts.all_told(index))
+            found.append(hosts.gather(index))
 
     threads = [threading.Thread(target=run, args=(index,)) for index in (0, 1)]
     for one in threads:

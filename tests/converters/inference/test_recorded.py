@@ -107,7 +107,7 @@ def test_what_a_class_alone_says_is_asked(file):
     path = file(nn.Sequential(Scaled(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     made = plan(path)
     assert [row.key for row in made.refused] == ["0.weight", "0.bias"]
-    assert "whether it is one, its class says" in made.refused[0].note
+    assert "but its class is unknown" in made.refused[0].note
     (option,) = set(re.findall(r"--assume '(.*?)=Linear or Parameter'", made.refused[0].note))
     said = plan(path, assume=[f"{option}=Linear"])
     truth = plan(

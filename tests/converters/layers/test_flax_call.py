@@ -13,10 +13,10 @@ from converters.layers.entry import ForwardCase
 from converters.layers.flax_call import (
     DETERMINISTIC,
     RNGS,
-    Call,
     FlaxCall,
     Maker,
     Name,
+    SourceCall,
     Variable,
     imports_of,
     written,
@@ -36,7 +36,7 @@ class Recorder:
         self.name = name
 
     def __getattr__(self, name):
-        return lambda *first, **named: Call(f"{self.name}.{name}", named, first)
+        return lambda *first, **named: SourceCall(f"{self.name}.{name}", named, first)
 
 
 def evaluated(source, api, **names):
@@ -53,9 +53,9 @@ def evaluated(source, api, **names):
 
 def recorded(value):
     """The value with what makes a call in the place of a function that makes it."""
-    if isinstance(value, Call):
+    if isinstance(value, SourceCall):
         named = {name: recorded(part) for name, part in value.named.items()}
-        return Call(value.of, named, tuple(map(recorded, value.first)))
+        return SourceCall(value.of, named, tuple(map(recorded, value.first)))
     if isinstance(value, tuple):
         return tuple(map(recorded, value))
     return Maker(recorded(value())) if callable(value) else value
@@ -79,12 +79,12 @@ def test_the_source_gives_the_same_class_and_arguments(case, api):
     for call in calls:
         assert evaluated(call.source(), api) == call.construction
         named = evaluated(call.source(name="block"), api)
-        assert named == Call(call.of, {**call.construction.named, "name": "block"})
+        assert named == SourceCall(call.of, {**call.construction.named, "name": "block"})
         layer = SimpleNamespace(of=lambda x, **options: (x, options))
         applied = evaluated(call.applied("layer.of", "x"), api, layer=layer, x=Variable("x"))
         x = Variable("x")
         for step in call.before:
-            x = Call(step.of, step.named, (x, *step.first))
+            x = SourceCall(step.of, step.named, (x, *step.first))
         assert applied == (x, dict(call.options))
 
 
@@ -181,7 +181,10 @@ def test_the_note_tells_what_the_weights_do_not_show(layer, api, note):
 
 def test_values_as_source():
     assert written(((2, 2),)) == "((2, 2),)"
-    dtype, init = Name("jax.numpy.bfloat16"), Call("flax.linen.initializers.constant", {}, (0.25,))
+    dtype, init = (
+        Name("jax.numpy.bfloat16"),
+        SourceCall("flax.linen.initializers.constant", {}, (0.25,)),
+    )
     (call,) = flax_calls(nn.Linear(2, 3), "linen")
     assert call.source(dtype=dtype, bias_init=init, name="head") == (
         "nn.Dense(features=3, dtype=jnp.bfloat16, bias_init=nn.initializers.constant(0.25), name='head')"

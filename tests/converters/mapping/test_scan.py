@@ -11,7 +11,7 @@ from torch import nn
 from converters import plan
 from converters.checkpoint import StateDict, nest
 from converters.errors import MisfitError
-from converters.kept import keeping
+from converters.kept import writing_kept
 from converters.mapping.scan import scan_plan
 from converters.reverse import to_state_dict
 
@@ -78,7 +78,7 @@ def test_nn_scan_gives_torchs_output(tmp_path, axis):
     row = next(row for row in made.plan.rows if row.key == "layer.2.up.weight")
     assert (row.path, row.targets[0].index) == ("params/layer/up/kernel", 2)
 
-    with keeping(tmp_path / "net.flax.safetensors", made.plan, checkpoint):
+    with writing_kept(tmp_path / "net.flax.safetensors", made.plan, checkpoint):
         pass
     for back in (
         to_state_dict(tree, kept=tmp_path / "net.flax.torch.safetensors"),

@@ -13,7 +13,7 @@ import orbax.checkpoint as orbax
 import pytest
 from safetensors import safe_open
 
-from converters.checkpoint import Leaf, TensorInfo, flatten, nest
+from converters.checkpoint import PytreeLeaf, TensorInfo, flatten, nest
 from converters.errors import CheckpointDamagedError, OutputError, UnsupportedDtypeError
 from converters.output import load_pytree, orbax_layout, write_pytree
 from converters.output.partial import partial_path
@@ -37,7 +37,7 @@ def arrays():
 
 
 def leaf(path, array):
-    return Leaf(path, TensorInfo(array.shape, array.dtype.name), lambda: array)
+    return PytreeLeaf(path, TensorInfo(array.shape, array.dtype.name), lambda: array)
 
 
 def leaves():
@@ -155,7 +155,7 @@ def test_a_folder_that_is_no_pytree(tmp_path, refused, form, options):
 KILLED = """
 import os, pathlib, signal, sys
 import numpy as np
-from converters.checkpoint import Leaf, TensorInfo
+from converters.checkpoint import PytreeLeaf, TensorInfo
 from converters.output import write_pytree
 
 def leaf(number):
@@ -163,7 +163,7 @@ def leaf(number):
         if number == int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
         return np.full((100, 1000), number, np.float32).T
-    return Leaf(f"params/{number}", TensorInfo((1000, 100), "float32"), read)
+    return PytreeLeaf(f"params/{number}", TensorInfo((1000, 100), "float32"), read)
 
 options = {"shard_bytes": 10**6} if sys.argv[2] == "safetensors" else {}
 leaves = [leaf(n) for n in range(9)]

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from converters import convert, load_pytree
-from converters.checkpoint import Leaf, TensorInfo
+from converters.checkpoint import PytreeLeaf, TensorInfo
 from converters.output import write_pytree
 
 SOURCE = """
@@ -95,7 +95,7 @@ def test_a_real_model_takes_it(tmp_path, monkeypatch, name):
 )
 def test_only_nnx_has_positions(tmp_path, form, options):
     leaves = [
-        Leaf(f"layers/{n}/kernel", TensorInfo((), "int32"), lambda n=n: np.array(n, np.int32))
+        PytreeLeaf(f"layers/{n}/kernel", TensorInfo((), "int32"), lambda n=n: np.array(n, np.int32))
         for n in (0, 2, 10, 1)
     ]
     write_pytree(tmp_path / "nnx", leaves, form, metadata={"api": "nnx"}, **options)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from converters.checkpoint import Leaf, TensorInfo, flatten, nest
+from converters.checkpoint import PytreeLeaf, TensorInfo, flatten, nest
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -23,12 +23,12 @@ from converters.output import load_pytree, write_pytree
 KILLED_WRITE = """
 import os, pathlib, signal, sys
 import numpy as np
-from converters.checkpoint import Leaf, TensorInfo
+from converters.checkpoint import PytreeLeaf, TensorInfo
 from converters.output import write_pytree
 
 info = TensorInfo((100_000,), "float32")
-first = Leaf("params/a", info, lambda: np.ones(100_000, np.float32))
-second = Leaf("params/b", info, lambda: os.kill(os.getpid(), signal.SIGKILL))
+first = PytreeLeaf("params/a", info, lambda: np.ones(100_000, np.float32))
+second = PytreeLeaf("params/b", info, lambda: os.kill(os.getpid(), signal.SIGKILL))
 write_pytree(pathlib.Path(sys.argv[1]), [first, second], "safetensors")
 """
 FORMATS = pytest.mark.parametrize("form", ["safetensors", "msgpack"])
@@ -50,7 +50,7 @@ def arrays():
 
 
 def leaf(path, array):
-    return Leaf(path, TensorInfo(array.shape, array.dtype.name), lambda: array)
+    return PytreeLeaf(path, TensorInfo(array.shape, array.dtype.name), lambda: array)
 
 
 def leaves():
@@ -97,14 +97,14 @@ def test_an_error_while_writing_leaves_nothing(tmp_path, form):
     def fails():
         raise ZeroDivisionError
 
-    stops = Leaf("params/z", TensorInfo((2,), "float32"), fails)
+    stops = PytreeLeaf("params/z", TensorInfo((2,), "float32"), fails)
     with pytest.raises(ZeroDivisionError):
         write_pytree(tmp_path / "x", [*leaves(), stops], form)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_array_that_is_not_as_announced_is_never_completed(tmp_path):
-    liar = Leaf("params/a", TensorInfo((2,), "float32"), lambda: np.ones(3, np.float32))
+    liar = PytreeLeaf("params/a", TensorInfo((2,), "float32"), lambda: np.ones(3, np.float32))
     with pytest.raises(RuntimeError, match="announced"):
         write_pytree(tmp_path / "x", [liar], "safetensors")
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from converters.checkpoint import Leaf, TensorInfo
+from converters.checkpoint import PytreeLeaf, TensorInfo
 from converters.errors import CheckpointDamagedError, OutputError
 from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece, PlannedLeaf
@@ -28,7 +28,7 @@ COUNT = 12
 WRITER = f"""
 import sys, time, pathlib
 import numpy as np
-from converters.checkpoint import Leaf, TensorInfo
+from converters.checkpoint import PytreeLeaf, TensorInfo
 from converters.output import units, write_pytree
 
 units.SLAB_BYTES = 1 << 20
@@ -37,7 +37,7 @@ def leaf(number):
         time.sleep(0.01)
         rng = np.random.default_rng(number)
         return rng.integers(0, 2**32, ({SIDE}, {SIDE}), dtype=np.uint32).view(np.int32).T
-    return Leaf(f"params/layer_{{number}}/kernel", TensorInfo(({SIDE}, {SIDE}), "int32"), read)
+    return PytreeLeaf(f"params/layer_{{number}}/kernel", TensorInfo(({SIDE}, {SIDE}), "int32"), read)
 
 print("begun", flush=True)
 done = write_pytree(
@@ -123,7 +123,7 @@ def leaf(number, stop=False):
             raise KeyboardInterrupt
         return array
 
-    return Leaf(f"params/{number}", TensorInfo(array.shape, "float32"), read)
+    return PytreeLeaf(f"params/{number}", TensorInfo(array.shape, "float32"), read)
 
 
 def interrupt(output, form="safetensors", recipe="", stop=3):

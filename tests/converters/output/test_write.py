@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import serialization
 
-from converters.checkpoint import Checkpoint, Leaf, TensorInfo, flatten, nest
+from converters.checkpoint import Checkpoint, PytreeLeaf, TensorInfo, flatten, nest
 from converters.errors import NotFiniteError, OutputError
 from converters.layers.join import SUM, Concat, Stack
 from converters.layers.layout import Flip, Merge, Part, Permute, Split, chain
@@ -158,7 +158,9 @@ def test_no_copy_is_made_of_what_only_joins_axes():
 def test_flax_writes_the_same_msgpack(tmp_path):
     source = checkpoint()
     leaves = leaves_of(planned(source), source)
-    many = [Leaf(f"many/{'k' * (8 * n)}{n}", leaves[0].info, leaves[0].read) for n in range(40)]
+    many = [
+        PytreeLeaf(f"many/{'k' * (8 * n)}{n}", leaves[0].info, leaves[0].read) for n in range(40)
+    ]
     write_pytree(tmp_path / "x", [*leaves, *many], "msgpack")
     tree = nest((leaf.path, leaf.read()) for leaf in [*leaves, *many])
     assert (tmp_path / "x").read_bytes() == serialization.msgpack_serialize(tree)
@@ -167,7 +169,7 @@ def test_flax_writes_the_same_msgpack(tmp_path):
 @pytest.mark.parametrize("size", [1, 8, 120, 255, 256, 65_500, 65_536, 70_000])
 def test_flax_writes_the_same_for_every_size(tmp_path, size):
     array = np.arange(size, dtype=np.uint8)
-    leaf = Leaf("a", TensorInfo((size,), "uint8"), lambda: array)
+    leaf = PytreeLeaf("a", TensorInfo((size,), "uint8"), lambda: array)
     write_pytree(tmp_path / "x", [leaf], "msgpack")
     assert (tmp_path / "x").read_bytes() == serialization.msgpack_serialize({"a": array})
 
@@ -243,7 +245,7 @@ def test_digests_and_progress(tmp_path, form, slabs):
 
 def test_a_disk_without_room_is_told_at_once(tmp_path, refused):
     read = []
-    huge = Leaf("a", TensorInfo((10**5, 10**7), "float32"), lambda: read.append(1))
+    huge = PytreeLeaf("a", TensorInfo((10**5, 10**7), "float32"), lambda: read.append(1))
     for form in ("safetensors", "msgpack", "orbax"):
         with refused(OutputError, "x needs 4000.", "are free"):
             write_pytree(tmp_path / "x", [huge], form)

@@ -184,7 +184,7 @@ def test_where_one_fails_nothing_looks_complete(
 ) -> None:
     from converters.output.far_partial import FarPartial
 
-    told = FarPartial.told
+    told = FarPartial.combined
 
     def fails(self: FarPartial, *found: Any) -> Any:
         if self._hosts.process.index == 1:
@@ -197,7 +197,7 @@ def test_where_one_fails_nothing_looks_complete(
         "spec": net / "rules.yaml",
     }
     with monkeypatch.context() as patch:
-        patch.setattr(FarPartial, "told", fails)
+        patch.setattr(FarPartial, "combined", fails)
         found = together(3, **options)
     for index in (0, 2):
         assert found[index].what == "process 1 of 3 failed: the disk of host 1 is full"

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from converters.errors import CheckpointNotFoundError, RemoteError
-from converters.remote.near import near
+from converters.remote.near import local_copy
 from migrate.cli import commands
 from tests.converters.conftest import Refused
 from tests.converters.remote.test_sources import contents, put
@@ -35,7 +35,7 @@ def test_what_the_hub_has_comes_into_its_cache(bert: Path, hub: HubServer, tmp_p
     from huggingface_hub import constants
 
     commit = hub.commit("org/bert", {**contents(bert), "pytorch_model.bin": b"the same again"})
-    folder = near("org/bert", tmp_path / "none")
+    folder = local_copy("org/bert", tmp_path / "none")
     assert folder.name == commit
     assert constants.HF_HUB_CACHE in str(folder)
     assert sorted(path.name for path in folder.iterdir()) == sorted(contents(bert))
@@ -44,19 +44,19 @@ def test_what_the_hub_has_comes_into_its_cache(bert: Path, hub: HubServer, tmp_p
 
 def test_what_a_bucket_has_is_copied(bert: Path, gs: BucketProxy, tmp_path: Path) -> None:
     put(contents(bert), "bkt/run/bert")
-    assert contents(near("gs://bkt/run/bert", tmp_path / "here")) == contents(bert)
-    weights = near("gs://bkt/run/bert/model.safetensors", tmp_path / "here")
+    assert contents(local_copy("gs://bkt/run/bert", tmp_path / "here")) == contents(bert)
+    weights = local_copy("gs://bkt/run/bert/model.safetensors", tmp_path / "here")
     assert weights.read_bytes() == (bert / "model.safetensors").read_bytes()
 
 
 def test_what_is_not_there(hub: HubServer, tmp_path: Path, refused: Refused) -> None:
     with refused(RemoteError, "org/nothing is not on the Hugging Face hub"):
-        near("org/nothing", tmp_path)
+        local_copy("org/nothing", tmp_path)
 
 
 def test_a_bucket_that_is_not_there(gs: BucketProxy, tmp_path: Path, refused: Refused) -> None:
     with refused(CheckpointNotFoundError, "the bucket of gs://none/bert does not exist"):
-        near("gs://none/bert", tmp_path)
+        local_copy("gs://none/bert", tmp_path)
 
 
 def ran(*words: str) -> tuple[int, str]:

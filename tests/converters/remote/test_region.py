@@ -10,8 +10,8 @@ from safetensors.numpy import save
 
 from converters import convert, plan
 from converters.remote import region
-from converters.remote.buckets import bucket_place
-from converters.remote.region import Location, elsewhere, zone_of_machine
+from converters.remote.buckets import bucket_source
+from converters.remote.region import Location, region_warning, zone_of_machine
 from migrate.doctor import Status, check_place
 from tests.converters.remote.test_sources import put
 from tests.servers import Answer, BucketProxy, Handler, Server, running
@@ -73,9 +73,9 @@ def test_a_bucket_elsewhere_is_a_note(gs: BucketProxy, metadata: MetadataServer)
     for place in (name, "gs://bkt/run/far.safetensors"):
         assert any(f"the bucket of {place} {line}" in note for note in done.notes)
     assert plan(name, **options).rows  # type: ignore[arg-type]
-    place = bucket_place(name)
+    place = bucket_source(name)
     gs.forbidden |= {"GET"}  # who may not ask hears nothing
-    assert elsewhere(place) == ""
+    assert region_warning(place) == ""
 
 
 def test_doctor_says_where_a_bucket_lies(gs: BucketProxy, metadata: MetadataServer) -> None:
@@ -107,5 +107,5 @@ def test_doctor_says_where_a_bucket_lies(gs: BucketProxy, metadata: MetadataServ
     ],
 )
 def test_what_lies_in_a_location(location: Location, inside: str, outside: str) -> None:
-    assert location.holds(inside)
-    assert not location.holds(outside)
+    assert location.contains(inside)
+    assert not location.contains(outside)

@@ -31,10 +31,10 @@ from converters.errors import (
 from converters.model import load_config_model
 from converters.planning import planned
 from converters.remote import buckets
-from converters.remote.buckets import asked_entry, called
-from converters.remote.names import meant, place_of
-from converters.remote.retries import TemporaryError, persistent
-from converters.remote.store import Entry
+from converters.remote.buckets import call_client, request_entry
+from converters.remote.names import resolve_name, source_of
+from converters.remote.retries import TemporaryError, with_retries
+from converters.remote.store import StoredFile
 from converters.request import PlanOptions
 from tests.converters.conftest import Refused
 from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer, free_port
@@ -111,7 +111,7 @@ def read_all(checkpoint: Checkpoint) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def require_same(name: str, local: Path) -> None:
-    far, near = open_checkpoint(place_of(name)), open_checkpoint(local)
+    far, near = open_checkpoint(source_of(name)), open_checkpoint(local)
     assert dict(far.infos) == dict(near.infos)
     assert far.shared == near.shared
     expected = read_all(near)
@@ -127,7 +127,7 @@ def test_from_the_hub(checkpoint: tuple[str, Path], hub: HubServer) -> None:
     name, folder = checkpoint
     commit = hub.commit("org/name", contents(folder))
     require_same(f"hf://org/name/{name}".rstrip("/"), folder / name)
-    source = open_checkpoint(place_of(f"hf://org/name/{name}".rstrip("/"))).source
+    source = open_checkpoint(source_of(f"hf://org/name/{name}".rstrip("/"))).source
     assert source.startswith(f"hf://org/name@{commit}")
 
 
@@ -137,13 +137,13 @@ def test_a_hub_whose_listing_has_no_sizes(hub: HubServer, tmp_path: Path, refuse
     save_file(tensors(), tmp_path / "net.safetensors")
     data = (tmp_path / "net.safetensors").read_bytes()
     hub.commit("org/net", {"model.safetensors": data, "notes.txt": b"x", "empty.safetensors": b""})
-    opened = open_checkpoint(place_of("hf://org/net/model.safetensors"))
+    opened = open_checkpoint(source_of("hf://org/net/model.safetensors"))
     assert opened.infos
     assert all(opened.read(key).size for key in opened.infos)
     heads = [path for method, path, _ in hub.requests if method == "HEAD"]
     assert [path.rpartition("/")[2] for path in heads] == ["model.safetensors"]
     with refused(CheckpointDamagedError, "empty.safetensors is empty"):
-        open_checkpoint(place_of("hf://org/net/empty.safetensors"))
+        open_checkpoint(source_of("hf://org/net/empty.safetensors"))
 
 
 def test_from_a_server(checkpoint: tuple[str, Path], files: FileServer) -> None:
@@ -171,7 +171,7 @@ def test_no_byte_is_read_twice(checkpoint: tuple[str, Path], files: FileServer) 
     name, folder = checkpoint
     for file, data in contents(folder).items():
         files.put(f"/run/{file}", data)
-    read_all(open_checkpoint(place_of(f"{files.url}/run/{name}")))
+    read_all(open_checkpoint(source_of(f"{files.url}/run/{name}")))
     for file in contents(folder):
         spans = files.bytes_asked(f"/run/{file}")
         for (_, end), (start, _) in pairwise(spans):
@@ -182,7 +182,7 @@ def test_only_what_is_needed_is_read(files: FileServer, tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1 << 18), "b": torch.ones(1 << 18)}, tmp_path / "net.safetensors")
     data = (tmp_path / "net.safetensors").read_bytes()
     files.put("/net.safetensors", data)
-    opened = open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+    opened = open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     assert opened.read("b").sum() == 1 << 18
     asked = sum(end - start for start, end in files.bytes_asked("/net.safetensors"))
     assert asked <= (1 << 20) + (64 << 10)
@@ -202,7 +202,7 @@ def test_of_what_is_left_out_nothing_is_read(files: FileServer, tmp_path: Path) 
         data = (tmp_path / name).read_bytes()
         assert len(data) > 4 << 20
         files.put(f"/{name}", data)
-        made = convert_to_pytree(place_of(f"{files.url}/{name}"), assume=["a=Linear"], **options)
+        made = convert_to_pytree(source_of(f"{files.url}/{name}"), assume=["a=Linear"], **options)
         assert made["params"]["a"]["kernel"].shape == (1024, 512)
         asked = sum(end - start for start, end in files.bytes_asked(f"/{name}"))
         assert asked <= (2 << 20) + (128 << 10), name
@@ -286,7 +286,7 @@ def test_headers_of_many_shards_are_read_together(files: FileServer, tmp_path: P
     for file, data in contents(tmp_path / "c").items():
         files.put(f"/run/{file}", data)
     files.latency = 0.02
-    opened = open_checkpoint(place_of(f"{files.url}/run/model.safetensors.index.json"))
+    opened = open_checkpoint(source_of(f"{files.url}/run/model.safetensors.index.json"))
     assert len(opened.infos) == 60
     assert files.most_running > 4
     assert all(len(files.bytes_asked(f"/run/{file}")) == 1 for file in contents(tmp_path / "c"))
@@ -295,7 +295,7 @@ def test_headers_of_many_shards_are_read_together(files: FileServer, tmp_path: P
 def test_a_shared_tensor_is_read_once_while_both_want_it(files: FileServer, tmp_path: Path) -> None:
     save_file({"qkv": torch.zeros(1 << 20)}, tmp_path / "net.safetensors")
     files.put("/net.safetensors", (tmp_path / "net.safetensors").read_bytes())
-    opened = open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+    opened = open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     for _ in range(3):
         opened.prepare("qkv")
     first = opened.read("qkv")
@@ -310,25 +310,25 @@ def test_what_a_name_means(
     commit = hub.commit("org/name", {"model.safetensors": b"x", "sub/net.pt": b"y"})
     older = hub.commit("org/name", {"model.safetensors": b"z"}, branch="v1")
     monkeypatch.chdir(tmp_path)
-    assert meant("org/name").said == (
+    assert resolve_name("org/name").description == (
         f"org/name of the Hugging Face hub, main is the commit {commit}"
     )
-    assert str(place_of("org/name@v1")) == f"hf://org/name@{older}"
-    assert str(place_of(f"hf://org/name@{older}")) == f"hf://org/name@{older}"
-    assert str(place_of("hf://org/name/sub/net.pt")) == f"hf://org/name@{commit}/sub/net.pt"
+    assert str(source_of("org/name@v1")) == f"hf://org/name@{older}"
+    assert str(source_of(f"hf://org/name@{older}")) == f"hf://org/name@{older}"
+    assert str(source_of("hf://org/name/sub/net.pt")) == f"hf://org/name@{commit}/sub/net.pt"
     page = "https://huggingface.co/org/name/blob/main/sub/net.pt"
-    assert str(place_of(page)) == f"hf://org/name@{commit}/sub/net.pt"
+    assert str(source_of(page)) == f"hf://org/name@{commit}/sub/net.pt"
     page = f"{hub.url}/org/name/resolve/v1/model.safetensors?download=true"
-    assert str(place_of(page)) == f"hf://org/name@{older}/model.safetensors"
-    assert place_of("org/net.pt") == Path("org/net.pt")
-    assert place_of("file:///tmp/a%20b") == Path("/tmp/a b")
+    assert str(source_of(page)) == f"hf://org/name@{older}/model.safetensors"
+    assert source_of("org/net.pt") == Path("org/net.pt")
+    assert source_of("file:///tmp/a%20b") == Path("/tmp/a b")
     (tmp_path / "org" / "name").mkdir(parents=True)
-    assert place_of("org/name") == Path("org/name")  # what exists wins
+    assert source_of("org/name") == Path("org/name")  # what exists wins
     # Beside it a name is a path.
     with refused(CheckpointNotFoundError, "org/other does not exist", "hf://org/other"):
-        meant("org/other")
+        resolve_name("org/other")
     with refused(CheckpointNotFoundError, "gpt2 does not exist", "org/gpt2"):
-        meant("gpt2")
+        resolve_name("gpt2")
 
 
 def test_refusals_of_the_hub(
@@ -338,20 +338,20 @@ def test_refusals_of_the_hub(
     hub.commit("org/secret", {"model.safetensors": b"x"}, token="hf_12345")
     hub.commit("org/gated", {"model.safetensors": b"x" * 100}, gated=True)
     with refused(RemoteError, "org/nothing is not on the Hugging Face hub, or private"):
-        place_of("org/nothing")
+        source_of("org/nothing")
     with refused(RemoteError, "org/secret", "hf auth login"):
-        place_of("org/secret")
+        source_of("org/secret")
     with refused(RemoteError, "org/name has no revision v9"):
-        place_of("org/name@v9")
+        source_of("org/name@v9")
     with refused(CheckpointNotFoundError, "org/name has no file net.pt"):
-        place_of("hf://org/name/net.pt")
+        source_of("hf://org/name/net.pt")
     with refused(RemoteError, "org/gated is gated", "accept its conditions"):
-        open_checkpoint(place_of("org/gated"))
+        open_checkpoint(source_of("org/gated"))
     hub.tokens = {"hf_12345"}
     monkeypatch.setenv("HF_TOKEN", "hf_typo")
     for name in ("org/name", "org/secret"):
         with refused(RemoteError, f"{name} cannot be read: the hub does not know the token"):
-            place_of(name)
+            source_of(name)
 
 
 def test_a_token_opens_a_private_repository_and_is_never_shown(
@@ -366,7 +366,7 @@ def test_a_token_opens_a_private_repository_and_is_never_shown(
     assert "hf_12345" not in repr(made) + str(made.notes)
     hub.repositories["org/secret"].token = "another"
     with pytest.raises(RemoteError) as caught:
-        place_of("org/secret")
+        source_of("org/secret")
     assert "hf_12345" not in str(caught.value)
 
 
@@ -378,15 +378,15 @@ def test_the_cache_comes_first(hub: HubServer, tmp_path: Path, refused: Refused)
     hub.commit("org/name", {"model.safetensors": data})
     hf_hub_download("org/name", "model.safetensors", cache_dir=constants.HF_HUB_CACHE)
     hub.requests.clear()
-    assert len(read_all(open_checkpoint(place_of("org/name")))) == len(tensors())
+    assert len(read_all(open_checkpoint(source_of("org/name")))) == len(tensors())
     assert not any("resolve" in path for _, path, _ in hub.requests)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         hub.requests.clear()
-        assert "from the cache" in meant("org/name").said
-        assert len(open_checkpoint(place_of("org/name")).infos) == len(tensors())
+        assert "from the cache" in resolve_name("org/name").description
+        assert len(open_checkpoint(source_of("org/name")).infos) == len(tensors())
         with refused(CheckpointNotFoundError, "org/other at main is not in the cache"):
-            place_of("org/other")
+            source_of("org/other")
         assert hub.requests == []
 
 
@@ -403,7 +403,7 @@ def test_the_configuration_of_a_repository_is_its_model(
 def test_secrets_of_a_url_are_in_no_message(files: FileServer, refused: Refused) -> None:
     host = files.url.removeprefix("http://")
     with pytest.raises(CheckpointNotFoundError) as caught:
-        open_checkpoint(place_of(f"http://me:pa55@{host}/net.pt?X-Signature=5ecret"))
+        open_checkpoint(source_of(f"http://me:pa55@{host}/net.pt?X-Signature=5ecret"))
     assert "pa55" not in str(caught.value)
     assert "5ecret" not in str(caught.value)
     assert "X-Signature=5ecret" in files.requests[-1][1]
@@ -413,38 +413,38 @@ def test_refusals_of_a_server(files: FileServer, refused: Refused) -> None:
     files.put("/net.safetensors", b"x" * 100)
     files.statuses["/net.safetensors"] = 403
     with refused(RemoteError, "may not be read (status 403)"):
-        open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+        open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     files.statuses["/net.safetensors"] = 503
     with refused(UnreachableError, "cannot be reached (status 503, 7 times)"):
-        open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+        open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     files.statuses.clear()
     files.ranges = False
     with refused(RemoteError, "does not serve byte ranges"):
-        open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+        open_checkpoint(source_of(f"{files.url}/net.safetensors"))
 
 
 def test_a_server_that_is_not_there(files: FileServer, refused: Refused) -> None:
     with refused(UnreachableError, "cannot be reached (ConnectError"):
-        open_checkpoint(place_of("http://127.0.0.1:1/net.safetensors"))
+        open_checkpoint(source_of("http://127.0.0.1:1/net.safetensors"))
 
 
 def test_refusals_of_a_bucket(gs: BucketProxy, refused: Refused) -> None:
     with refused(CheckpointNotFoundError, "gs://bkt/nothing does not exist"):
-        open_checkpoint(place_of("gs://bkt/nothing"))
+        open_checkpoint(source_of("gs://bkt/nothing"))
     put({"notes/todo.txt": b"mine"})
     with refused(CheckpointNotFoundError, "gs://bkt/run holds no checkpoint"):
-        open_checkpoint(place_of("gs://bkt/run"))
+        open_checkpoint(source_of("gs://bkt/run"))
     for name in ("gs://none", "gs://none/", "gs://none/x", "gs://none/a/net.pt"):
         with refused(CheckpointNotFoundError, f"bucket of {name.rstrip('/')} does not exist"):
-            open_checkpoint(place_of(name))
+            open_checkpoint(source_of(name))
     gs.forbidden.add("GET")
     with refused(RemoteError, "gs://bkt/net.pt: no permission", "log in"):
-        open_checkpoint(place_of("gs://bkt/net.pt"))
+        open_checkpoint(source_of("gs://bkt/net.pt"))
 
 
 def test_an_unknown_protocol(refused: Refused) -> None:
     with refused(RemoteError, "unknown protocol xyz://"):
-        place_of("xyz://bucket/file")
+        source_of("xyz://bucket/file")
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,7 @@ def test_what_is_not_installed_is_named_with_its_command(
     monkeypatch.setitem(sys.modules, package, None)
     command = f"pip install '.[{extra}]' in a clone of tpu-migrate"
     with refused(MissingDependencyError, f"{url} needs {package}, which is not", command):
-        place_of(url)
+        source_of(url)
 
 
 def test_tries_come_later_each_time_and_not_before_they_are_asked_for(
@@ -475,7 +475,7 @@ def test_tries_come_later_each_time_and_not_before_they_are_asked_for(
         raise TemporaryError("429", 0.5 if len(paused) == 1 else None)
 
     with refused(UnreachableError, "gs://bkt/x cannot be reached (429, 7 times)"):
-        persistent(busy, "gs://bkt/x")
+        with_retries(busy, "gs://bkt/x")
     assert paused == [0.005, 0.5, 0.02, 0.04, 0.08, 0.16]  # of a first pause of 0.01, here
 
 
@@ -490,10 +490,10 @@ def test_what_a_client_has_tried_itself_counts(refused: Refused) -> None:
 
     def once() -> None:
         asked.append(1)
-        called("gs://bkt/x", lambda: asyncio.run(nobody()))
+        call_client("gs://bkt/x", lambda: asyncio.run(nobody()))
 
     with refused(UnreachableError, "gs://bkt/x cannot be reached (ClientConnectorError, 12 times)"):
-        persistent(once, "gs://bkt/x")
+        with_retries(once, "gs://bkt/x")
     assert len(asked) == 2
 
 
@@ -511,7 +511,7 @@ def test_disturbed_answers_change_nothing(seed: int, files: FileServer, tmp_path
     save_file(tensors(), tmp_path / "net.safetensors")
     files.put("/net.safetensors", (tmp_path / "net.safetensors").read_bytes())
     with _faults(files, seed) as faults:
-        found = read_all(open_checkpoint(place_of(f"{files.url}/net.safetensors")))
+        found = read_all(open_checkpoint(source_of(f"{files.url}/net.safetensors")))
     assert faults.done
     for key, tensor in tensors().items():
         assert found[key].tobytes() == tensor.view(torch.uint8).numpy().tobytes()
@@ -520,7 +520,7 @@ def test_disturbed_answers_change_nothing(seed: int, files: FileServer, tmp_path
 def test_an_object_that_is_replaced_is_refused(files: FileServer, refused: Refused) -> None:
     first, second = (_one(value) for value in (1.0, 2.0))
     files.put("/net.safetensors", first)
-    opened = open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+    opened = open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     files.put("/net.safetensors", second)
     with refused(RemoteError, "/net.safetensors was replaced while it was read"):
         opened.read("w")
@@ -531,7 +531,7 @@ def test_an_object_of_a_bucket_that_is_replaced_is_refused(
 ) -> None:
     first, second = (_one(value) for value in (1.0, 2.0))
     put({"net.safetensors": first})
-    opened = open_checkpoint(place_of("gs://bkt/run/net.safetensors"))
+    opened = open_checkpoint(source_of("gs://bkt/run/net.safetensors"))
     put({"net.safetensors": second})
     with refused(RemoteError, "gs://bkt/run/net.safetensors was replaced while it was read"):
         opened.read("w")
@@ -548,7 +548,7 @@ def test_a_place_goes_to_another_process_with_what_was_read(
 ) -> None:
     save_file(tensors(), tmp_path / "net.safetensors")
     files.put("/net.safetensors", (tmp_path / "net.safetensors").read_bytes())
-    place = place_of(f"{files.url}/net.safetensors")
+    place = source_of(f"{files.url}/net.safetensors")
     open_checkpoint(place)
     files.requests.clear()
     again = open_checkpoint(pickle.loads(pickle.dumps(place)))
@@ -575,7 +575,7 @@ def test_a_checkpoint_of_terabytes_costs_its_header(files: FileServer) -> None:
         return start[first:end] + b"\0" * (end - max(first, len(start)))
 
     files.put("/big.safetensors", Content(len(start) + count * nbytes, part, "v1"))
-    opened = open_checkpoint(place_of(f"{files.url}/big.safetensors"))
+    opened = open_checkpoint(source_of(f"{files.url}/big.safetensors"))
     assert sum(info.nbytes for info in opened.infos.values()) == count * nbytes
     assert files.bytes_asked("/big.safetensors") == [(0, 64 << 10)]
 
@@ -591,13 +591,13 @@ def test_shards_in_a_bucket_are_found_by_one_list(
         fs.pipe_file(f"/of-one-list/{file}", data)
     asked: list[str] = []
 
-    def counted(fs: object, path: str) -> Entry | None:
+    def counted(fs: object, path: str) -> StoredFile | None:
         asked.append(path)
-        return asked_entry(fs, path)
+        return request_entry(fs, path)
 
-    monkeypatch.setattr(buckets, "asked_entry", counted)
+    monkeypatch.setattr(buckets, "request_entry", counted)
     try:
-        opened = open_checkpoint(place_of("memory://of-one-list/model.safetensors.index.json"))
+        opened = open_checkpoint(source_of("memory://of-one-list/model.safetensors.index.json"))
         assert len(opened.infos) == 30
         assert len(asked) <= 2
     finally:
@@ -608,4 +608,4 @@ def test_a_server_that_is_not_there_is_said_to_be(monkeypatch: pytest.MonkeyPatc
     """Of a protocol whose driver connects as soon as it is made."""
     monkeypatch.setattr("converters.remote.retries.FIRST_PAUSE", 0.0)
     with pytest.raises(UnreachableError, match=r"ftp://127\.0\.0\.1.* cannot be reached"):
-        place_of(f"ftp://127.0.0.1:{free_port()}/net.safetensors")
+        source_of(f"ftp://127.0.0.1:{free_port()}/net.safetensors")

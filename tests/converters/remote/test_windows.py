@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import save_file
 
 from converters.checkpoint import open_checkpoint
-from converters.remote.names import place_of
+from converters.remote.names import source_of
 from tests.servers import BucketProxy, FileServer, free_port, running
 from tests.waiting import LIMIT
 
@@ -42,7 +42,7 @@ def tensors(tmp_path: Path, files: FileServer) -> dict[str, np.ndarray[Any, Any]
 def test_views_are_filled_as_they_are(
     name: str, tensors: dict[str, np.ndarray[Any, Any]], files: FileServer
 ) -> None:
-    opened = open_checkpoint(place_of(f"{files.url}/{name}"))
+    opened = open_checkpoint(source_of(f"{files.url}/{name}"))
     random = np.random.default_rng(5)
     for key, expected in tensors.items():
         for _ in range(12):
@@ -67,7 +67,7 @@ def test_views_are_filled_as_they_are(
 
 
 def test_rows_are_read_alone(tensors: dict[str, np.ndarray[Any, Any]], files: FileServer) -> None:
-    opened = open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+    opened = open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     files.requests.clear()
     window = opened.window("rows")
     assert window is not None
@@ -80,7 +80,7 @@ def test_rows_are_read_alone(tensors: dict[str, np.ndarray[Any, Any]], files: Fi
 def test_a_copy_is_never_taken_for_values(
     tensors: dict[str, np.ndarray[Any, Any]], files: FileServer
 ) -> None:
-    opened = open_checkpoint(place_of(f"{files.url}/net.safetensors"))
+    opened = open_checkpoint(source_of(f"{files.url}/net.safetensors"))
     window = opened.window("rows")
     assert window is not None
     copied = window.array.T.reshape(-1)

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file as save_numpy
 from torch import nn
 
-from converters.checkpoint import Leaf, StateDict, open_checkpoint
+from converters.checkpoint import PytreeLeaf, StateDict, open_checkpoint
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import KeptFileError, MisfitError, OutputError
-from converters.kept import keeping, kept_keys, kept_path, read_kept
+from converters.kept import kept_keys, kept_path, read_kept, writing_kept
 from converters.layers.join import SUM, Concat, Stack
 from converters.layers.layout import Part, Permute
 from converters.mapping import make_plan, read_slots
@@ -52,14 +52,14 @@ def written(folder, state, slots, *, form="safetensors", stored=None, cast=None)
     plan = make_plan("net.pt", checkpoint.infos, slots)
     assert plan.refused == ()
     output = folder / f"net.flax.{form}"
-    with keeping(output, plan, checkpoint, stored=stored):
+    with writing_kept(output, plan, checkpoint, stored=stored):
         pass
     leaves = []
     for leaf in plan.leaves:
         array = np.ascontiguousarray(leaf.read(checkpoint.read))
         array = array.astype(cast) if cast and array.dtype.kind == "f" else array
         info = TensorInfo(array.shape, array.dtype.name)
-        leaves.append(Leaf(leaf.path, info, lambda array=array: array))
+        leaves.append(PytreeLeaf(leaf.path, info, lambda array=array: array))
     write_pytree(output, leaves, form)
     return output
 
@@ -308,23 +308,23 @@ def test_outputs_are_not_overwritten(tmp_path, refused):
     output = written(tmp_path, state, read_slots(model))
     checkpoint = StateDict("net.pt", state)
     plan = make_plan("net.pt", checkpoint.infos, read_slots(model))
-    with keeping(output, plan, checkpoint):  # the same once more is no harm
+    with writing_kept(output, plan, checkpoint):  # the same once more is no harm
         pass
     other = StateDict("net.pt", state | {"norm.num_batches_tracked": torch.tensor(42)})
     for sibling in (output, output.with_suffix(".msgpack")):
-        with refused(OutputError, "exists already"), keeping(sibling, plan, other):
+        with refused(OutputError, "exists already"), writing_kept(sibling, plan, other):
             pass
-    with keeping(output, plan, other, overwrite=True):
+    with writing_kept(output, plan, other, overwrite=True):
         pass
     with refused(OutputError, "is the pytree itself"):
         to_torch(output, output=output, overwrite=True)
     with refused(OutputError, "is the pytree itself"):
         to_torch(output, output=kept_path(output), overwrite=True)
     output.unlink()  # as after a kill between the two files
-    with keeping(output, plan, checkpoint):
+    with writing_kept(output, plan, checkpoint):
         pass
     kept_path(output).write_text("precious")
-    with refused(OutputError, "exists already"), keeping(output, plan, checkpoint):
+    with refused(OutputError, "exists already"), writing_kept(output, plan, checkpoint):
         pass
 
 

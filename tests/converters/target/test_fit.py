@@ -192,7 +192,7 @@ def test_a_square_weight_of_ones_own_is_arranged_as_the_others():
     leaves = {leaf.path: leaf for leaf in fit(model, straight).plan.leaves}
     assert str(leaves["params/mix/kernel"].pieces[0].layout) == "unchanged"
     (line,) = misfits(named(mix=Turned(4, 4)), {"params/mix/kernel": (4, 4)})
-    assert "square, and nothing says whether it is params/mix/weight turned" in line
+    assert "square, so whether it is params/mix/weight transposed is unknown" in line
 
 
 def test_a_linear_is_never_turned_twice():

@@ -17,7 +17,7 @@ from torch import nn
 from converters import plan
 from converters.checkpoint import StateDict, flatten, nest
 from converters.errors import MisfitError
-from converters.kept import keeping
+from converters.kept import writing_kept
 from converters.reverse import to_state_dict
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
@@ -44,7 +44,7 @@ def fitted(model, target, inputs, **options):
 
 def assert_comes_back(folder, model, done, tree):
     state = model.state_dict()
-    with keeping(folder / "x.safetensors", done.plan, StateDict("model", state)):
+    with writing_kept(folder / "x.safetensors", done.plan, StateDict("model", state)):
         pass
     back = to_state_dict(tree, kept=folder / "x.torch.safetensors")
     assert list(back) == list(state)

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from converters import plan
-from converters.back.safetensors_output import Entry, write_safetensors
+from converters.back.safetensors_output import TensorEntry, write_safetensors
 from converters.checkpoint import StateDict
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
@@ -131,7 +131,9 @@ def outputs(tmp_path_factory):
         assert made.refused == ()
         fitted = fit_plan(made, target_shapes(folder / f"{name}.json")).plan
         entries = [
-            Entry(leaf.path, leaf.info, lambda leaf=leaf, read=checkpoint.read: leaf.read(read))
+            TensorEntry(
+                leaf.path, leaf.info, lambda leaf=leaf, read=checkpoint.read: leaf.read(read)
+            )
             for leaf in fitted.leaves
         ]
         write_safetensors(folder / f"{name}.safetensors", entries, {})

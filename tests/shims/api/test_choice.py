@@ -156,8 +156,8 @@ def test_a_number_of_ranks_that_is_none_is_refused(
 ) -> None:
     monkeypatch.setenv("MIGRATE_RANKS", text)
     with pytest.raises(LaunchError, match="at least 1"):
-        processes.wanted(None)
-    assert processes.wanted(3) == 3
+        processes.requested_ranks(None)
+    assert processes.requested_ranks(3) == 3
 
 
 @pytest.mark.parametrize("devices", [0, 1, 3])
@@ -175,7 +175,7 @@ def test_each_rank_has_a_gpu_of_its_own() -> None:
     assert [gpus.of_rank(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
     with pytest.raises(LaunchError, match="no GPU for local rank 1: 1 GPU is here"):
         gpus.of_rank(1, 1)
-    with pytest.raises(LaunchError, match="2 ranks asked for, and 1 GPU is here"):
+    with pytest.raises(LaunchError, match="2 ranks requested, but 1 GPU is here"):
         gpus.require(2, 1)
 
 

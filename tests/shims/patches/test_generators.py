@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from shims.patches.devices import Devices, HostPlace
-from shims.patches.rng import Generators, patches
+from shims.patches.devices import Devices, HostPlacement
+from shims.patches.rng import HostGenerators, patches
 
 
 def made_here() -> type[torch.Generator]:
-    devices = Devices(2, HostPlace())
+    devices = Devices(2, HostPlacement())
     (found,) = [
         one.replacement
-        for one in patches(devices, Generators(devices))
+        for one in patches(devices, HostGenerators(devices))
         if one.attribute == "Generator"
     ]
     assert issubclass(found, torch.Generator)

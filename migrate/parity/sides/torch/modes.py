@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from converters.host_draws import Place, replayed
+from converters.host_draws import DrawLocation, replayed
 from converters.single_draws import draws_compared
 from migrate.parity.ground.requests import Draw, HostDrawn, Trained
 from migrate.parity.ground.settings import Settings
@@ -90,7 +90,7 @@ def in_training(
 
 def _of_host(
     drawn: Sequence[HostDrawn], where: torch.device, settings: Settings
-) -> tuple[dict[Place, torch.Tensor], dict[str, torch.Tensor]]:
+) -> tuple[dict[DrawLocation, torch.Tensor], dict[str, torch.Tensor]]:
     """What takes the place of what Python and numpy draw, by the place and by the name."""
     named = torch_call.tensors({one.name: one.value for one in drawn}, where, settings)
     return {one.place: named[one.name] for one in drawn}, named

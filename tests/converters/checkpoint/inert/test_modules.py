@@ -71,7 +71,7 @@ def test_a_module_in_a_training_checkpoint(tmp_path):
     saved = {"epoch": 3, "model": net, "ema": None, "opt": argparse.Namespace(lr=0.1)}
     torch.save(saved, tmp_path / "x.pt")
     checkpoint = open_checkpoint(tmp_path / "x.pt")
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     same(checkpoint, net.state_dict())
     assert checkpoint.options == {"opt": {"lr": 0.1}}
     assert checkpoint.unbuilt == ("argparse.Namespace",)
@@ -81,14 +81,14 @@ def test_two_modules_are_asked_for(tmp_path, refused):
     torch.save({"model": Net(), "ema": Net()}, tmp_path / "x.pt")
     with refused(NotAStateDictError, "--key: model, ema"):
         open_checkpoint(tmp_path / "x.pt")
-    assert open_checkpoint(tmp_path / "x.pt", key="ema").found == "ema"
+    assert open_checkpoint(tmp_path / "x.pt", key="ema").entry == "ema"
 
 
 def test_modules_in_a_list(tmp_path):
     net = Net()
     torch.save([net, argparse.Namespace(mean=3)], tmp_path / "x.pt")
     checkpoint = open_checkpoint(tmp_path / "x.pt")
-    assert checkpoint.found == "0"
+    assert checkpoint.entry == "0"
     same(checkpoint, net.state_dict())
 
 

@@ -177,7 +177,7 @@ def test_arrays_are_lazy_tensors(tmp_path, protocol):
     path = tmp_path / "x.pkl"
     path.write_bytes(pickle.dumps({"model": arrays, "__author__": "x"}, protocol))
     checkpoint = open_checkpoint(path)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     assert list(checkpoint.infos) == list(arrays)
     for name, array in arrays.items():
         np.testing.assert_array_equal(checkpoint.read(name), array)
@@ -232,7 +232,7 @@ def test_the_options_of_a_run_and_what_was_not_built(tmp_path):
     }
     torch.save(saved, tmp_path / "x.pt")
     checkpoint = open_checkpoint(tmp_path / "x.pt")
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     assert checkpoint.options["args"] == {"lr": 0.1, "model": "vit", "mean": "tensor 3 float64"}
     assert checkpoint.options["config"]["width"] == 3
     assert checkpoint.options["options"]["width"] == 3
@@ -257,6 +257,6 @@ def test_weights_inside_of_an_object(tmp_path):
     average = types.SimpleNamespace(decay=0.9, shadow={"w": torch.ones(2, 3)})
     torch.save({"epoch": 3, "ema": average}, tmp_path / "x.pt")
     checkpoint = open_checkpoint(tmp_path / "x.pt")
-    assert checkpoint.found == "ema.shadow"
+    assert checkpoint.entry == "ema.shadow"
     assert isinstance(checkpoint.training["ema"], dict)
     assert not any(isinstance(value, LazyTensor) for value in checkpoint.training["ema"].values())
