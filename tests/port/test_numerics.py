@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from migrate.port.numerics import compare
 from migrate.port.numerics.compare import _products, compared
 from migrate.port.numerics.original import in_bfloat16, reference
 from migrate.port.numerics.results import BFLOAT16, MIXED, Folder, Numerics, allowed
@@ -87,6 +89,15 @@ class Noisy(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = super().forward(x)
         return made + torch.randn_like(made)
+
+
+# What is chosen by scores that nearly tie is off by chance in a few inputs: the port's error by their number,
+# the numbers that are run, and whether it matches then.
+_DRAWS = [
+    ({2: 1.4e-2}, [2], True),
+    ({2: 9e-2, 8: 1.4e-2}, [2, 8], True),
+    ({2: 9e-2, 8: 9e-2}, [2, 8], False),
+]
 
 
 def judged(
@@ -216,6 +227,27 @@ def test_in_few_numbers_more_inputs_are_run_and_chance_is_allowed_for(tmp_path: 
     assert allowed(64) == allowed(10**9) == 1.5
     assert Numerics(BFLOAT16, "", 2e-3, 6e-3, limit=allowed(8)).matches
     assert not Numerics(BFLOAT16, "", 2e-3, 8e-3, limit=allowed(8)).matches
+
+
+@pytest.mark.parametrize(("errors", "ran", "matches"), _DRAWS)
+def test_an_error_that_is_too_large_is_measured_in_all_inputs(
+    errors: dict[int, float],
+    ran: list[int],
+    matches: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+
+    def measured(*given: Any) -> tuple[tuple[Numerics, ...], int]:
+        counts.append(given[-1])
+        return (Numerics(BFLOAT16, "", 1e-2, errors[given[-1]]),), given[-1]
+
+    monkeypatch.setattr(compare, "_compared", measured)
+    port = SimpleNamespace(same_dtype="")
+    folder = Folder(tmp_path, None)
+    found = compared(nn.Identity(), [inputs(2, 8)] * 8, port, folder, tmp_path, LIMIT)
+    assert (counts, found[0].matches) == (ran, matches)
 
 
 @pytest.mark.parametrize("port", [float("nan"), float("inf"), 3.1e-3])

@@ -177,6 +177,7 @@ def _recorded(
     failures: list[tuple[_Way, str]] = []
     by_value: list[str] = []  # those where values decide
     hopeless: set[_Way] = set()
+    otherwise = False  # whether something else than values was the reason
     recorded: Trace | None = None  # with sizes that rest on values, which JAX does not have
     ways = _ways(module)
     if module in _BY_ROWS:
@@ -188,6 +189,8 @@ def _recorded(
     for note, free in _TRIES:
         for way in ways:
             if way in hopeless or (way.for_values and not by_value):
+                continue
+            if way.unaware and way.for_values and not otherwise:
                 continue
             fixed = called.read if way.fixed else ()
             told: dict[str, None] = {}
@@ -217,6 +220,8 @@ def _recorded(
                     by_value.append(said)
                     if not way.fixed:  # with fewer sides free, more is known
                         hopeless.add(way)
+                elif not way.for_values:
+                    otherwise = True
                 continue
             taken = [
                 note,
@@ -287,11 +292,11 @@ def _ways(module: torch.nn.Module) -> list[_Way]:
     plain = [_Way()]
     if hasattr(module, "set_attn_implementation"):
         plain.append(_Way(eager=True))
+    plain.append(_Way(unaware=True))
     batched = [_Way(batched=True)] if hasattr(module, "set_experts_implementation") else []
     fixed = [replace(one, fixed=True) for one in plain]
     return [
         *plain,
-        _Way(unaware=True),
         *batched,
         *fixed,
         *(replace(one, checks=True) for one in fixed),

@@ -345,6 +345,10 @@ class _Writer:
         label = one.labels[place] if place < len(one.labels) else ""
         if part := names.part_of(found, label):
             return part
+        if one.frames and (part := names.target_at(one.frames[-1], label)):
+            return part
+        if one.unplaced or (any(one.labels) and not label):
+            return ""  # which of the names is its own is not known
         if len(found) == 1 and not one.single:
             found = names.parts_of(found[0], self.forward) or tuple(
                 f"{found[0]}_{number}" for number in range(len(one.outs))
@@ -610,8 +614,10 @@ class _Writer:
         value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         places = _places(item)
+        unplaced = not places and len(names.returned(item.frame)) > len(item.outs)
+        single = len(item.outs) == 1
         self.statements.append(
-            Statement(item.outs, value, frames, len(item.outs) == 1, places=places)
+            Statement(item.outs, value, frames, single, places=places, unplaced=unplaced)
         )
 
     def _scan(self, scan: Scan) -> None:
@@ -1240,9 +1246,35 @@ def _places(item: Apply) -> tuple[int, ...]:
     }
     called = [made_on.get(out, ()) for out in item.outs]
     if any(len(one) != 1 or one[0] not in returned for one in called):
-        return ()
+        return _places_by_names(item)
     found = tuple(returned.index(one[0]) for one in called)
     return found if len(set(found)) == len(found) else ()
+
+
+def _places_by_names(item: Apply) -> tuple[int, ...]:
+    """The same by the variables that each is computed of where it is returned: `return a.exp(), b * 2`."""
+    given: dict[int, list[int]] = {}
+    assigned: dict[int, tuple[str, ...]] = {}
+    for one in item.body:
+        if isinstance(one, Op) and one.frames:
+            read = [ref.id for ref in references((one.arguments, one.named))]
+            given |= dict.fromkeys(outs(one), read)
+            assigned |= dict.fromkeys(outs(one), names.targets(one.frames[-1]))
+
+    def variables(out: int, steps: int = _STEPS) -> set[str]:
+        if (found := assigned.get(out, ())) or not steps:
+            return set(found)
+        return {name for one in given.get(out, ()) for name in variables(one, steps - 1)}
+
+    elements = names.variables_returned(item.frame)
+    made: list[int] = []
+    for out in item.outs:
+        mine = variables(out)
+        fits = [at for at, read in enumerate(elements) if mine and mine <= read]
+        if len(fits) != 1:
+            return ()
+        made += fits
+    return tuple(made) if len(set(made)) == len(made) else ()
 
 
 # How many operators of a line are followed back to a tensor with a name.

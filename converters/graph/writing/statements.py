@@ -31,6 +31,7 @@ class Statement:
         nested: how the tensors are nested, where they are.
         places: of the tensors, among those that a function of the original returns; none: they are all.
         labels: where the tensors stand in what a module's call returns.
+        unplaced: whether a function of the original returns more, and where these stand is not known.
     """
 
     outs: tuple[int, ...]
@@ -40,6 +41,7 @@ class Statement:
     nested: Any = None
     places: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
+    unplaced: bool = False
 
 
 def inlined(

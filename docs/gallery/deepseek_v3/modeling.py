@@ -318,10 +318,10 @@ class DeepseekV3MoE(Module):
         )
 
     def __call__(self, hidden_states: Array) -> Array:
-        hidden, topk_weights = self.gate(hidden_states)
+        topk_weights, topk_indices = self.gate(hidden_states)
         residuals = hidden_states
         hidden_states = hidden_states.reshape(-1, hidden_states.shape[2])
-        hidden_states = self.experts(hidden_states, topk_weights, hidden)
+        hidden_states = self.experts(hidden_states, topk_indices, topk_weights)
         orig_shape = (*residuals.shape[:2], hidden_states.shape[1])
         hidden_states = hidden_states.reshape(orig_shape)
         return hidden_states + self.shared_experts(residuals)

@@ -374,8 +374,8 @@ class GptOssMLP(Module):
 
     def __call__(self, hidden_states: Array) -> Array:
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
-        hidden, router_scores = self.router(hidden_states_2)
-        hidden_states_2 = self.experts(hidden_states_2, router_scores, hidden)
+        router_scores, router_indices = self.router(hidden_states_2)
+        hidden_states_2 = self.experts(hidden_states_2, router_indices, router_scores)
         return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
 
 

@@ -265,7 +265,7 @@ class WhisperEncoder(Module):
             self.config.d_model,
             embedding_init=lambda key, shape, dtype: stored(
                 (*self.path, "embed_positions"), "weight", shape
-            ),
+            ).astype(dtype),
             **self.dtypes,
         )
         self.layers = [

@@ -69,6 +69,27 @@ class ByRows(Mixture):
         return out
 
 
+class ByName(Mixture):
+    """By the names of the experts that are hit; a mask is left out where the model is exported."""
+
+    def __init__(self, dim: int = 6, experts: int = 3) -> None:
+        super().__init__(dim, experts)
+        self.named = nn.ModuleDict({f"at_{i}": one for i, one in enumerate(self.experts)})
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones(x.shape[0])
+        x = x * mask[:, None]
+        weights, indices = self.chosen(x)
+        chosen = one_hot(indices, num_classes=len(self.experts)).permute(2, 1, 0)
+        out = torch.zeros_like(x)
+        for each in torch.greater(chosen.sum(dim=(-1, -2)), 0).nonzero():
+            nth, rows = torch.where(chosen[each].squeeze(0))
+            state = self.named[f"at_{each[0]}"](x[None, rows].reshape(-1, x.shape[-1]))
+            out.index_add_(0, rows, state * weights[rows, nth, None])
+        return out
+
+
 class ByHits(Mixture):
     """A loop over the experts that some row chose."""
 

@@ -127,3 +127,45 @@ def test_comments_and_the_lines_around_stay() -> None:
         "z = nn.Conv(3, use_bias=False)(x)\n"
         "w = f(jax.nn.relu, partial(rounded_once(jax.nn.gelu), approximate=False), x.silu)\n"
     )
+
+
+def test_layers_that_are_made_by_a_partial_call_round_once_too() -> None:
+    text = (
+        "dense = partial(nn.Dense, dtype=d)\nbare = partial(nn.Dense, use_bias=False)\n"
+        "conv = partial(nn.Conv, padding=1)\nx = partial(f, nn.Dense)\ny = partial(nn.LayerNorm)\n"
+    )
+    assert rounding_once(text) == (
+        "dense = partial(DenseRoundedOnce, dtype=d)\nbare = partial(nn.Dense, use_bias=False)\n"
+        "conv = partial(ConvRoundedOnce, padding=1)\nx = partial(f, nn.Dense)\n"
+        "y = partial(nn.LayerNorm)\n"
+    )
+
+
+class Alike(nn.Module):
+    """Layers of one kind: their options are said once in the port."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third, self.out = (
+            nn.Conv1d(8, 8, 3, stride=2, padding=2, dilation=2) for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.second(torch.relu(self.first(x))))
+        return self.out(torch.relu(self.third(h)))
+
+
+def test_layers_of_one_kind_round_once(load: Callable[[Port], Any]) -> None:
+    torch.manual_seed(0)
+    model, inputs = Alike().eval(), {"x": real(4, 8, 256)}
+    plain = port(model, inputs)
+    assert "partial(nn.Conv," in plain.modeling
+    made = plain.rounding_once()
+    assert made is not None
+    assert "partial(ConvRoundedOnce," in made.modeling
+    weights = jax.tree.map(halved, variables(model, plain, inputs)["params"])
+    output = jax.jit(load(made).apply)({"params": weights}, **arrays(inputs))
+    with torch.no_grad():
+        bfloat16 = model.bfloat16()(inputs["x"].bfloat16()).float().numpy()
+    truth = rounded(model.float(), inputs)[0]
+    assert apart(output, truth) < 1.1 * apart(bfloat16, truth)

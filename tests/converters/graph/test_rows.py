@@ -23,7 +23,15 @@ ALIKE = DRAWN[:1].repeat(7, 1)
 
 @pytest.mark.parametrize(
     "kind",
-    [rows.ByMask, rows.ByPlaces, rows.ByRows, rows.ByHits, rows.BySplit, rows.BySlices],
+    [
+        rows.ByMask,
+        rows.ByPlaces,
+        rows.ByRows,
+        rows.ByHits,
+        rows.ByName,
+        rows.BySplit,
+        rows.BySlices,
+    ],
 )
 def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load: Load) -> None:
     torch.manual_seed(0)

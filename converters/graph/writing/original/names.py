@@ -218,6 +218,19 @@ def function_at(frame: Frame) -> ast.FunctionDef | None:
 @cache
 def returned(frame: Frame) -> tuple[str, ...]:
     """The names of the tuple that a function returns; none where it returns otherwise, or in several ways."""
+    return tuple(one.id if isinstance(one, ast.Name) else "" for one in _tuple_returned(frame))
+
+
+@cache
+def variables_returned(frame: Frame) -> tuple[frozenset[str], ...]:
+    """The variables in each part of the tuple that a function returns; none where it returns otherwise."""
+    return tuple(
+        frozenset(node.id for node in ast.walk(one) if isinstance(node, ast.Name))
+        for one in _tuple_returned(frame)
+    )
+
+
+def _tuple_returned(frame: Frame) -> tuple[ast.expr, ...]:
     found = function_at(frame)
     given = [
         node.value
@@ -226,7 +239,7 @@ def returned(frame: Frame) -> tuple[str, ...]:
     ]
     if len(given) != 1 or not isinstance(given[0], ast.Tuple):
         return ()
-    return tuple(one.id if isinstance(one, ast.Name) else "" for one in given[0].elts)
+    return tuple(given[0].elts)
 
 
 def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dict[str, str], ...]:
@@ -365,6 +378,33 @@ def part_of(targets: Sequence[str], label: str) -> str:
     if not isinstance(first, int) or len(targets) == 1:
         return clean("_".join(map(str, (targets[0], first, *rest))))
     return clean("_".join(map(str, (targets[first], *rest)))) if first < len(targets) else ""
+
+
+def target_at(frame: Frame, label: str) -> str:
+    """What the statement at a frame calls a part of what its call returns: `a, b = f(x)`, "[1][0]" → "b_0".
+
+    "" where the statement is no such call, or does not take the part apart by its place.
+    """
+    found, path = statement(frame), label_path(label)
+    if "." in label or not isinstance(found, ast.Assign) or not _is_call(found.value):
+        return ""
+    target, steps = found.targets[0], 0
+    for at in path:
+        if not isinstance(target, ast.Tuple | ast.List) or not isinstance(at, int):
+            break
+        if at >= len(target.elts) or any(isinstance(x, ast.Starred) for x in target.elts[: at + 1]):
+            return ""
+        target, steps = target.elts[at], steps + 1
+    if not steps or not isinstance(target, ast.Name) or target.id == "_":
+        return ""
+    return clean("_".join(map(str, (target.id, *path[steps:]))))
+
+
+def _is_call(value: ast.expr) -> bool:
+    """Whether a value is one call, of no other call's result."""
+    return isinstance(value, ast.Call) and not any(
+        isinstance(node, ast.Call) for node in ast.walk(value.func)
+    )
 
 
 def parts_of(name: str, forward: Any) -> tuple[str, ...]:

@@ -35,14 +35,21 @@ def _edits(tree: ast.AST) -> list[tuple[ast.expr, str]]:
     edits: list[tuple[ast.expr, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            layer = _LAYERS.get(ast.unparse(node.func))
+            made = _layer_of(node)
+            layer = _LAYERS.get(ast.unparse(made))
             if layer is not None and _has_bias(node):
-                edits.append((node.func, layer))
+                edits.append((made, layer))
         elif isinstance(node, ast.Attribute) and node.attr in _ACTIVATIONS:
             name = ast.unparse(node)
             if name == f"jax.nn.{node.attr}":
                 edits.append((node, f"{_WRAPPER}({name})"))
     return edits
+
+
+def _layer_of(call: ast.Call) -> ast.expr:
+    """The function that a call calls: that of `partial(nn.Dense, …)` is `nn.Dense`."""
+    is_partial = isinstance(call.func, ast.Name) and call.func.id == "partial"
+    return call.args[0] if is_partial and call.args else call.func
 
 
 def _has_bias(made: ast.Call) -> bool:
