@@ -83,3 +83,9 @@ INTERPOLATE = ("input", "size", "scale_factor", "mode", "align_corners", "recomp
 UPSAMPLE = ("size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")
 # Modes of interpolation that run on the CPU whatever the rank of the input.
 MODES = words("bicubic linear nearest-exact trilinear")
+
+# Distributions of torch whose draws run on the CPU, counted by `torch_xla.debug.metrics`.
+DISTRIBUTIONS = words(
+    "Beta Binomial Cauchy Chi2 Dirichlet FisherSnedecor Gamma InverseGamma LKJCholesky NegativeBinomial "
+    "Poisson StudentT VonMises Wishart"
+)

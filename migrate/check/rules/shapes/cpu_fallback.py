@@ -25,6 +25,7 @@ BY_GENERATOR = (
     "by a generator, which is one of the host on XLA, runs on the CPU: the graph is cut and the inputs are "
     "fetched; without one it is drawn on the device, by the seed of torch_xla.manual_seed"
 )
+ON_THE_HOST = "draw before the step, of parameters on the host, and move what is drawn"
 MODULE_PACKAGES = ("torch.nn", "torch.nn.modules")
 VISION = "torchvision.ops"
 SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.ModuleList")
@@ -45,7 +46,8 @@ class CpuFallback(Hazard):
     `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without `antialias=True`), an
     adaptive pooling, and `interpolate(mode="area")`, which is one, only where the output divides the
     input, and `one_hot` without `num_classes` reads the greatest class. A `multinomial` in a loop that
-    samples is reported too, where a caller passes it a generator.
+    samples is reported too, where a caller passes it a generator. `Beta`, `Gamma`, `Dirichlet`, `Poisson`,
+    `StudentT` and other distributions draw on the CPU; `Normal`, `Categorical` and `Laplace` do not.
 
     **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a
     whole factor: `repeat_interleave` of each axis by a number. `multinomial`: one sample, or
@@ -70,6 +72,7 @@ class CpuFallback(Hazard):
         | cpu.LINALG
         | cpu.SPECIAL
         | cpu.VISION
+        | cpu.DISTRIBUTIONS
         | {
             *cpu.MODULES,
             *cpu.VISION_MODULES,
@@ -217,6 +220,21 @@ class CpuFallback(Hazard):
         ),
         example(
             """
+            import torch
+            from torch.distributions import Beta, Normal
+
+
+            class Flow(torch.nn.Module):
+                def forward(self, x):
+                    one = torch.ones(x.shape[0], device=x.device)
+                    t = Beta(one * 1.5, one).sample()  # XLA111
+                    noise = torch.distributions.Gamma(one, one)
+                    x = x + noise.rsample()[:, None] + Normal(x, 1.0).sample()  # XLA111
+                    return x * t[:, None] * Beta(1.5, 1.0).sample().to(x.device)
+            """
+        ),
+        example(
+            """
             import numpy as np
             import torch
             from torch import nn
@@ -268,6 +286,10 @@ class CpuFallback(Hazard):
                 )
                 yield self.hit(node, message)
             return
+        if drawn := _distribution(node, facts):
+            what = f"{drawn} draws on the CPU: the graph is cut and the parameters are fetched"
+            yield self.hit(node, f"{what}; {ON_THE_HOST}")
+            return
         name = facts.names.of(node.func) or ""
         if name:
             operator = _function(name, node, facts)
@@ -289,6 +311,22 @@ class CpuFallback(Hazard):
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
         yield self.hit(node, message, severity)
+
+
+def _distribution(call: cst.Call, facts: Facts) -> str:
+    """Return the distribution of torch that `call` draws from on the CPU, `Beta`; nothing for other calls."""
+    if method(call) not in ("rsample", "sample"):
+        return ""
+    made: cst.CSTNode | None = receiver(call)
+    if isinstance(made, cst.Name):
+        binding = facts.bindings.nearest(made)
+        made = binding.value if binding is not None else None
+    if not isinstance(made, cst.Call):
+        return ""
+    package, _, last = (facts.names.of(made.func) or "").rpartition(".")
+    if not package.startswith("torch.distributions") or last not in cpu.DISTRIBUTIONS:
+        return ""
+    return last if any(facts.values.is_tensor(arg.value) for arg in made.args) else ""
 
 
 def _drawn_from(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
