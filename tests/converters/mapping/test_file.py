@@ -141,7 +141,7 @@ def problems_of(tmp_path, text, infos=None, version="version: 1"):
         ("- {key: a, path: p, transform: 'transpose(1, 1)'}", "line 3: transform:"),
         ("- {key: a, path: p, part: 'slice(1)'}", "line 3: part:"),
         ("- {key: a, path: p, join: glue}", "line 3: join:"),
-        ("- {key: a, path: p, join: 'computed(3, 4)'}", "line 3: join: what torch computes"),
+        ("- {key: a, path: p, join: 'computed(3, 4)'}", "line 3: join: values that torch computes"),
         ("- {key: a, path: p, index: one}", "line 3: the index 'one'"),
         ("- {key: a, path: 'p/\\1'}", "line 3: path: \\1 refers to a group"),
         ("- {key: a, path: 'p/\\g<n>'}", "line 3: path: \\g<n> refers to a group"),
