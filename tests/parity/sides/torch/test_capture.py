@@ -320,7 +320,7 @@ def test_a_model_without_tensors_in_its_outputs_is_refused(tmp_path: Path) -> No
         def forward(self, x: Any) -> Any:
             return float(x.sum())
 
-    with pytest.raises(ParityError, match="gives a float without tensors"):
+    with pytest.raises(ParityError, match="returns a float without tensors"):
         captured(runner(Number()), floats(tmp_path, "x", (2, 2)), tmp_path / "dump")
 
 
