@@ -266,7 +266,7 @@ def test_a_foreign_file_beside_is_refused(tmp_path, refused):
     assert "params/conv/kernel is (2, 5, 3, 3), not (2, 5, 3, 4)" in caught.value.misfits
     assert "params/new/kernel is not wanted" in caught.value.misfits
     assert len(caught.value.misfits) == 12
-    with refused(KeptFileError, "is not there", "--model"):
+    with refused(KeptFileError, "is missing", "--model"):
         to_torch(other)
     with refused(KeptFileError, "was not written beside a pytree"):
         to_torch(other, kept=other)
