@@ -155,7 +155,7 @@ def test_a_script_that_shows_no_model_is_one_line(
         ("port net.py:Graph -o out -- --steps 3", "--steps: arguments after -- belong to a script"),
         (
             "port --from-script none.py -o out -- --steps 3",
-            "--from-script none.py: there is no such",
+            "--from-script none.py: no such file",
         ),
     ],
 )
