@@ -34,10 +34,10 @@ def test_a_safetensors_pytree_is_read_without_torch_or_jax(tmp_path):
     statement = (
         "import pathlib, numpy as np\n"
         "from converters import load_pytree\n"
-        "from converters.checkpoint import Leaf, TensorInfo\n"
+        "from converters.checkpoint import PytreeLeaf, TensorInfo\n"
         "from converters.output import write_pytree\n"
         f"path = pathlib.Path({str(tmp_path / 'x')!r})\n"
-        "leaf = Leaf('params/a', TensorInfo((2,), 'float32'), lambda: np.ones(2, np.float32))\n"
+        "leaf = PytreeLeaf('params/a', TensorInfo((2,), 'float32'), lambda: np.ones(2, np.float32))\n"
         "write_pytree(path, [leaf], 'safetensors')\n"
         "assert load_pytree(path)['params']['a'].tolist() == [1, 1]"
     )

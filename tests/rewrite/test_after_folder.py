@@ -63,7 +63,7 @@ def test_a_single_script_names_the_files_that_only_the_folder_form_looks_into(
     done = rewrite_file(script)
     assert done.elsewhere == (tmp_path.resolve() / "metrics.py",)
     *_, last = rewrite_summary(done, None)
-    assert str(last).endswith("functions of metrics.py; to look there too, give the folder")
+    assert str(last).endswith("functions in metrics.py; pass the folder to rewrite them too")
     script.write_text(inspect.cleandoc(TRAIN).replace("accuracy(out, y)", "out") + "\n")
     assert rewrite_file(script).elsewhere == ()
 

@@ -105,7 +105,7 @@ def test_weights_alone_are_no_model(words: tuple[str, ...], bert: Path, gs: Buck
     gs.requests.clear()
     code, output = ran(*words, "gs://bkt/run/bert/model.safetensors")
     assert code == 2
-    assert "gs://bkt/run/bert/model.safetensors is a file, and no model; name its folder" in output
+    assert "gs://bkt/run/bert/model.safetensors is a file, and no model; name the folder" in output
     assert not any("alt=media" in path for _, path, _ in gs.requests)  # found before it is copied
 
 
