@@ -289,27 +289,38 @@ class Values:
         """
         if isinstance(node, cst.Name):
             found: list[cst.BaseExpression] = []
+            own = self._assigned_around(node)
             for value in self._context.bound_values(node):
                 plain = value.default if isinstance(value, cst.Param) else value
-                if plain is not None and not (
-                    isinstance(plain, cst.Call) and self._is_before(node, plain)
-                ):
+                if plain is not None and plain is not own:
                     found.append(plain)
             return found
         return self._assigned(node) or self._options.get(node.attr.value, [])
 
-    def _is_before(self, node: cst.Name, call: cst.Call) -> bool:
-        """Whether `node`, in a call whose result it becomes, has only its earlier value: there is no loop."""
-        within = False
+    def _assigned_around(self, node: cst.Name) -> cst.Call | None:
+        """Return the call in which `node` stands and whose result an assignment binds, outside of loops.
+
+        In a loop the name may hold that result already.
+        """
+        below: cst.CSTNode = node
         for above in self._context.ancestors(node):
-            within = within or above is call
-            if isinstance(above, cst.Lambda | cst.FunctionDef) or (
-                isinstance(above, cst.BaseSmallStatement) and not within
-            ):
-                break
-            if isinstance(above, cst.For | cst.While):
+            if isinstance(above, cst.Assign | cst.AnnAssign):
+                if isinstance(below, cst.Call) and not self._is_in_loop(above):
+                    return below
+                return None
+            if isinstance(above, cst.Lambda | cst.BaseStatement | cst.BaseSmallStatement):
+                return None
+            below = above
+        return None
+
+    def _is_in_loop(self, node: cst.CSTNode) -> bool:
+        """Whether a loop of its function is around `node`."""
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
                 return False
-        return within
+            if isinstance(above, cst.For | cst.While):
+                return True
+        return False
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return what the script assigns to the attribute `node`, of `self` in the class around it."""
