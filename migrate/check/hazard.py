@@ -146,11 +146,17 @@ class Hazard(ABC):
             bool(one.expected(cls.code, cls.severity)) for one in getattr(cls, "examples", ())
         ]
         if not any(marked):
-            raise TypeError(f"hazard {cls.code} has no example that is found")
+            raise TypeError(
+                f"hazard {cls.code} has no example with a line that ends in # {cls.code}"
+            )
         if all(marked):
-            raise TypeError(f"hazard {cls.code} has no example that is left alone")
+            raise TypeError(
+                f"hazard {cls.code} has no example that is left alone: one without # {cls.code}"
+            )
         if not hasattr(cls, "mended"):
-            raise TypeError(f"hazard {cls.code} has no example of how it is mended")
+            raise TypeError(
+                f"hazard {cls.code} has no example of how it is mended: mended = example(…)"
+            )
 
     @property
     def group(self) -> Group:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue import catalogue
 from migrate.check.check import check_source
+from migrate.check.common import CudaHazard, NamedHazard
 from migrate.check.config import Config
 from migrate.check.hazard import Example, Hazard, Severity, example
 from migrate.check.rules import all_hazards
@@ -27,6 +29,17 @@ def test_example(hazard: Hazard, one: Example) -> None:
     assert reported == one.expected(hazard.code, hazard.severity)
 
 
+NAMED = [one for one in all_hazards() if type(one).find in (NamedHazard.find, CudaHazard.find)]
+
+
+@pytest.mark.parametrize("hazard", NAMED, ids=lambda hazard: hazard.code)
+def test_a_named_hazard_has_names(hazard: Hazard) -> None:
+    entries = [entry for entry in catalogue.NAMES.values() if entry.code == hazard.code]
+    assert entries, (
+        f"no entry of a tuple that migrate/catalogue/catalogue.py reads has {hazard.code}"
+    )
+
+
 @pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.code)
 def test_what_is_mended_is_reported_by_no_hazard(hazard: Hazard) -> None:
     script = hazard.mended.script
@@ -38,7 +51,7 @@ def test_what_is_mended_is_reported_by_no_hazard(hazard: Hazard) -> None:
 
 def test_a_hazard_without_its_page_or_examples_does_not_register() -> None:
     marked, plain = example("x  # XLA199"), example("x")
-    with pytest.raises(TypeError, match="found"):
+    with pytest.raises(TypeError, match="ends in # XLA199"):
 
         class _NotFound(Hazard):
             """**Why.** So. **What to do.** This."""

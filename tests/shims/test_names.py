@@ -42,7 +42,9 @@ def test_a_refusal_names_the_rule_that_the_catalogue_names(name: str) -> None:
     assert entry is not None
     with pytest.raises(DeviceNotAnsweredError) as raised:
         refused.replacement()
-    assert raised.value.rule == entry.rule
+    assert raised.value.rule == entry.rule, (
+        f"_RULES of shims/patches/cuda.py gives {name} {raised.value.rule!r}, the catalogue {entry.rule!r}"
+    )
     assert raised.value.remedy
 
 

@@ -22,6 +22,7 @@ def all_hazards() -> tuple[Hazard, ...]:
                 raise TypeError(f"two hazards are {value.code}")
             found[value.code] = value()
     names = [hazard.name for hazard in found.values()]
-    if len(set(names)) < len(names):
-        raise TypeError(f"two hazards share a name: {sorted(names)}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise TypeError(f"two hazards share a name: {twice}")
     return tuple(found[code] for code in sorted(found))

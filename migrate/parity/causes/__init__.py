@@ -31,8 +31,9 @@ def all_patterns() -> tuple[Pattern, ...]:
     classes = classes_in(__name__, __path__)
     found = [one() for one in classes if issubclass(one, Pattern) and one is not Pattern]
     names = [pattern.name for pattern in found]
-    if len(set(names)) < len(names):
-        raise TypeError(f"two causes share a name: {sorted(names)}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise TypeError(f"two causes share a name: {twice}")
     return tuple(sorted(found, key=lambda pattern: (pattern.rank, pattern.name)))
 
 
