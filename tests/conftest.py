@@ -16,6 +16,8 @@ os.environ.pop("XLA_USE_BF16", None)
 os.environ.pop("XLA_DOWNCAST_BF16", None)
 # gcsfs asks by gRPC what kind of bucket it has, which an emulated one does not answer; read on its import.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+# A benchmark that a test runs appends nothing to the figures.
+os.environ["BENCHMARK_HISTORY"] = "off"
 # Unbuffered, print() writes its arguments one by one, and those of two ranks mix in one line.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
