@@ -12,13 +12,10 @@ REDUCES_NOTHING = words("amax amin")
 REDUCTIONS = REDUCES_NOTHING | words("sum mean var std logsumexp")
 # Keep the type of an integer tensor where a bound is a float.
 CLAMPS = words("clamp clamp_ clip clip_ clamp_min clamp_min_ clamp_max clamp_max_")
-# Are 1 for every element where p is infinite, by where `p` stands behind the tensors, and how many these are.
-INFINITE_NORMS = {
-    "torch.norm": (1, 0),
-    "torch.nn.functional.normalize": (1, 0),
-    "torch.nn.functional.pairwise_distance": (2, 0),
-}
-INFINITIES = words("math.inf numpy.inf torch.inf numpy.Inf numpy.infty")
+# Are 1 for every element where p is infinite.
+INFINITE_NORMS = words(
+    "torch.norm torch.nn.functional.normalize torch.nn.functional.pairwise_distance"
+)
 # Pack other rows than those of the sequences.
 PACKS = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
 # Integer types that torch adds up in int64, and torch_xla in themselves.

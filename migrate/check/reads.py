@@ -46,16 +46,20 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
         yield replace(hit, unless=GUARDED) if guarded else hit
 
 
+def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `value` is a tensor of the device; in a step, a tensor of which no more is known is one."""
+    if facts.values.on_device(value):
+        return True
+    return facts.values.is_tensor(value) and facts.steps.inside(value)
+
+
 def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
     """Whether reading `value` reads a tensor of the device.
 
     A step computes on the device: in it, a tensor of which no more is known is one of the device, and so is,
     in a training loop, what the backward pass starts from.
     """
-    if facts.values.on_device(value):
-        return True
-    tensor = facts.values.is_tensor(value)
-    if tensor and facts.steps.inside(value):
+    if lies_on_device(value, facts):
         return True
     if facts.values.kind(value) is not Kind.UNKNOWN or not has_gradients(value, facts.context):
         return False

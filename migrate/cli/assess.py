@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from migrate.cli.grouping import SectionedCommand
-from migrate.cli.options import as_html, as_json
+from migrate.cli.options import as_html, as_json, torchrun
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 from shims.activate import MOST_REPLICAS
@@ -92,9 +92,7 @@ _A_PATH = click.Path(path_type=Path)
     metavar="NAME",
     help="Option of the script that sets its batch size; find the largest batch that fits too.",
 )
-@click.option(
-    "--torchrun", is_flag=True, help="Set the variables of torchrun (RANK, …) for the script."
-)
+@torchrun
 @click.option(
     "--prices",
     type=_A_PATH,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from migrate.cli.grouping import SectionedCommand
-from migrate.cli.options import as_html, as_json, complete_path
+from migrate.cli.options import as_html, as_json, complete_path, torchrun
 from migrate.cli.progress import working
 from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
@@ -82,9 +82,7 @@ _A_PATH = click.Path(path_type=Path)
     metavar="NAME",
     help="Option of the script that sets its batch size, such as --batch-size.",
 )
-@click.option(
-    "--torchrun", is_flag=True, help="Set the variables of torchrun (RANK, …) for the script."
-)
+@torchrun
 @click.option(
     "--try",
     "remedies",

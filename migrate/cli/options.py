@@ -54,8 +54,10 @@ as_html = click.option(
     help="Write the report as an HTML page too.",
 )
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON instead of text.")
-
-
+force = click.option("--force", is_flag=True, help="Overwrite existing output.")
+torchrun = click.option(
+    "--torchrun", is_flag=True, help="Set the variables of torchrun (RANK, …) for the script."
+)
 fail_on = click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from migrate.cli.options import as_json, configuration, fail_on, takes_the_form
+from migrate.cli.options import as_json, configuration, fail_on, force, takes_the_form
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_diff, show_json
 from migrate.rewrite.options import Options
@@ -30,7 +30,7 @@ from migrate.rewrite.options import Options
 @click.option("--diff", is_flag=True, help="Print the changes as a patch; write nothing.")
 @click.option("--in-place", is_flag=True, help="Overwrite the script.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file would change.")
-@click.option("--force", is_flag=True, help="Overwrite existing output.")
+@force
 @takes_the_form
 @fail_on
 @as_json

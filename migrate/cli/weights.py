@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from migrate.cli.grouping import SectionedCommand
-from migrate.cli.options import as_json, complete_path
+from migrate.cli.options import as_json, complete_path, force
 from migrate.cli.progress import moving_bytes
 from migrate.cli.results import Reporter
 from migrate.cli.show import errors, show, show_json
@@ -241,7 +241,7 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 )
 @click.option("--checksums", is_flag=True, help="Print the SHA-256 of every array.")
 @click.option("--dry-run", is_flag=True, help="Print the mapping of each key; write nothing.")
-@click.option("--force", is_flag=True, help="Overwrite existing output.")
+@force
 @as_json
 def weights(json_output: bool, **arguments: Any) -> None:
     """Convert a torch checkpoint to a Flax pytree, or back. Every key is accounted for.

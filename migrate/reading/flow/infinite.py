@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from migrate.catalogue.words import words
+from migrate.reading.values.numbers import INFINITIES, is_infinity
 from migrate.syntax.tree import (
     code,
     is_attribute_of_self,
     last_part,
     nodes_of,
-    string_value,
 )
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-TEXT = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
-NUMBERS = words(
-    "math.inf numpy.inf numpy.Inf numpy.Infinity numpy.infty numpy.NINF numpy.PINF torch.inf"
-)
 # Functions and methods of torch and numpy whose result holds what an argument, or what they are called on,
 # holds. Of the functions that choose, one of the two is enough.
 KEEPING = words(
@@ -109,20 +104,16 @@ class Infinite:
             or self._is_infinite(call, 0)
             for call in nodes_of(test, cst.Call)
         ) or any(
-            self._facts.names.of(node) in NUMBERS
+            self._facts.names.of(node) in INFINITIES
             for kind in (cst.Name, cst.Attribute)
             for node in nodes_of(test, kind)
         )
 
     def _is_infinite(self, node: cst.CSTNode, depth: int) -> bool:
         """Whether `node` is an infinity by itself, or a name of a tensor that holds one."""
-        names = self._facts.names
-        if isinstance(node, cst.Name | cst.Attribute) and names.of(node) in NUMBERS:
+        if is_infinity(node, self._facts):
             return True
         if isinstance(node, cst.Call):
-            if code(node.func) == "float" and node.args:
-                text = string_value(node.args[0].value)
-                return text is not None and TEXT.fullmatch(text) is not None
             return self._makes_mask(node)
         if isinstance(node, cst.Name):
             return self._is_named(node, depth)

@@ -184,6 +184,15 @@ class Parsed:
             above = self.parent(above)
         return above
 
+    def loop_around(self, node: cst.CSTNode) -> cst.For | cst.While | None:
+        """Return the innermost loop of its function that holds `node`, or None."""
+        for above in self.ancestors(node):
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                return None
+            if isinstance(above, cst.For | cst.While):
+                return above
+        return None
+
     @cached_property
     def _uses(self) -> Uses:
         """Each name of the script, with the scope in which it stands."""

@@ -78,7 +78,7 @@ def _is_variable_on_the_cpu(name: cst.Name, context: Script, followed: frozenset
     given = context.values.bindings.given(name)
     if not given or len(given) != len(context.bindings(name)):
         return False
-    if not _is_in_loop(name, context):
+    if context.loop_around(name) is None:  # in a loop, what is given below may be there
         given = context.values.bindings.reaching(name) or given
     given = [one for one in given if id(one) not in followed]
     if all(_is_of_loader(one.value, context) or _is_element(one, context) for one in given):
@@ -102,16 +102,6 @@ def _is_variable_on_the_cpu(name: cst.Name, context: Script, followed: frozenset
         if made is None or not is_on_the_cpu(made, context, followed):
             return False
     return True
-
-
-def _is_in_loop(name: cst.Name, context: Script) -> bool:
-    """Whether a loop of its function is around `name`: what is given below may be there."""
-    for above in context.ancestors(name):
-        if isinstance(above, cst.FunctionDef | cst.Lambda):
-            return False
-        if isinstance(above, cst.For | cst.While):
-            return True
-    return False
 
 
 def _is_at_the_file(func: cst.Attribute, context: Script) -> bool:
@@ -192,7 +182,7 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
     if not isinstance(value, cst.Name):
         return False
     made = context.bound_values(value)
-    if len(made) > 1 and not _is_in_loop(value, context):
+    if len(made) > 1 and context.loop_around(value) is None:
         # `data = torch.load(path)` in the one branch, and in the other it is made and saved.
         reaching = context.values.bindings.reaching(value)
         if all(given.how is How.VALUE for given in reaching):

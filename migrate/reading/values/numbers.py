@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.catalogue.wrong_operators import INFINITIES
+from migrate.catalogue.words import words
 from migrate.syntax.tree import string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
+INFINITIES = words(
+    "math.inf numpy.inf numpy.Inf numpy.Infinity numpy.infty numpy.NINF numpy.PINF torch.inf"
+)
+_TEXT = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
 DEEPEST = 4
 
 
@@ -40,15 +45,20 @@ def fractional(node: cst.BaseExpression, facts: Facts, binary: bool = True, dept
     return False
 
 
-def is_infinite(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
-    """Whether `node` is surely infinite: `float("inf")`, `math.inf`."""
-    if isinstance(node, cst.UnaryOperation):
-        return is_infinite(node.expression, facts, depth)
+def is_infinity(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` is an infinity as it is written: `float("inf")`, `math.inf`."""
     if isinstance(node, cst.Call):
         is_float = isinstance(node.func, cst.Name) and node.func.value == "float" and node.args
         text = string_value(node.args[0].value) if is_float else None
-        return text is not None and "inf" in text.lower()
-    if facts.names.of(node) in INFINITIES:
+        return text is not None and _TEXT.fullmatch(text) is not None
+    return isinstance(node, cst.Name | cst.Attribute) and facts.names.of(node) in INFINITIES
+
+
+def is_infinite(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
+    """Whether `node` is surely infinite, also through variables: `p` of `p = float("inf")`."""
+    if isinstance(node, cst.UnaryOperation):
+        return is_infinite(node.expression, facts, depth)
+    if is_infinity(node, facts):
         return True
     if isinstance(node, cst.Name | cst.Attribute) and depth < DEEPEST:
         given = facts.values.given_to(node)

@@ -305,22 +305,13 @@ class Values:
         below: cst.CSTNode = node
         for above in self._context.ancestors(node):
             if isinstance(above, cst.Assign | cst.AnnAssign):
-                if isinstance(below, cst.Call) and not self._is_in_loop(above):
+                if isinstance(below, cst.Call) and self._context.loop_around(above) is None:
                     return below
                 return None
             if isinstance(above, cst.Lambda | cst.BaseStatement | cst.BaseSmallStatement):
                 return None
             below = above
         return None
-
-    def _is_in_loop(self, node: cst.CSTNode) -> bool:
-        """Whether a loop of its function is around `node`."""
-        for above in self._context.ancestors(node):
-            if isinstance(above, cst.FunctionDef):
-                return False
-            if isinstance(above, cst.For | cst.While):
-                return True
-        return False
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return what the script assigns to the attribute `node`, of `self` in the class around it."""

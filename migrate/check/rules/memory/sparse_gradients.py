@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.common import NamedHazard, method, receiver
 from migrate.check.hazard import Hit, Severity, example
+from migrate.check.reads import lies_on_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.parsed import Parsed
 from migrate.syntax.tree import code, keyword
@@ -133,7 +134,6 @@ class SparseGradients(NamedHazard):
 def _is_sparse(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` makes a sparse tensor on the device, or computes with one and tensors of the device."""
     name = facts.names.of(call.func)
-    inside = facts.steps.inside(call)
     if name in MAKERS:
         return facts.values.on_device(call)
     if name is None and method(call) in TO_SPARSE:
@@ -142,10 +142,7 @@ def _is_sparse(call: cst.Call, facts: Facts) -> bool:
         values = [arg.value for arg in call.args]
     else:
         return False
-    return any(
-        facts.values.on_device(value) or (inside and facts.values.is_tensor(value))
-        for value in values
-    )
+    return any(lies_on_device(value, facts) for value in values)
 
 
 def sparse_argument(call: cst.Call, context: Parsed) -> cst.BaseExpression | None:

@@ -10,6 +10,7 @@ from migrate.catalogue import wrong_operators as wrong
 from migrate.catalogue.prescan import spelled
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.reads import lies_on_device
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code, keyword
 
@@ -101,12 +102,7 @@ class HostScalars(Hazard):
             return
         hosts = [value for value in values if _is_host_scalar(value, facts)]
         others = [value for value in values if value not in hosts]
-        inside = facts.steps.inside(node)
-        meets = any(
-            facts.values.on_device(one) or (inside and facts.values.is_tensor(one))
-            for one in others
-        )
-        if hosts and meets:
+        if hosts and any(lies_on_device(one, facts) for one in others):
             what = f"{code(hosts[0])} lies on the host, and {code(node.func)} raises on XLA"
             yield self.hit(node, f"{what}: give the number itself, or device=")
 

@@ -11,6 +11,7 @@ from migrate.catalogue import wrong_operators as wrong
 from migrate.catalogue.prescan import spelled
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.reads import lies_on_device
 from migrate.reading.facts import Facts
 from migrate.reading.values.masks import is_boolean
 from migrate.reading.values.numbers import fractional, is_infinite
@@ -173,10 +174,7 @@ class WrongOperators(Hazard):
             value = node
         elif name == "torch.einsum" and len(node.args) > 1:
             value = node.args[1].value
-        values = facts.values
-        if not values.on_device(value) and not (
-            facts.steps.inside(node) and values.is_tensor(value)
-        ):
+        if not lies_on_device(value, facts):
             return
         message, severity = answer(Asked(node, value, facts, last, name is None))
         if message:
