@@ -147,7 +147,10 @@ def test_a_launch_that_is_withheld_is_reported(
 
 @pytest.mark.parametrize(
     "top",
-    ["from run.losses import *", "import lib\n\nlib.run = 1", "import lib\n\nlib.start(run=1)"],
+    [
+        *("from run.losses import *", "from run.of.losses import *", "import run.of.losses"),
+        *("import lib\n\nlib.run = 1", "import lib\n\nlib.start(run=1)"),
+    ],
 )
 def test_a_name_in_an_import_or_of_another_object_runs_no_function(
     tmp_path: Path, top: str

@@ -259,7 +259,7 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
 
 
 def _padded(module: torch.nn.Module, flax: FlaxCall) -> FlaxCall:
-    """The call for an embedding whose row `padding_idx` takes no gradient; that of other layers as it is."""
+    """Return the call of `PaddedEmbed` for an embedding with a row of padding; `flax` for other layers."""
     if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
         return flax
     return replace(flax, of=_PADDED, settings={**flax.settings, "padding_idx": module.padding_idx})

@@ -290,11 +290,14 @@ class Launch:
 
     def _may_run(self, name: cst.Name) -> bool:
         """Whether `name` may be a function of the file: no part of an import, attribute or keyword."""
+        below: cst.CSTNode = name
         above = self._context.parent(name)
-        if isinstance(above, cst.Attribute):
-            return above.value is name and not isinstance(self._context.parent(above), IMPORTED)
+        while isinstance(above, cst.Attribute):  # a package may lie deep: `import run.of.losses`
+            if above.value is not below:
+                return False
+            below, above = above, self._context.parent(above)
         if isinstance(above, cst.Arg):
-            return above.value is name
+            return above.value is below
         return not isinstance(above, IMPORTED)
 
     @cached_property

@@ -19,8 +19,13 @@ SCALE = "_scale"
 
 def is_scaler(node: cst.BaseExpression, context: Parsed) -> bool:
     """Whether `node`, a name or an attribute, holds a gradient scaler."""
-    text = code(node)
-    return text in _used(context) or SCALER.fullmatch(text.rpartition(".")[2]) is not None
+    named = SCALER.fullmatch(code(node).rpartition(".")[2]) is not None
+    return named or is_used_as_scaler(node, context)
+
+
+def is_used_as_scaler(node: cst.BaseExpression, context: Parsed) -> bool:
+    """Whether the script calls `node.unscale_(…)` or `node.scale(loss).backward()`."""
+    return code(node) in _used(context)
 
 
 def scale_read(call: cst.CSTNode, context: Parsed) -> cst.Attribute | None:

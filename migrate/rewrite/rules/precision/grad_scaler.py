@@ -14,7 +14,14 @@ from migrate.catalogue.torch_other import TYPED_SCALERS
 from migrate.catalogue.words import words
 from migrate.check.hazard import Severity
 from migrate.check.work import Work
-from migrate.reading.values.scalers import SCALE, is_off, is_scaler, is_switched_off, scale_read
+from migrate.reading.values.scalers import (
+    SCALE,
+    is_off,
+    is_scaler,
+    is_switched_off,
+    is_used_as_scaler,
+    scale_read,
+)
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states, takes_scale
@@ -272,6 +279,13 @@ class GradScaler(Rule):
         ),
         reported(
             """
+            def show(loss_scaler):
+                print(loss_scaler._scale.item())
+            """,
+            "internals",
+        ),
+        reported(
+            """
             def overflowed(scaler, optimizer):
                 return sum(scaler._found_inf_per_device(optimizer).values())
             """,
@@ -361,7 +375,8 @@ class GradScaler(Rule):
             yield from self._internals(node, context)
             return
         if isinstance(node, cst.Call):
-            if (held := scale_read(node, context)) is not None:
+            held = scale_read(node, context)
+            if held is not None and _is_of_torch(held.value, context):
                 yield self._get_scale(node, held)
             return
         if context.portable:
@@ -426,7 +441,8 @@ class GradScaler(Rule):
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
         if node.attr.value == SCALE and is_scaler(node.value, context):
             uses = (context.parent(node), context.parent(context.parent(node)))
-            if any(scale_read(use, context) is not None for use in uses if use is not None):
+            reads = any(scale_read(use, context) is not None for use in uses if use is not None)
+            if reads and _is_of_torch(node.value, context):
                 return  # edited
         elif node.attr.value not in INTERNALS:
             return
@@ -567,3 +583,13 @@ def _position_of_enabled(call: cst.Call, name: str | None) -> int | None:
     if len(call.args) > index and all(arg.keyword is None for arg in call.args[: index + 1]):
         return index
     return None
+
+
+def _is_of_torch(held: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `held` is a scaler by what makes it or by its use, not by its name alone."""
+    if is_used_as_scaler(held, context):
+        return True
+    made = context.values.given_to(held) if isinstance(held, cst.Name | cst.Attribute) else []
+    return any(
+        isinstance(one, cst.Call) and context.qualified_name(one.func) in SCALERS for one in made
+    )
