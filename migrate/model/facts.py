@@ -98,7 +98,7 @@ class Definition:
 
     Args:
         path, line, name: the file, the line of its `def`, its name.
-        given: how many of its first parameters the call that runs it does not give, besides `self`.
+        bound: how many of its first parameters the call that runs it does not give, besides `self`.
         calls: the last parts of the names of what its body calls.
         returns: whether it returns a value.
     """
@@ -106,7 +106,7 @@ class Definition:
     path: Path
     line: int
     name: str
-    given: int = 0
+    bound: int = 0
     calls: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     returns: bool = field(default=False, compare=False, repr=False)
 
@@ -390,7 +390,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             ran = analysis.running[call]
             end = _end(call, scope.module)
             if ran.functions:
-                definitions[end] = tuple(_definition(f, ran.given) for f in ran.functions)
+                definitions[end] = tuple(_definition(f, ran.bound) for f in ran.functions)
             if ran.later:
                 later[end] = tuple(_definition(f, {}) for f in ran.later)
             if ran.obstacle:
@@ -462,7 +462,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
         joins_group=any(
-            b"init_process_group" in one.data for one in analysis.project.modules.values()
+            b"init_process_group" in module.data for module in analysis.project.modules.values()
         ),
         broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
@@ -489,7 +489,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         gathering=frozenset(f.line for f in scope.functions if f in gathering_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
-            (made.name, name) for made, name in drawn_attributes(analysis) if made.top is scope
+            (class_.name, name)
+            for class_, name in drawn_attributes(analysis)
+            if class_.top is scope
         ),
         unprepared=dict(_unprepared(analysis, scope)),
         unwrapped=frozenset(
@@ -572,9 +574,11 @@ def _properties(
     }
     for name in sorted(names & scope.taken.keys()):
         for node, around in scope.taken[name]:
-            found = tuple(_definition(f, {}) for f in analysis.evaluator.properties(node, around))
-            if found:
-                yield _end(node, scope.module), found
+            definitions = tuple(
+                _definition(f, {}) for f in analysis.evaluator.properties(node, around)
+            )
+            if definitions:
+                yield _end(node, scope.module), definitions
 
 
 def _attributes_read(analysis: Analysis, module: Module) -> frozenset[str]:
@@ -635,8 +639,8 @@ def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
                 yield _end(call, top.module)
 
 
-def _definition(function: Function, given: Mapping[Function, int]) -> Definition:
-    before = given.get(function, 0)
+def _definition(function: Function, bound_counts: Mapping[Function, int]) -> Definition:
+    before = bound_counts.get(function, 0)
     calls = function.top.names_called[function]
     return Definition(
         function.module.path,
@@ -660,8 +664,8 @@ def _meeting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
     """Yield the calls of a file that run a function in which all replicas meet."""
     functions = meeting_of(analysis)
     for call, at in analysis.calls_in(top) if functions else ():
-        for one in analysis.running[call].functions:
-            if one in functions and not holds_nothing(call, at, one, analysis):
+        for function in analysis.running[call].functions:
+            if function in functions and not holds_nothing(call, at, function, analysis):
                 yield _end(call, top.module)
 
 
@@ -687,15 +691,15 @@ def _joins_by_itself(analysis: Analysis) -> bool:
     """Whether a file of a project joins a process group, by torch's function."""
     modules = analysis.project.modules.values()
     return any(
-        b"init_process_group" in one.data and BACKENDS.search(one.data) is not None
-        for one in modules
+        b"init_process_group" in module.data and BACKENDS.search(module.data) is not None
+        for module in modules
     )
 
 
 @lru_cache(maxsize=2)
 def _builds(analysis: Analysis) -> bool:
     """Whether a file of a project names what builds extensions of torch."""
-    return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
+    return any(b"cpp_extension" in module.data for module in analysis.project.modules.values())
 
 
 # What asks for the attributes of a class, or sets one.
@@ -712,9 +716,9 @@ def _loads_states(analysis: Analysis) -> bool:
 def _norms_over_replicas(analysis: Analysis) -> bool:
     """Whether a project does more with SyncBatchNorm than to ask whether a layer is one."""
     modules = analysis.project.modules.values()
-    if any(CONVERTS.search(one.data) for one in modules):
+    if any(CONVERTS.search(module.data) for module in modules):
         return True
-    return any(_mentions_norm(one.tree) for one in modules if b"SyncBatchNorm" in one.data)
+    return any(_mentions_norm(module.tree) for module in modules if b"SyncBatchNorm" in module.data)
 
 
 def _mentions_norm(tree: ast.AST) -> bool:
@@ -769,29 +773,29 @@ def _only_sets_attributes(loop: ast.For) -> bool:
 
 def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
     """Yield the tensors of the CPU that collectives of a file are given, with what puts them there."""
-    for given in given_of(analysis).get(top.module.path, ()):
-        if given.where.host:
-            path, line = min(given.where.host)
+    for tensor in given_of(analysis).get(top.module.path, ()):
+        if tensor.where.host:
+            path, line = min(tensor.where.host)
             where = f"line {line}" if path == top.module.path else f"{path.name}:{line}"
-            yield _end(given.node, top.module), where
+            yield _end(tensor.node, top.module), where
 
 
 def _mixed_groups(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
     """Yield the calls of a file that join a group for the CPU too, with a tensor that may be there."""
     unknown = [
-        (path, given)
+        (path, tensor)
         for path, tensors in given_of(analysis).items()
-        for given in tensors
-        if not given.where.host
+        for tensor in tensors
+        if not tensor.where.host
     ]
-    here = [one for one, path in mixed_groups(analysis).items() if path == top.module.path]
+    here = [node for node, path in mixed_groups(analysis).items() if path == top.module.path]
     for call in here if unknown else ():
         run = run_with(analysis, top.module.path)
-        related = [(path, given) for path, given in unknown if path in run]
+        related = [(path, tensor) for path, tensor in unknown if path in run]
         if related:
-            path, given = min(related, key=lambda one: (str(one[0]), one[1].node.lineno))
-            where = f"{path.name}:{given.node.lineno}"
-            yield _end(call, top.module), f"`{ast.unparse(given.node)}` ({where})"
+            path, tensor = min(related, key=lambda pair: (str(pair[0]), pair[1].node.lineno))
+            where = f"{path.name}:{tensor.node.lineno}"
+            yield _end(call, top.module), f"`{ast.unparse(tensor.node)}` ({where})"
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
@@ -801,8 +805,8 @@ def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
         for call, _ in region.calls:
             functions = analysis.running[call].functions
             if any(
-                one.module is not top.module and joins_by(call, one, joining, analysis)
-                for one in functions
+                function.module is not top.module and joins_by(call, function, joining, analysis)
+                for function in functions
             ):
                 yield _end(call, top.module)
 
@@ -871,7 +875,7 @@ def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
     if b"migrate:" not in top.module.data:
         return
     for scope in (top, *top.functions):
-        for region in (one for root in scope.roots for one in analysis.regions(root)):
+        for region in (inner for root in scope.roots for inner in analysis.regions(root)):
             if region.loop is not None and region.on_cpu:
                 yield region.loop.lineno, programs_of(analysis).moved_in(scope, region)
 
@@ -888,21 +892,21 @@ def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
 
 def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the marks that make no step, and why."""
-    found = dict.fromkeys(scope.unused_marks, "no loop starts on this line or right below it")
+    marks = dict.fromkeys(scope.unused_marks, "no loop starts on this line or right below it")
     for region in _regions(analysis, scope):
         if region.marked and region not in analysis.step_loops:
             why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
-            found |= dict.fromkeys(region.marks, why)
-    return found
+            marks |= dict.fromkeys(region.marks, why)
+    return marks
 
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(unfollowed_of(analysis, scope))
-    found |= halves_of(analysis, scope)
-    found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
+    loops = dict(unfollowed_of(analysis, scope))
+    loops |= halves_of(analysis, scope)
+    loops |= {loop.line: _by_hand(loop) for loop in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
-    return {line: why for line, why in found.items() if line not in said}
+    return {line: why for line, why in loops.items() if line not in said}
 
 
 def _by_hand(hidden: Hidden) -> str:
@@ -939,9 +943,9 @@ def _ends_of(
     """Return the ends of those calls of a file that are draws by a generator, or come to one."""
     if not _spells(analysis, b"multinomial"):
         return frozenset()
-    found = find(analysis)
-    here = analysis.calls_in(scope) if found else ()
-    return frozenset(_end(call, scope.module) for call, _ in here if call in found)
+    ends = find(analysis)
+    here = analysis.calls_in(scope) if ends else ()
+    return frozenset(_end(call, scope.module) for call, _ in here if call in ends)
 
 
 @lru_cache(maxsize=8)

@@ -124,17 +124,17 @@ def _bound(statement: cst.CSTNode) -> Iterator[str]:
 
 def leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
     """Return the dotted names that `test` asks for, but not those of the functions that it calls."""
-    found: list[cst.Name | cst.Attribute] = []
+    nodes: list[cst.Name | cst.Attribute] = []
     stack: list[cst.CSTNode] = [test]
     while stack:
         node = stack.pop()
         if isinstance(node, cst.Name | cst.Attribute):
-            found.append(node)
+            nodes.append(node)
         elif isinstance(node, cst.Call):
             stack.extend(arg.value for arg in node.args if code(node.func) not in OF_KIND)
         else:
             stack.extend(children(node))
-    return found
+    return nodes
 
 
 def _is_counter(leaf: cst.Name | cst.Attribute) -> bool:

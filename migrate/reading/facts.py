@@ -82,15 +82,15 @@ class Facts:
     @cached_property
     def sets_ranks(self) -> frozenset[str]:
         """The variables of the environment that a script for torch_xla sets for its replicas."""
-        found = set()
+        ranks = set()
         for target in self.context.targets:
             if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
                 index = target.slice[0].slice
-                found.add(string_value(index.value) if isinstance(index, cst.Index) else None)
+                ranks.add(string_value(index.value) if isinstance(index, cst.Index) else None)
         by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
         if by_shims or self.context.portable:
             return RANKS
-        return frozenset(name for name in found if name and self.uses_xla)
+        return frozenset(name for name in ranks if name and self.uses_xla)
 
     @cached_property
     def names(self) -> Names:

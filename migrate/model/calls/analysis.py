@@ -71,18 +71,18 @@ class Analysis:
     @cached_property
     def roots(self) -> list[Region]:
         """What runs on its own: the bodies of functions, of modules, and of main guards."""
-        found: list[Region] = []
+        regions: list[Region] = []
         for scope in self.scopes.values():
-            found += scope.all_roots
-        return found
+            regions += scope.all_roots
+        return regions
 
     def effect(self, call: ast.Call) -> Effect:
         """Return what running `call` does."""
         ran = self.running[call]
-        found = ran.effect
+        effect = ran.effect
         for function in ran.functions:
-            found |= self.effects.get(function, Effect.NONE)
-        return found
+            effect |= self.effects.get(function, Effect.NONE)
+        return effect
 
     def _resolve(self) -> None:
         waiting = [
@@ -165,21 +165,21 @@ class Analysis:
             region: a body.
             taken: whether its effects belong to a loop marked by hand, or to a CUDA graph.
         """
-        found = Effect.NONE
+        effect = Effect.NONE
         for call, _ in region.calls:
-            found |= self.effect(call)
+            effect |= self.effect(call)
         if self._captures(region) or region in self.captured:
             taken = True
             self.captured.update((region, *region.inner))
         for inner in region.inner:
-            found |= self._of_region(inner, taken or region.marked)
+            effect |= self._of_region(inner, taken or region.marked)
         self.step_loops.discard(region)
         if region.loop is None or taken:
-            return Effect.NONE if region in self.captured else found
-        if found == BOTH or region.marked:
+            return Effect.NONE if region in self.captured else effect
+        if effect == BOTH or region.marked:
             self.step_loops.add(region)
             return Effect.NONE
-        return found
+        return effect
 
     def reached_from(self, script: Path) -> set[Region]:
         """Return the loops that running the file `script` may run, imports included."""

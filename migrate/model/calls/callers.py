@@ -21,13 +21,13 @@ EMPTIES = frozenset({"OrderedDict", "deque", "dict", "list", "set"})
 @lru_cache(maxsize=2)
 def callers_of(analysis: Analysis) -> Callers:
     """Return the calls of each function of a project, and the scope that each stands in."""
-    found: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    callers: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     for root in analysis.roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
                 for function in analysis.running[call].functions:
-                    found[function].append((call, scope))
-    return dict(found)
+                    callers[function].append((call, scope))
+    return dict(callers)
 
 
 def returning(
@@ -40,15 +40,15 @@ def returning(
         is_such: whether an expression of a function is such a value, where the functions known so far are.
     """
     functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
-    found: set[Scope] = set()
+    scopes: set[Scope] = set()
     while new := [
         function
         for function in functions
-        if function not in found
-        and any(is_such(value, function, found) for value in function.returns)
+        if function not in scopes
+        and any(is_such(value, function, scopes) for value in function.returns)
     ]:
-        found.update(new)
-    return frozenset(found)
+        scopes.update(new)
+    return frozenset(scopes)
 
 
 def reaching(
@@ -63,20 +63,20 @@ def reaching(
         first: the functions to start from.
         counts: whether a call, with its scope and the function that it runs, is one.
     """
-    found = dict(first)
-    waiting: Iterable[Function] = list(found)
-    callers = callers_of(analysis) if found else {}
+    reached = dict(first)
+    waiting: Iterable[Function] = list(reached)
+    callers = callers_of(analysis) if reached else {}
     while waiting:
         new = []
         for function in waiting:
             for call, scope in callers.get(function, ()):
-                if not isinstance(scope, Function) or scope in found:
+                if not isinstance(scope, Function) or scope in reached:
                     continue
                 if counts(call, scope, function):
-                    found[scope] = found[function]
+                    reached[scope] = reached[function]
                     new.append(scope)
         waiting = new
-    return found
+    return reached
 
 
 def is_for_each_held(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -95,8 +95,8 @@ def _begins_empty(container: ast.expr | None, scope: Scope, analysis: Analysis) 
             container = inner
     if not isinstance(container, ast.Attribute):
         return False
-    made = [binding.value for binding in analysis.evaluator.origins(container, scope)]
-    return bool(made) and all(map(_is_empty, made))
+    values = [binding.value for binding in analysis.evaluator.origins(container, scope)]
+    return bool(values) and all(map(_is_empty, values))
 
 
 def _is_empty(value: ast.expr | None) -> bool:

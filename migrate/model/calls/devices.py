@@ -181,13 +181,13 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
     """Return the device that `call` gives, where it asks torch, the environment or the command line."""
     function = call.func
     if isinstance(function, ast.Attribute):
-        found = _of_method(call, function, scope, evaluator)
-        if found:
-            return found
+        devices = _of_method(call, function, scope, evaluator)
+        if devices:
+            return devices
     elif isinstance(function, ast.Name) and function.id in ("int", "str") and call.args:
-        given = evaluator.values(call.args[0], scope)
-        of_index = given & {OF_INDEX} if function.id == "int" else NOTHING
-        return _devices(given) | of_index
+        values = evaluator.values(call.args[0], scope)
+        of_index = values & {OF_INDEX} if function.id == "int" else NOTHING
+        return _devices(values) | of_index
     names = evaluator.externals(function, scope)
     if not names:
         return NOTHING
@@ -221,15 +221,17 @@ def of_option(path: Path, name: str, evaluator: Evaluator) -> Values:
 
     Where it does not, as any file of the project does.
     """
-    found = options_of(evaluator).get(name, [])
-    here = [pair for pair in found if pair[1].module.path == path]
-    return by_default(_union(evaluator.values(default, scope) for default, scope in here or found))
+    options = options_of(evaluator).get(name, [])
+    here = [pair for pair in options if pair[1].module.path == path]
+    return by_default(
+        _union(evaluator.values(default, scope) for default, scope in here or options)
+    )
 
 
 @lru_cache(maxsize=2)
 def options_of(evaluator: Evaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
     """Return the defaults of the options of a project's command lines, by the attribute that holds them."""
-    found: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
+    options: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
     for call, scope in evaluator.calls():
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
             flags = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
@@ -240,8 +242,8 @@ def options_of(evaluator: Evaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
             ]
             for default in (k.value for k in call.keywords if k.arg == "default"):
                 for flag in flags:
-                    found[str(flag).lstrip("-").replace("-", "_")].append((default, scope))
-    return found
+                    options[str(flag).lstrip("-").replace("-", "_")].append((default, scope))
+    return options
 
 
 def by_default(values: Values) -> Values:
@@ -266,13 +268,13 @@ def kind_of(values: Values) -> Kind:
     than an index is none. A device decides before an index does, on XLA as on CUDA: what was rewritten is
     the same to the rules as it was before.
     """
-    found = {value.kind for value in values if isinstance(value, Device)}
-    if Kind.UNKNOWN in found:
+    kinds = {value.kind for value in values if isinstance(value, Device)}
+    if Kind.UNKNOWN in kinds:
         return Kind.UNKNOWN
     if any(not isinstance(value, Device | Trait) for value in values):
-        found.discard(Kind.INDEX)
+        kinds.discard(Kind.INDEX)
     order = (Kind.CUDA, Kind.XLA, Kind.INDEX, Kind.CPU)
-    return next((kind for kind in order if kind in found), Kind.UNKNOWN)
+    return next((kind for kind in order if kind in kinds), Kind.UNKNOWN)
 
 
 def may_be_accelerator(values: Values) -> bool:
@@ -307,9 +309,9 @@ def _made(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
     first = call.args[0] if call.args else first
     if isinstance(first, ast.Constant) and isinstance(first.value, int):
         return _KINDS[Kind.CUDA]
-    found = _devices(evaluator.values(first, scope))
-    index = _indices(found)
-    return (found - index) | _KINDS[Kind.CUDA] if index else found
+    devices = _devices(evaluator.values(first, scope))
+    index = _indices(devices)
+    return (devices - index) | _KINDS[Kind.CUDA] if index else devices
 
 
 def _devices(values: Values) -> Values:
@@ -320,5 +322,5 @@ def _indices(values: Values) -> Values:
     return frozenset(v for v in values if isinstance(v, Device) and v.kind is Kind.INDEX)
 
 
-def _union(found: Iterable[Values]) -> Values:
-    return frozenset().union(*found)
+def _union(sets: Iterable[Values]) -> Values:
+    return frozenset().union(*sets)

@@ -21,10 +21,10 @@ class Families(ABC):
 
     def __init__(self, classes: Iterable[Class]) -> None:
         self._subclasses: dict[Class, list[Class]] = defaultdict(list)
-        for made in classes:
-            for base in self.bases(made):
+        for class_ in classes:
+            for base in self.bases(class_):
                 if isinstance(base, Class):
-                    self._subclasses[base].append(made)
+                    self._subclasses[base].append(class_)
 
     @abstractmethod
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
@@ -43,11 +43,11 @@ class Families(ABC):
         seen: set[Class] = set()
         waiting = [of]
         while waiting:
-            made = waiting.pop(0)
-            if made not in seen:
-                seen.add(made)
-                yield made
-                waiting += [base for base in self.bases(made) if isinstance(base, Class)]
+            class_ = waiting.pop(0)
+            if class_ not in seen:
+                seen.add(class_)
+                yield class_
+                waiting += [base for base in self.bases(class_) if isinstance(base, Class)]
 
     def external_bases(self, of: Class) -> set[str]:
         """Return the dotted names of the external classes that `of` derives from."""
@@ -70,5 +70,5 @@ class Families(ABC):
             yield from self._descendants(of)
 
     def _descendants(self, of: Class) -> Iterator[Class]:
-        below = closure([of], lambda one: self._subclasses.get(one, ()))
-        return (one for one in below if one is not of)
+        below = closure([of], lambda class_: self._subclasses.get(class_, ()))
+        return (class_ for class_ in below if class_ is not of)

@@ -38,10 +38,10 @@ def joined(kinds: Iterable[Kind]) -> Kind:
     The earlier one of `Kind`. What may be something else than an index is none. Of nothing: a value of the
     host.
     """
-    found = set(kinds)
-    if Kind.UNKNOWN in found or Kind.HOST in found:
-        found.discard(Kind.INDEX)
-    return min(found, key=_RANKS.__getitem__, default=Kind.HOST)
+    distinct = set(kinds)
+    if Kind.UNKNOWN in distinct or Kind.HOST in distinct:
+        distinct.discard(Kind.INDEX)
+    return min(distinct, key=_RANKS.__getitem__, default=Kind.HOST)
 
 
 def held(kinds: Iterable[Kind]) -> Kind:

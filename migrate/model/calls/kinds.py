@@ -94,10 +94,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Partial:
-    """A function of the project with so many positional arguments given: `functools.partial(f, x)`."""
+    """A function of the project with so many positional arguments bound: `functools.partial(f, x)`."""
 
     of: Function
-    given: int
+    bound: int
 
 
 @dataclass(frozen=True)

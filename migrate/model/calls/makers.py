@@ -54,6 +54,6 @@ def _values(
     node: ast.Name | ast.Attribute, scope: Scope, evaluator: Evaluator
 ) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what is assigned to a name or an attribute, and where."""
-    for one in evaluator.origins(node, scope):
-        if one.value is not None:
-            yield one.value, one.scope
+    for origin in evaluator.origins(node, scope):
+        if origin.value is not None:
+            yield origin.value, origin.scope

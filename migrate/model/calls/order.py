@@ -13,11 +13,11 @@ def closure(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> Iterator[
     seen: set[T] = set()
     waiting = list(starts)
     while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            yield one
-            waiting += after(one)
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            waiting += after(node)
 
 
 def callees_first(calls: Mapping[T, Iterable[T]]) -> Iterator[list[T]]:

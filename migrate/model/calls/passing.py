@@ -38,7 +38,7 @@ def passed_by(ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
     """Yield the arguments that a call passes to functions and data classes."""
     called = evaluator.values(ran.call.func, ran.scope)
     for function in ran.functions:
-        skip = ran.given.get(function, 0)
+        skip = ran.bound.get(function, 0)
         yield from _to_function(function, ran.call.args, ran.call.keywords, ran, evaluator, skip)
     for value in called:
         if isinstance(value, Class) and evaluator.method(value, "__init__") is None:
@@ -62,10 +62,10 @@ def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[P
 
 def _known(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Values:
     """Return what `node` may be; the value that says so, where nothing is known of it."""
-    found = evaluator.values(node, scope)
+    values = evaluator.values(node, scope)
     # A number that is computed from an index is a device no more than any other number.
-    is_known = bool(found - TRAITS) or isinstance(node, ast.Constant)
-    return found if is_known else found | {UNKNOWN}
+    is_known = bool(values - TRAITS) or isinstance(node, ast.Constant)
+    return values if is_known else values | {UNKNOWN}
 
 
 def _of_external(name: str, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
@@ -129,21 +129,25 @@ def _unpacked(
     evaluator: Evaluator,
 ) -> Iterator[Passed]:
     """Yield what `train(**vars(args))` and `train(**options)` pass, for what is not `named` beside it."""
-    more = (one.arg for one in function.arguments.kwonlyargs)
+    more = (parameter.arg for parameter in function.arguments.kwonlyargs)
     names = [*names, *(name for name in more if name not in named)]
     match value:
         case ast.Call(func=ast.Name(id="vars"), args=[of]):
             for name in names:
-                for one in evaluator.values(of, ran.scope):
-                    yield Passed(function, name, evaluator.attribute(one, name))
+                for options in evaluator.values(of, ran.scope):
+                    yield Passed(function, name, evaluator.attribute(options, name))
         case ast.Name() | ast.Attribute():
             for name in names:
                 yield Passed(function, name, evaluator.at_key(value, name, ran.scope))
 
 
-def _to_fields(made: Class, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
+def _to_fields(class_: Class, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
     """Yield what the fields of a data class are given."""
-    owners = {name: one for one in reversed(list(evaluator.ancestors(made))) for name in one.fields}
+    owners = {
+        name: ancestor
+        for ancestor in reversed(list(evaluator.ancestors(class_)))
+        for name in ancestor.fields
+    }
     for (name, owner), arg in zip(owners.items(), ran.call.args, strict=False):
         if isinstance(arg, ast.Starred):
             break

@@ -156,14 +156,14 @@ def last_part(node: ast.expr) -> str:
 @lru_cache(maxsize=2)
 def unset_attributes(analysis: Analysis) -> frozenset[str]:
     """Return the attributes that the project makes None on the other replicas: `c.run_dir = None`."""
-    found: set[str] = set()
+    names: set[str] = set()
     for scope in analysis.scopes.values():
         for test in scope.module.nodes if b"None" in scope.module.data else ():
             if isinstance(test, ast.If):
                 of_others = test.body if is_for_others(test.test) else []
                 of_others = test.orelse if is_for_first(test.test) else of_others
-                found |= set(_set_to_none(of_others))
-    return frozenset(found)
+                names |= set(_set_to_none(of_others))
+    return frozenset(names)
 
 
 def is_for_others(test: ast.expr) -> bool:
@@ -177,15 +177,15 @@ def is_for_others(test: ast.expr) -> bool:
 
 
 def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:
-    for one in statements:
-        match one:
+    for statement in statements:
+        match statement:
             case ast.Assign(value=ast.Constant(value=None)):
-                yield from (t.attr for t in one.targets if isinstance(t, ast.Attribute))
+                yield from (t.attr for t in statement.targets if isinstance(t, ast.Attribute))
 
 
 def _first_attributes(analysis: Analysis) -> Iterator[str]:
     for scope in analysis.scopes.values():
-        tests = [one for one, around in scope.compared if _asks(one, around, analysis)]
+        tests = [test for test, around in scope.compared if _asks(test, around, analysis)]
         for test in tests:
             above = parents(scope.module).get(test)
             match above:
@@ -205,11 +205,12 @@ def _is_else(name: str, analysis: Analysis) -> bool:
         if f"--{name}".encode() in scope.module.data:
             return True
         bindings = [binding for _, binding in scope.assigned.get(name, ())]
-        for made in scope.classes:
-            bindings += made.attributes.get(name, ())
-        others = [one for one in bindings if not _is_parameter(one, name)]
+        for class_ in scope.classes:
+            bindings += class_.attributes.get(name, ())
+        others = [binding for binding in bindings if not _is_parameter(binding, name)]
         if not all(
-            _is_for_one_process(one) or _asks(one.value, one.scope, analysis) for one in others
+            _is_for_one_process(binding) or _asks(binding.value, binding.scope, analysis)
+            for binding in others
         ):
             return True
     return False
@@ -235,7 +236,7 @@ def _property(node: ast.AST, module: Module) -> Iterator[str]:
     """Yield the name of the property that `node` is a statement of."""
     above: ast.AST | None = parents(module).get(node)
     decorators = above.decorator_list if isinstance(above, ast.FunctionDef) else ()
-    if any(last_part(one) in ("property", "cached_property") for one in decorators):
+    if any(last_part(decorator) in ("property", "cached_property") for decorator in decorators):
         assert isinstance(above, ast.FunctionDef)
         yield above.name
 
@@ -254,11 +255,13 @@ def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: Evaluator) -> boo
 
 def bound_by_some(bindings: Iterable[Binding], evaluator: Evaluator) -> bool:
     """Whether a name is None, and only some replicas give it something else, below a test of the rank."""
-    given = [one for one in bindings if one.kind == "value" and one.value is not None]
-    others = [one for one in given if not _is_none(one.value)]
-    if not others or len(others) == len(given):
+    assigned = [
+        binding for binding in bindings if binding.kind == "value" and binding.value is not None
+    ]
+    others = [binding for binding in assigned if not _is_none(binding.value)]
+    if not others or len(others) == len(assigned):
         return False
-    guards = [_guard_of(one.value, one.scope, evaluator) for one in others]
+    guards = [_guard_of(binding.value, binding.scope, evaluator) for binding in others]
     if None in guards:
         return False
     # Where the two branches of a test give something each, all replicas have it.
@@ -270,7 +273,7 @@ def returned_by_some(function: Function, evaluator: Evaluator) -> bool:
     returned = [value for value in function.returns if not _is_none(value)]
     if not returned or function.yields:
         return False
-    if any(FIRST_DECORATOR.fullmatch(last_part(one)) for one in function.decorators):
+    if any(FIRST_DECORATOR.fullmatch(last_part(decorator)) for decorator in function.decorators):
         return True
     guards = [_guard_of(value, function, evaluator) for value in returned]
     if None in guards:

@@ -72,14 +72,14 @@ class Reexports:
         Another file takes the name from this one, or the import runs statements of a module of the project.
         """
         path = top.module.path
-        found = set(self.taken.get(path, ()))
+        imports = set(self.taken.get(path, ()))
         for name, bindings in top.bindings.items():
             for binding in bindings:
                 if binding.kind in ("import", "from"):
                     place = self._project.find(path, binding.module, binding.level)
                     if place is not None and self._acts(place):
-                        found.add(name)
-        return frozenset(found)
+                        imports.add(name)
+        return frozenset(imports)
 
     def _acts(self, place: Path) -> bool:
         """Whether to import a module of the project does more than to define names."""
@@ -200,7 +200,12 @@ def _acts(statement: ast.stmt) -> bool:
         case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
             return any(isinstance(node, ast.Call) for node in ast.walk(value))
         case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=last):
-            inside = [*body, *orelse, *last, *(line for one in handlers for line in one.body)]
+            inside = [
+                *body,
+                *orelse,
+                *last,
+                *(line for handler in handlers for line in handler.body),
+            ]
             return any(map(_acts, inside))
         case ast.If(test=test) if is_main_guard(test):
             return False
@@ -211,15 +216,15 @@ def _acts(statement: ast.stmt) -> bool:
 
 def _chains(top: ModuleScope) -> Mapping[str, set[tuple[str, ...]]]:
     """Return the attributes that a file asks of each name: `("dist", "barrier")` of `comm`."""
-    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    chains: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for node in top.module.nodes:
         names: list[str] = []
         while isinstance(node, ast.Attribute):
             names.append(node.attr)
             node = node.value
         if names and isinstance(node, ast.Name):
-            found[node.id].add(tuple(reversed(names)))
-    return found
+            chains[node.id].add(tuple(reversed(names)))
+    return chains
 
 
 def _defined_last(tree: ast.Module) -> Iterator[str]:

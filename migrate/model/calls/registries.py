@@ -75,10 +75,12 @@ class Registries:
         named = self._named()
         self._methods = defaultdict(list)
         for scope in self.analysis.scopes.values():
-            for made in scope.classes:
-                by_name = made.name in named or any(registers(one) for one in made.decorators)
-                for name, effect in self._training(made) if by_name else ():
-                    self._methods[name].append((made, effect))
+            for class_ in scope.classes:
+                by_name = class_.name in named or any(
+                    registers(decorator) for decorator in class_.decorators
+                )
+                for name, effect in self._training(class_) if by_name else ():
+                    self._methods[name].append((class_, effect))
 
     def loops(self, scope: ModuleScope) -> Iterator[Hidden]:
         """Yield the loops of a module that train only through such methods."""
@@ -92,25 +94,25 @@ class Registries:
     def _loop(self, region: Region) -> Hidden | None:
         if region.loop is None or region in self.analysis.step_loops | self.analysis.captured:
             return None
-        found = list(self._open_calls(region))
+        calls = list(self._open_calls(region))
         effect = self._plain(region)
-        for one in found:
-            effect |= one.effect
-        if not found or effect != BOTH:
+        for open_call in calls:
+            effect |= open_call.effect
+        if not calls or effect != BOTH:
             return None
-        name = ast.unparse(found[0].call.func)
+        name = ast.unparse(calls[0].call.func)
         classes = {
-            made: None
-            for one in found
-            if ast.unparse(one.call.func) == name
-            for made in one.classes
+            class_: None
+            for open_call in calls
+            if ast.unparse(open_call.call.func) == name
+            for class_ in open_call.classes
         }
         return Hidden(region.loop.lineno, name, tuple(classes))
 
     def marked(self, region: Region) -> Iterator[tuple[ast.Call, Effect]]:
         """Yield the calls of a loop that is marked by hand which train through an object made by name."""
-        for one in self._open_calls(region):
-            yield one.call, one.effect
+        for open_call in self._open_calls(region):
+            yield open_call.call, open_call.effect
 
     def _plain(self, region: Region) -> Effect:
         """Return what is known to train in a turn of the loop."""
@@ -133,7 +135,7 @@ class Registries:
                 known = Effect.NONE
                 for _, hidden in methods:
                     known |= hidden
-                yield _Open(call, known, tuple(made.name for made, _ in methods))
+                yield _Open(call, known, tuple(class_.name for class_, _ in methods))
             elif HIDDEN_TRAINING.fullmatch(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH, ())
             elif effect and HALF.search(method) and self._made_by_name(call.func, scope):
@@ -170,14 +172,14 @@ class Registries:
 
     def _looks_up(self, call: ast.Call, scope: Scope) -> bool:
         """Whether `call` runs a function of the project that calls what it finds under a name."""
-        for made in self.analysis.evaluator.values(call.func, scope):
-            if not isinstance(made, Function):
+        for callee in self.analysis.evaluator.values(call.func, scope):
+            if not isinstance(callee, Function):
                 continue
-            for returned in made.returns:
+            for returned in callee.returns:
                 values = [returned]
                 if isinstance(returned, ast.Name):
-                    values = [b.value for b in made.bindings.get(returned.id, ()) if b.value]
-                if any(self._calls_what_it_finds(value, made) for value in values):
+                    values = [b.value for b in callee.bindings.get(returned.id, ()) if b.value]
+                if any(self._calls_what_it_finds(value, callee) for value in values):
                     return True
         return False
 
@@ -202,17 +204,17 @@ class Registries:
     @cached_property
     def _anyones(self) -> Mapping[str, list[tuple[Class, Effect]]]:
         """The methods that train, of all classes of the project."""
-        found = defaultdict(list)
+        methods = defaultdict(list)
         for scope in self.analysis.scopes.values():
-            for made in scope.classes:
-                for name, effect in self._training(made):
-                    found[name].append((made, effect))
-        return found
+            for class_ in scope.classes:
+                for name, effect in self._training(class_):
+                    methods[name].append((class_, effect))
+        return methods
 
-    def _training(self, made: Class) -> Iterator[tuple[str, Effect]]:
+    def _training(self, class_: Class) -> Iterator[tuple[str, Effect]]:
         """Yield the methods of a class, inherited ones included, that train."""
         seen: set[str] = set()
-        for ancestor in self.analysis.evaluator.ancestors(made):
+        for ancestor in self.analysis.evaluator.ancestors(class_):
             for name, bindings in ancestor.bindings.items():
                 for binding in bindings:
                     if isinstance(binding.scope, Function) and name not in seen:

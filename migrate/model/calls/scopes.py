@@ -126,7 +126,7 @@ class ModuleScope(Scope):
     @cached_property
     def names_called(self) -> dict[Function, frozenset[str]]:
         """The last parts of the names of all that a function calls, itself or in a function inside of it."""
-        found: dict[Scope, set[str]] = defaultdict(set)
+        called: dict[Scope, set[str]] = defaultdict(set)
         for function in self.functions:
             names: set[str] = set()
             waiting = [function.region]
@@ -137,9 +137,9 @@ class ModuleScope(Scope):
                     names.add(str(getattr(call.func, "attr", getattr(call.func, "id", ""))))
             around: Scope | None = function
             while around is not None:
-                found[around] |= names
+                called[around] |= names
                 around = around.parent
-        return {function: frozenset(found[function]) for function in self.functions}
+        return {function: frozenset(called[function]) for function in self.functions}
 
     @property
     def all_roots(self) -> list[Region]:
@@ -378,18 +378,18 @@ class _Walk:
         return function
 
     def _class(self, node: ast.ClassDef, scope: Scope, region: Region) -> None:
-        made = Class(
+        class_ = Class(
             self.top.module, scope, node.name, bases=node.bases, decorators=node.decorator_list
         )
-        made.fields = [
-            one.target.id
-            for one in node.body
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        class_.fields = [
+            statement.target.id
+            for statement in node.body
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
         ]
-        self.top.classes.append(made)
-        self._home(scope, node.name)[node.name].append(Binding("scope", made))
+        self.top.classes.append(class_)
+        self._home(scope, node.name)[node.name].append(Binding("scope", class_))
         self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]
-        self._waiting += [(statement, made, region) for statement in node.body]
+        self._waiting += [(statement, class_, region) for statement in node.body]
 
     def _loop(self, node: Loop, scope: Scope, region: Region) -> None:
         self._loop_lines.add(node.lineno)
@@ -417,14 +417,14 @@ class _Walk:
 
     def _marks_at(self, line: int, marks: Set[int]) -> list[int]:
         """Return the lines of `marks` on the loop at `line`, or on the comments above it."""
-        found = [line] if line in marks else []
+        marked = [line] if line in marks else []
         lines = self.top.module.lines
         above = line - 1
         while above >= 1 and lines[above - 1].lstrip().startswith("#"):
             if above in marks:
-                found.append(above)
+                marked.append(above)
             above -= 1
-        return found
+        return marked
 
     def _bind(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
         if isinstance(target, ast.Name):
@@ -532,7 +532,7 @@ def _zipped(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]
     """Return the names of `for a, b in zip(x, y)`, each with what it is an element of."""
     match target, value:
         case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=args):
-            starred = any(isinstance(one, ast.Starred) for one in (*names, *args))
+            starred = any(isinstance(argument, ast.Starred) for argument in (*names, *args))
             if len(names) == len(args) and not starred:
                 return list(zip(names, args, strict=True))
     return []

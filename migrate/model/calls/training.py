@@ -67,7 +67,7 @@ class Running:
         call, scope: the call, and where it stands.
         effect: what it does by itself.
         functions: the functions of the project that it runs.
-        given: how many of the first parameters of such a function are not its arguments, where some are not.
+        bound: how many of the first parameters of such a function are not its arguments, where some are not.
         later: the functions that the backward pass runs for it; what they do is no effect of the call.
         obstacle: why its effect cannot be put in a step, where that is so.
     """
@@ -76,7 +76,7 @@ class Running:
     scope: Scope
     effect: Effect = Effect.NONE
     functions: list[Function] = field(default_factory=list)
-    given: dict[Function, int] = field(default_factory=dict)
+    bound: dict[Function, int] = field(default_factory=dict)
     later: list[Function] = field(default_factory=list)
     obstacle: str = ""
 
@@ -84,42 +84,44 @@ class Running:
 def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     """Return what `call` runs, as far as it is plain to see."""
     values = evaluator.values(call.func, scope)
-    found = Running(call, scope)
+    running = Running(call, scope)
     ran = {function for value in values for function in _run_by(value, evaluator)}
     # A set has another order in each process; what is said of a call must not.
-    found.functions = sorted(ran, key=_order)
-    found.given = dict(_given_before(values, evaluator))
-    later = (evaluator.method(one.of, "backward") for one in values if isinstance(one, Applied))
-    found.later = sorted({one for one in later if one is not None}, key=_order)
+    running.functions = sorted(ran, key=_order)
+    running.bound = dict(_given_before(values, evaluator))
+    later = (
+        evaluator.method(value.of, "backward") for value in values if isinstance(value, Applied)
+    )
+    running.later = sorted({method for method in later if method is not None}, key=_order)
     externals = {value.name for value in values if isinstance(value, External)}
-    found.obstacle = next(
+    running.obstacle = next(
         (why for name in sorted(externals) for what, why in OBSTACLES.items() if what.search(name)),
         "",
     )
-    if found.obstacle is DEEPSPEED and _steps_optimizer(call):
-        found.obstacle = (
+    if running.obstacle is DEEPSPEED and _steps_optimizer(call):
+        running.obstacle = (
             ""  # the engine's own is `engine.step()`: without DeepSpeed this is torch's
         )
-    if found.obstacle:
-        return found
+    if running.obstacle:
+        return running
     if isinstance(call.func, ast.Attribute):
-        found.effect = _of_method(call, call.func, scope, found.functions, evaluator)
-        if Effect.STEP in found.effect:  # optimizer.step(closure)
-            found.functions += _functions_in(call, scope, evaluator)
-    elif not found.functions:
-        found.effect = _of_scaler(call, values, scope, evaluator)
-    return found
+        running.effect = _of_method(call, call.func, scope, running.functions, evaluator)
+        if Effect.STEP in running.effect:  # optimizer.step(closure)
+            running.functions += _functions_in(call, scope, evaluator)
+    elif not running.functions:
+        running.effect = _of_scaler(call, values, scope, evaluator)
+    return running
 
 
-def _order(one: Function) -> tuple[Path, int, str]:
-    return one.module.path, one.line, one.name
+def _order(function: Function) -> tuple[Path, int, str]:
+    return function.module.path, function.line, function.name
 
 
 def _given_before(values: Values, evaluator: Evaluator) -> Iterator[tuple[Function, int]]:
     """Yield the functions of which a call does not give the first parameters, and how many these are."""
     for value in values:
         if isinstance(value, Partial):
-            yield value.of, value.given
+            yield value.of, value.bound
         elif isinstance(value, Applied) and (forward := evaluator.method(value.of, "forward")):
             # With a `setup_context` of its own the forward takes no context.
             yield forward, int(evaluator.method(value.of, "setup_context") is None)
@@ -188,8 +190,8 @@ def _of_scaler(
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
     unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
-    given = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
-    if unknown and SCALER.fullmatch(_last_name(call.func)) and given:
+    is_passed = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
+    if unknown and SCALER.fullmatch(_last_name(call.func)) and is_passed:
         return BOTH
     # `s(loss, o, clip_grad=1.0)`, whatever the names: nothing of torch's takes these.
     of_torch = any(isinstance(v, External) and v.name.startswith("torch.") for v in values)
@@ -245,7 +247,7 @@ def _is_optimizer(
         return False  # an environment: it is reset, and its step takes an action
     if NOT_OPTIMIZERS.search(name):
         return name in _told_zero_grad(scope.module)  # only optimizers and models are
-    held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
+    held = [_last_name(node).lower() for node in evaluator.iterated(receiver, scope)]
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 
 
@@ -266,8 +268,8 @@ def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
         case Result(name) | External(name):
             names = {name}
         case Instance(of) | Super(of):
-            made = list(evaluator.ancestors(of))
-            names = {scope.name for scope in made} | evaluator.external_bases(of)
+            classes = list(evaluator.ancestors(of))
+            names = {scope.name for scope in classes} | evaluator.external_bases(of)
         case _:
             return None
     if any(

@@ -104,9 +104,9 @@ class Evaluator(Families):
         for scope in scopes.values():
             for name, put in scope.put.items():
                 self._put[name] += put
-            for name, found in scope.assigned.items():
-                self._assigned[name] += found
-        super().__init__(made for scope in scopes.values() for made in scope.classes)
+            for name, bindings in scope.assigned.items():
+                self._assigned[name] += bindings
+        super().__init__(class_ for scope in scopes.values() for class_ in scope.classes)
 
     def forget(self, changed: Set[Parameter]) -> None:
         """Evaluate anew, when asked, what depends on the parameters `changed`."""
@@ -168,14 +168,14 @@ class Evaluator(Families):
             return NOTHING
         self._running.add(key)
         around, self._asked = self._asked, set()
-        found = evaluate()
+        values = evaluate()
         asked, self._asked = self._asked, around
         self._running.discard(key)
-        self._known[key] = found
+        self._known[key] = values
         if asked:
             self._depends[key] = ANY if len(asked) > MOST_PARAMETERS else asked
             around |= asked
-        return found
+        return values
 
     def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
         match node:
@@ -183,8 +183,8 @@ class Evaluator(Families):
                 bindings = self._lookup(name, scope)
                 return self._union(self._bound(b) for b in bindings) | self._bound_by_some(bindings)
             case ast.Attribute(value=receiver, attr=name):
-                found = self.values(receiver, scope)
-                return self._union(self.attribute(value, name) for value in found)
+                receivers = self.values(receiver, scope)
+                return self._union(self.attribute(value, name) for value in receivers)
             case ast.Call():
                 return self._result(node, scope)
             case ast.Subscript(value=container, slice=ast.Constant(value=str(key))):
@@ -215,12 +215,12 @@ class Evaluator(Families):
 
     def attribute(self, value: Value, name: str) -> Values:
         """Return what `value.name` may be; methods are functions, a property is what it returns."""
-        found = self._attribute(value, name)
+        values = self._attribute(value, name)
         if name in self._assigned and not isinstance(value, External | Device | Trait):
-            found |= self._once(
+            values |= self._once(
                 (f"assigned {name}", hash(value), 0), lambda: self._put_on(value, name)
             )
-        return found
+        return values
 
     def is_autograd_function(self, of: Class) -> bool:
         """Whether a class derives from `torch.autograd.Function`."""
@@ -231,44 +231,44 @@ class Evaluator(Families):
 
         Functions put on an object take the place of a method for one object only: they are not followed.
         """
-        found = self._union(
+        values = self._union(
             self._bound(binding)
             for receiver, binding in self._assigned[name]
-            if any(_same(value, one) for one in self.values(receiver, binding.scope))
+            if any(_same(value, other) for other in self.values(receiver, binding.scope))
         )
-        return frozenset(one for one in found if isinstance(one, Device | Options))
+        return frozenset(value for value in values if isinstance(value, Device | Options))
 
     @cached_property
     def options_set(self) -> dict[Path, frozenset[str]]:
         """What the project assigns to the options of a command line, by the file that parses them."""
-        found: dict[Path, set[str]] = defaultdict(set)
+        options: dict[Path, set[str]] = defaultdict(set)
         for name, assigned in self._assigned.items():
             for receiver, binding in assigned:
                 for value in self.values(receiver, binding.scope):
                     if isinstance(value, Options):
-                        found[value.path].add(name)
-        return {path: frozenset(names) for path, names in found.items()}
+                        options[value.path].add(name)
+        return {path: frozenset(names) for path, names in options.items()}
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
         """Return what `container[key]` may be."""
-        found = devices.of_environment(container, key, scope, self)
+        values = devices.of_environment(container, key, scope, self)
         for node, at in self._containers(container, scope):
             if isinstance(node, ast.Dict):
                 for name, value in zip(node.keys, node.values, strict=True):
                     if name is None or not isinstance(name, ast.Constant) or name.value == key:
-                        found |= self.values(value, at)
+                        values |= self.values(value, at)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict":
-                found |= self._union(
+                values |= self._union(
                     self.values(k.value, at) for k in node.keywords if k.arg == key
                 )
             else:
-                found |= self.elements(node, at)
+                values |= self.elements(node, at)
         if key in self._assigned:
             as_container = self._dumped(container)
             for receiver, binding in self._assigned[key]:
                 if self._dumped(receiver) == as_container:
-                    found |= self._bound(binding)
-        return found
+                    values |= self._bound(binding)
+        return values
 
     def _dumped(self, node: ast.expr) -> str:
         if node not in self._dumps:
@@ -297,10 +297,10 @@ class Evaluator(Families):
                 applied = name == "apply" and not member and self.is_autograd_function(value)
                 return frozenset([Applied(value)]) if applied else member
             case Super(of):
-                found = (
+                values = (
                     self._member(base, name) for base in self.bases(of) if isinstance(base, Class)
                 )
-                return self._union(found)
+                return self._union(values)
             case Place(path):
                 return self._exported(path, name)
             case External(dotted):
@@ -326,25 +326,25 @@ class Evaluator(Families):
             case ast.Call():
                 return self._elements_of_result(node, scope)
             case ast.Name() | ast.Attribute():
-                found = self.origins(node, scope)
-                held = self._union(self.elements(b.value, b.scope) for b in found)
+                origins = self.origins(node, scope)
+                held = self._union(self.elements(b.value, b.scope) for b in origins)
                 return held | self._put_into(node, scope)
         return NOTHING
 
     def _put_into(self, container: ast.Name | ast.Attribute, scope: Scope) -> Values:
         """Return the objects of the project's classes that are put into a container: `x[k] = Meter()`."""
         name = container.attr if isinstance(container, ast.Attribute) else container.id
-        found: set[Value] = set()
+        instances: set[Value] = set()
         for other, binding in self._put.get(name, ()):
             if self._is_same_container(container, scope, other, binding.scope):
                 values = self._bound(binding)
-                found |= {one for one in values if isinstance(one, Instance)}
-        return frozenset(found)
+                instances |= {value for value in values if isinstance(value, Instance)}
+        return frozenset(instances)
 
     def _is_same_container(
-        self, one: ast.expr, scope: Scope, other: ast.expr, elsewhere: Scope
+        self, node: ast.expr, scope: Scope, other: ast.expr, elsewhere: Scope
     ) -> bool:
-        match one, other:
+        match node, other:
             case ast.Name(id=name), ast.Name():
                 return self._lookup(name, scope) is self._lookup(name, elsewhere)
             case ast.Attribute(value=holder), ast.Attribute(value=another):
@@ -372,22 +372,22 @@ class Evaluator(Families):
             named = (self._flat(keyword.value, scope) for keyword in call.keywords)
             return self._union(self.elements(arg, scope) for arg in call.args) | self._union(named)
         return self._union(
-            self.elements(returned, made)
-            for made in self.values(function, scope)
-            if isinstance(made, Function)
-            for returned in made.returns
+            self.elements(returned, value)
+            for value in self.values(function, scope)
+            if isinstance(value, Function)
+            for returned in value.returns
         )
 
     def _made_by(self, factory: ast.expr, scope: Scope) -> Values:
         """Return the objects of the project's classes that a call of `factory` without arguments makes."""
-        found: set[Value] = set()
-        for made in self.values(factory, scope):
-            if isinstance(made, Class):
-                found.add(Instance(made))
-            elif isinstance(made, Function):
-                results = self._union(self.values(returned, made) for returned in made.returns)
-                found |= {one for one in results if isinstance(one, Instance)}
-        return frozenset(found)
+        instances: set[Value] = set()
+        for callee in self.values(factory, scope):
+            if isinstance(callee, Class):
+                instances.add(Instance(callee))
+            elif isinstance(callee, Function):
+                results = self._union(self.values(returned, callee) for returned in callee.returns)
+                instances |= {result for result in results if isinstance(result, Instance)}
+        return frozenset(instances)
 
     def properties(self, node: ast.Attribute, scope: Scope) -> Iterator[Function]:
         """Yield the properties of classes of the project that reading the attribute `node` runs."""
@@ -427,8 +427,8 @@ class Evaluator(Families):
 
     def members_of(self, receiver: ast.expr, name: str, scope: Scope) -> Iterator[Binding]:
         """Yield what binds the attribute `name` of `receiver`, wherever in the project that is."""
-        found = self.values(receiver, scope)
-        for value in found:
+        values = self.values(receiver, scope)
+        for value in values:
             if isinstance(value, Instance | Class):
                 of, exact = (
                     (value.of, value.exact) if isinstance(value, Instance) else (value, True)
@@ -442,7 +442,7 @@ class Evaluator(Families):
         text = self._dumped(receiver)
         for other, binding in self._assigned.get(name, ()):
             near = binding.scope.top is scope.top and self._dumped(other) == text
-            if near or any(_same(a, b) for a in found for b in self.values(other, binding.scope)):
+            if near or any(_same(a, b) for a in values for b in self.values(other, binding.scope)):
                 yield binding
 
     def _at_home(self, binding: Binding, depth: int = 0) -> Iterator[Binding]:
@@ -486,8 +486,8 @@ class Evaluator(Families):
             around = scope.elsewhere[name]
         while around is not None:
             visible = around is scope or not isinstance(around, Class)
-            if visible and (found := around.bindings.get(name)):
-                return found
+            if visible and (bindings := around.bindings.get(name)):
+                return bindings
             around = around.parent
         return self._from_stars(name, scope.top)
 
@@ -502,19 +502,19 @@ class Evaluator(Families):
                 external.append(Binding("from", top, module=star.module, name=name))
             elif module.module.path not in seen:
                 seen |= {module.module.path}
-                found = module.bindings.get(name) or self._from_stars(name, module, seen)
-                if found:
-                    return found
+                bindings = module.bindings.get(name) or self._from_stars(name, module, seen)
+                if bindings:
+                    return bindings
         return external
 
     def from_outside(self, top: ModuleScope) -> Iterator[tuple[str, str]]:
         """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
         used = {node.id for node in top.module.nodes if isinstance(node, ast.Name)}
         for name in sorted(used - BUILTINS - top.bindings.keys()):
-            found = self._from_stars(name, top)
-            if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in found):
+            bindings = self._from_stars(name, top)
+            if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in bindings):
                 continue  # what a star of another library brings is not to be known
-            values = self._union(self._bound(b) for b in found)
+            values = self._union(self._bound(b) for b in bindings)
             names = {value.name for value in values if isinstance(value, External)}
             if len(values) == len(names) == 1 and not name.startswith("_"):
                 yield name, names.pop()
@@ -556,9 +556,9 @@ class Evaluator(Families):
         """Return what `name` is in the module or package at `place`."""
         module = self._scope_at(place)
         if module is not None:
-            found = module.bindings.get(name) or self._from_stars(name, module)
+            bindings = module.bindings.get(name) or self._from_stars(name, module)
             key = (f"export {name}", id(module), 0)  # asked twice by `from . import x` in a package
-            values = self._once(key, lambda: self._union(self._bound(b) for b in found))
+            values = self._once(key, lambda: self._union(self._bound(b) for b in bindings))
             if values:
                 return values
         below = self._project.below(place, name)
@@ -579,34 +579,39 @@ class Evaluator(Families):
             )
             return frozenset([own])
         self._asked.add((function, name))
-        given = frozenset(self.passed.get((function, name), ()))
+        values = frozenset(self.passed.get((function, name), ()))
         outside = function.parent or function
         if self._is_given_options(function, name, outside):
-            given |= {Options(function.module.path)}
+            values |= {Options(function.module.path)}
         default, annotations = function.declared.get(name, (None, ()))
-        given |= devices.by_default(self.values(default, outside))
+        values |= devices.by_default(self.values(default, outside))
         for annotation in annotations:
-            given |= self._annotated(annotation, outside)
-        return given
+            values |= self._annotated(annotation, outside)
+        return values
 
     def _is_given_options(self, function: Function, name: str, outside: Scope) -> bool:
         """Whether a decorator gives `name` the configuration: `@hydra.main(…)`."""
         if function.parameters[:1] != [name]:
             return False
-        called = (one.func if isinstance(one, ast.Call) else one for one in function.decorators)
-        return any(External("hydra.main") in self.values(one, outside) for one in called)
+        called = (
+            decorator.func if isinstance(decorator, ast.Call) else decorator
+            for decorator in function.decorators
+        )
+        return any(
+            External("hydra.main") in self.values(decorator, outside) for decorator in called
+        )
 
     def _annotated(self, annotation: ast.expr, scope: Scope) -> Values:
         """Return the objects that have the type `annotation`; for `X | None` and `Optional[X]`, X's."""
         match annotation:
             case ast.Name() | ast.Attribute():
-                found: set[Value] = set()
+                values: set[Value] = set()
                 for value in self.values(annotation, scope):
                     if isinstance(value, Class):
-                        found.add(Instance(value, exact=False))
+                        values.add(Instance(value, exact=False))
                     elif isinstance(value, External):
-                        found |= result_of(value)
-                return frozenset(found)
+                        values |= result_of(value)
+                return frozenset(values)
             case ast.BinOp(left=one, right=other):
                 return self._annotated(one, scope) | self._annotated(other, scope)
             case ast.Subscript(value=ast.Name(id="Optional" | "Union"), slice=inner):
@@ -621,7 +626,7 @@ class Evaluator(Families):
             return self.values(value.elts[index], scope) if index < len(value.elts) else NOTHING
         if not isinstance(value, ast.Call):
             return self.elements(value, scope)
-        found: set[Value] = set()
+        values: set[Value] = set()
         if index == 0 and (device := devices.type_before_colon(value)) is not None:
             return self.values(device, scope)
         if getattr(value.func, "attr", "") == "parse_known_args" and index == 0:
@@ -629,13 +634,13 @@ class Evaluator(Families):
         for called in self.values(value.func, scope):
             if isinstance(called, Function):
                 for returned in called.returns:
-                    found |= self._bound(Binding("item", called, returned, index=index))
+                    values |= self._bound(Binding("item", called, returned, index=index))
             elif isinstance(called, External):
-                found |= result_of(called)
+                values |= result_of(called)
                 if index < len(value.args):  # model, optimizer = amp.initialize(model, optimizer)
-                    found |= handed_back(called, self.values(value.args[index], scope))
-                    found |= self._prepared(called, value.args[index], scope)
-        return frozenset(found)
+                    values |= handed_back(called, self.values(value.args[index], scope))
+                    values |= self._prepared(called, value.args[index], scope)
+        return frozenset(values)
 
     def _result(self, call: ast.Call, scope: Scope) -> Values:
         """Return what calling gives; wrappers of the outside give what they wrap, too."""
@@ -644,50 +649,52 @@ class Evaluator(Families):
                 return frozenset([Super(own)])
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
-        found: set[Value] = set(devices.of_call(call, scope, self))
+        values: set[Value] = set(devices.of_call(call, scope, self))
         if isinstance(call.func, ast.Attribute):
             if call.func.attr in MODULE_METHODS:
-                found.update(self._same_module(call.func, scope))
-            found.update(self._made_by_method(call.func, scope))
+                values.update(self._same_module(call.func, scope))
+            values.update(self._made_by_method(call.func, scope))
         for called in self.values(call.func, scope):
             match called:
                 case Class():
-                    found.add(Instance(called))
+                    values.add(Instance(called))
                 case Function():
-                    found |= self._union(
+                    values |= self._union(
                         self.values(returned, called) for returned in called.returns
                     )
                     if returned_by_some(called, self):
-                        found.add(ON_SOME)
+                        values.add(ON_SOME)
                 case Partial(of):
-                    found |= self._union(self.values(returned, of) for returned in of.returns)
+                    values |= self._union(self.values(returned, of) for returned in of.returns)
                 case Applied(of):
                     if method := self.method(of, "forward"):
-                        found |= self._union(self.values(r, method) for r in method.returns)
+                        values |= self._union(self.values(r, method) for r in method.returns)
                 case Instance(of):
                     if method := self.method(of, "__call__"):
-                        found |= self._union(self.values(r, method) for r in method.returns)
+                        values |= self._union(self.values(r, method) for r in method.returns)
                 case External():
-                    found |= result_of(called)
-                    if called.name in DDP and any(_names_devices(one) for one in call.keywords):
-                        found.add(MOVES_INPUTS)
+                    values |= result_of(called)
+                    if called.name in DDP and any(
+                        _names_devices(keyword) for keyword in call.keywords
+                    ):
+                        values.add(MOVES_INPUTS)
                     if call.args:
                         back = handed_back(called, self.values(call.args[0], scope))
-                        found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
+                        values |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
                         if len(call.args) == 1:
-                            found |= self._prepared(called, call.args[0], scope)
-        return frozenset(found)
+                            values |= self._prepared(called, call.args[0], scope)
+        return frozenset(values)
 
-    def _prepared(self, called: External, given: ast.expr, scope: Scope) -> Values:
+    def _prepared(self, called: External, node: ast.expr, scope: Scope) -> Values:
         """Return the module that moves its inputs, where Accelerate is given a model to prepare."""
-        is_prepared = called.name in PREPARES and self.is_prepared_model(given, scope)
+        is_prepared = called.name in PREPARES and self.is_prepared_model(node, scope)
         return frozenset([MOVES_INPUTS]) if is_prepared else NOTHING
 
-    def is_prepared_model(self, given: ast.expr, scope: Scope) -> bool:
+    def is_prepared_model(self, node: ast.expr, scope: Scope) -> bool:
         """Whether what Accelerate is given to prepare is a model; by its name where nothing else is known."""
-        values = self.values(given, scope) - {UNKNOWN}
+        values = self.values(node, scope) - {UNKNOWN}
         if not values:
-            spelled = getattr(given, "attr", getattr(given, "id", ""))
+            spelled = getattr(node, "attr", getattr(node, "id", ""))
             return MODEL.fullmatch(spelled) is not None
         return any(
             value in MODULES
@@ -713,44 +720,53 @@ class Evaluator(Families):
         for value in self.values(method.value, scope):
             if not isinstance(value, Class):
                 continue
-            made = self.method(value, method.attr)
-            if made is None:
+            function = self.method(value, method.attr)
+            if function is None:
                 if MAKES_OWN.fullmatch(method.attr) and self.external_bases(value):
                     yield Instance(value)
-            elif made.is_a("classmethod") and made.owner is not None and made.owner is not value:
-                results = self._union(self.values(returned, made) for returned in made.returns)
-                if any(isinstance(one, Instance) and one.of is made.owner for one in results):
+            elif (
+                function.is_a("classmethod")
+                and function.owner is not None
+                and function.owner is not value
+            ):
+                results = self._union(
+                    self.values(returned, function) for returned in function.returns
+                )
+                if any(
+                    isinstance(result, Instance) and result.of is function.owner
+                    for result in results
+                ):
                     yield Instance(value)
 
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
         name = call.args[1]
         if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
             return NOTHING
-        found = self.values(call.args[0], scope)
-        found = self._union(self.attribute(value, name.value) for value in found)
-        return found | self._union(self.values(default, scope) for default in call.args[2:])
+        values = self.values(call.args[0], scope)
+        values = self._union(self.attribute(value, name.value) for value in values)
+        return values | self._union(self.values(default, scope) for default in call.args[2:])
 
     def _member(self, of: Class, name: str, exact: bool = True) -> Values:
-        found: set[Value] = set()
+        values: set[Value] = set()
         if method := self.method(of, name):
-            found |= self._of_method(method)
+            values |= self._of_method(method)
         for related in self.relatives(of, exact):
             bindings = related.bindings.get(name, ())
             methods = (
                 b.scope for b in bindings if isinstance(b.scope, Function) and b.kind == "scope"
             )
             if related is not of and related not in self.ancestors(of):
-                found |= self._union(self._of_method(method) for method in methods)
+                values |= self._union(self._of_method(method) for method in methods)
             if name in related.fields:
                 self._asked.add((related, name))
-                found |= self.passed.get((related, name), set())
+                values |= self.passed.get((related, name), set())
             assigned = [
                 *related.attributes.get(name, ()),
                 *(b for b in bindings if b.kind != "scope"),
             ]
-            found |= self._union(self._bound(binding) for binding in assigned)
-            found |= self._bound_by_some(assigned)
-        return frozenset(found)
+            values |= self._union(self._bound(binding) for binding in assigned)
+            values |= self._bound_by_some(assigned)
+        return frozenset(values)
 
     def _of_method(self, method: Function) -> Values:
         if method.is_a("property", "cached_property"):
@@ -758,27 +774,27 @@ class Evaluator(Families):
         return frozenset([method])
 
     @staticmethod
-    def _union(found: Iterable[Values]) -> Values:
-        return frozenset().union(*found)
+    def _union(sets: Iterable[Values]) -> Values:
+        return frozenset().union(*sets)
 
 
 def _is_of_torch(binding: Binding) -> bool:
     return binding.module.split(".")[0] in ("torch", "torch_xla")
 
 
-def _same(one: Value, other: Value) -> bool:
+def _same(value: Value, other: Value) -> bool:
     """Whether two values may be one object: of one class, or options of the command line."""
-    if isinstance(one, Options) and isinstance(other, Options):
+    if isinstance(value, Options) and isinstance(other, Options):
         return True
-    if isinstance(one, Instance) and isinstance(other, Instance):
-        return one.of is other.of
-    return one == other and isinstance(one, Place | Class)
+    if isinstance(value, Instance) and isinstance(other, Instance):
+        return value.of is other.of
+    return value == other and isinstance(value, Place | Class)
 
 
-def _names_devices(given: ast.keyword) -> bool:
+def _names_devices(keyword: ast.keyword) -> bool:
     """Whether an argument of DistributedDataParallel names a device; that of a GPU, or it would name none."""
-    nothing = isinstance(given.value, ast.Constant) and given.value.value is None
-    return given.arg in DDP_DEVICES and not nothing
+    nothing = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
+    return keyword.arg in DDP_DEVICES and not nothing
 
 
 def _binds(called: External) -> bool:
@@ -787,5 +803,5 @@ def _binds(called: External) -> bool:
 
 def _bound_to(values: Values, count: int) -> Values:
     """Return the functions among `values` with their first `count` arguments given."""
-    made = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
-    return frozenset(made)
+    callables = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
+    return frozenset(callables)

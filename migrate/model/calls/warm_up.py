@@ -38,14 +38,14 @@ class Analysed(Protocol):
 
 def before_graphs(analysis: Analysed) -> set[Region]:
     """Return the loops over `range` that stand above the capture of a CUDA graph, in the same body."""
-    found: set[Region] = set()
+    warming: set[Region] = set()
     for root in analysis.roots:
         regions = list(analysis.regions(root))
         lines = [line for region in regions for line in _captures(region, analysis)]
         for region in regions if lines else ():
             if _over_range(region.loop) and _end(region.loop) < max(lines):
-                found.add(region)
-    return found
+                warming.add(region)
+    return warming
 
 
 def _end(loop: Loop | None) -> int:
@@ -73,14 +73,14 @@ def around_training(analysis: Analysed) -> set[Region]:
     `for epoch in …: trainer.optimize(loader)`, where `optimize` calls `iterate` once for the largest batch
     and then runs the loop whose every turn calls `iterate`.
     """
-    found = set()
+    scopes = set()
     for region in analysis.step_loops:
         if region.marked:
             continue
         inner, ran = _inside(region, analysis)
         if inner and ran and _effect(region, analysis, ran, set()) != BOTH:
-            found.add(region)
-    return found
+            scopes.add(region)
+    return scopes
 
 
 def _inside(region: Region, analysis: Analysed) -> tuple[set[Region], set[Function]]:
@@ -99,10 +99,10 @@ def _takes_loss(function: Function, analysis: Analysed) -> bool:
     `trainer.backward(loss)` of an inner loop is a part of a step, and another part of another step
     where the loop around that calls it too.
     """
-    given = {*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)}
-    given -= {"self", "cls"}
+    names = {*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)}
+    names -= {"self", "cls"}
     return any(
-        Effect.BACKWARD in analysis.running[call].effect and not given.isdisjoint(_losses(call))
+        Effect.BACKWARD in analysis.running[call].effect and not names.isdisjoint(_losses(call))
         for region in analysis.regions(function.region)
         for call, _ in region.calls
     )
@@ -147,15 +147,15 @@ def _effect(
     region: Region, analysis: Analysed, without: set[Function], seen: set[Function]
 ) -> Effect:
     """Return the effects of `region` but for what the functions `without` do."""
-    found = Effect.NONE
+    effect = Effect.NONE
     for call, _ in region.calls:
         ran = analysis.running[call]
-        found |= ran.effect
+        effect |= ran.effect
         for function in ran.functions:
             if function not in without and function not in seen:
                 seen.add(function)
-                found |= _effect(function.region, analysis, without, seen)
+                effect |= _effect(function.region, analysis, without, seen)
     for inner in region.inner:
         if inner not in analysis.step_loops and inner not in analysis.captured:
-            found |= _effect(inner, analysis, without, seen)
-    return found
+            effect |= _effect(inner, analysis, without, seen)
+    return effect

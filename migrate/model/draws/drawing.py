@@ -36,7 +36,7 @@ MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 def drawing_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that return a random number of the host, or one made of it."""
     return returning(
-        analysis, lambda value, function, found: _is_drawn(value, function, analysis, found)
+        analysis, lambda value, function, scopes: _is_drawn(value, function, analysis, scopes)
     )
 
 
@@ -47,27 +47,27 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
     Also where the method is handed the number: `model.set_depth(random.randint(1, 4))`, and where another
     object sets the attribute: `model.depth = random.randint(1, 4)`.
     """
-    found: set[tuple[Class, str]] = set()
+    attributes: set[tuple[Class, str]] = set()
     asked: dict[tuple[Function, str], set[tuple[Class, str]]] = defaultdict(set)
     drawing = drawing_of(analysis)
     for top in analysis.scopes.values():
-        for made in top.classes:
-            for name, bindings in made.attributes.items():
-                for one in bindings:
-                    method = one.scope
+        for class_ in top.classes:
+            for name, bindings in class_.attributes.items():
+                for binding in bindings:
+                    method = binding.scope
                     if not isinstance(method, Function) or method.name in MADE_ONCE:
                         continue
-                    if _is_drawn(one.value, method, analysis, drawing):
-                        found.add((made, name))
-                    for part in ast.walk(one.value) if one.value is not None else ():
+                    if _is_drawn(binding.value, method, analysis, drawing):
+                        attributes.add((class_, name))
+                    for part in ast.walk(binding.value) if binding.value is not None else ():
                         if isinstance(part, ast.Name) and part.id in method.parameters:
-                            asked[method, part.id].add((made, name))
+                            asked[method, part.id].add((class_, name))
         for name, sets in top.assigned.items():
-            for receiver, one in sets:
-                if _is_drawn(one.value, one.scope, analysis, drawing):
-                    for value in analysis.evaluator.values(receiver, one.scope):
+            for receiver, binding in sets:
+                if _is_drawn(binding.value, binding.scope, analysis, drawing):
+                    for value in analysis.evaluator.values(receiver, binding.scope):
                         if isinstance(value, Instance):
-                            found.add((value.of, name))
+                            attributes.add((value.of, name))
     methods = {method for method, _ in asked}
     for ran in analysis.running.values() if asked else ():
         if methods.isdisjoint(ran.functions):
@@ -75,18 +75,18 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
         for passed in passed_by(ran, analysis.evaluator):
             place = (passed.to, passed.name)
             if place in asked and _is_drawn(passed.node, ran.scope, analysis, drawing):
-                found |= asked[place]
-    return frozenset(found)
+                attributes |= asked[place]
+    return frozenset(attributes)
 
 
 def _is_drawn(
-    node: ast.expr | None, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int = 0
+    node: ast.expr | None, scope: Scope, analysis: Analysis, scopes: Set[Scope], depth: int = 0
 ) -> bool:
     if depth > DEEPEST:
         return False
 
     def drawn(value: ast.expr) -> bool:
-        return _is_drawn(value, scope, analysis, found, depth + 1)
+        return _is_drawn(value, scope, analysis, scopes, depth + 1)
 
     match node:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -105,26 +105,26 @@ def _is_drawn(
         case ast.Name():
             origins = analysis.evaluator.origins(node, scope)
             return any(
-                _is_drawn(origin.value, origin.scope, analysis, found, depth + 1)
+                _is_drawn(origin.value, origin.scope, analysis, scopes, depth + 1)
                 for origin in origins
             )
         case ast.Call():
-            return _is_call(node, scope, analysis, found, depth)
+            return _is_call(node, scope, analysis, scopes, depth)
     return False
 
 
 def _is_call(
-    call: ast.Call, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int
+    call: ast.Call, scope: Scope, analysis: Analysis, scopes: Set[Scope], depth: int
 ) -> bool:
     def drawn(value: ast.expr) -> bool:
-        return _is_drawn(value, scope, analysis, found, depth + 1)
+        return _is_drawn(value, scope, analysis, scopes, depth + 1)
 
     func = call.func
     if isinstance(func, ast.Name) and func.id in PLAIN:
         return any(map(drawn, call.args))
     ran = analysis.running.get(call)
     if ran is not None and ran.functions:
-        return not found.isdisjoint(ran.functions)
+        return not scopes.isdisjoint(ran.functions)
     names = {v.name for v in analysis.evaluator.values(func, scope) if isinstance(v, External)}
     if any(_draws(name, call) for name in names):
         return True

@@ -28,8 +28,8 @@ def host_draws(analysis: Analysis) -> frozenset[ast.Call]:
         for call, scope in _looped_calls(analysis)
         if _draws(call, scope, analysis)
         and any(
-            one.arg == "generator" and _may_be_generator(one.value, scope, analysis)
-            for one in call.keywords
+            keyword.arg == "generator" and _may_be_generator(keyword.value, scope, analysis)
+            for keyword in call.keywords
         )
     )
 
@@ -46,16 +46,16 @@ def host_drawing(analysis: Analysis) -> frozenset[ast.Call]:
         for call, scope in analysis.calls_in(top)
         if call in draws
     }
-    found = set(draws)
+    drawing = set(draws)
     callers = callers_of(analysis)
     waiting = [scope for scope in scopes if isinstance(scope, Function)]
     while waiting:
         for call, scope in callers.get(waiting.pop(), ()):
-            found.add(call)
+            drawing.add(call)
             if isinstance(scope, Function) and scope not in scopes:
                 scopes.add(scope)
                 waiting.append(scope)
-    return frozenset(found)
+    return frozenset(drawing)
 
 
 def _draws(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -97,7 +97,7 @@ def _may_be_generator(
         return False
     if isinstance(node, ast.IfExp):
         ways = (node.body, node.orelse)
-        return any(_may_be_generator(one, scope, analysis, depth) for one in ways)
+        return any(_may_be_generator(way, scope, analysis, depth) for way in ways)
     if isinstance(node, ast.Call):
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr in SAME:
@@ -114,7 +114,7 @@ def _may_be_generator(
         bindings = around.bindings[node.id] if around is not None else []
     else:
         return False
-    return any(_gives_generator(one, node, analysis, depth - 1) for one in bindings)
+    return any(_gives_generator(binding, node, analysis, depth - 1) for binding in bindings)
 
 
 def _gives_generator(binding: Binding, node: ast.expr, analysis: Analysis, depth: int) -> bool:

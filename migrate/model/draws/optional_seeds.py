@@ -66,14 +66,14 @@ class OptionalSeeds:
 
     def _lines(self, site: Site) -> dict[Scope, int]:
         """Return the scopes that come to the call at `site`, each with its first line that does."""
-        found: dict[Scope, int] = {}
+        lines: dict[Scope, int] = {}
         waiting = [site]
         while waiting:
             call, scope = waiting.pop()
-            if scope not in found and isinstance(scope, Function):
+            if scope not in lines and isinstance(scope, Function):
                 waiting += callers_of(self._analysis).get(scope, ())
-            found[scope] = min(call.lineno, found.get(scope, call.lineno))
-        return found
+            lines[scope] = min(call.lineno, lines.get(scope, call.lineno))
+        return lines
 
     def _tests_around(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
         top = scope
@@ -88,8 +88,8 @@ class OptionalSeeds:
     def _asks_for_the_seed(self, test: ast.expr, call: ast.Call) -> bool:
         """Whether `test` looks at what `call` seeds with, and may fail."""
         for asked in _asked(test):
-            given = [*call.args, *(keyword.value for keyword in call.keywords)]
-            names = {ast.dump(node) for arg in given for node in ast.walk(arg)}
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+            names = {ast.dump(node) for arg in arguments for node in ast.walk(arg)}
             if ast.dump(asked) in names:
                 default = self._defaults.get(last_part(asked), ...)
                 return default is ... or not _holds(test, asked, default)
@@ -98,7 +98,7 @@ class OptionalSeeds:
     @cached_property
     def _defaults(self) -> dict[str, object]:
         """The defaults of the project's command-line options."""
-        found: dict[str, object] = {}
+        defaults: dict[str, object] = {}
         for call, _ in self._analysis.evaluator.calls():
             if last_part(call.func) != "add_argument":
                 continue
@@ -108,14 +108,16 @@ class OptionalSeeds:
                 continue
             for arg in call.args:
                 if isinstance(arg, ast.Constant) and isinstance(arg.value, str):
-                    found[arg.value.lstrip("-").replace("-", "_")] = default
-        return found
+                    defaults[arg.value.lstrip("-").replace("-", "_")] = default
+        return defaults
 
 
-def _note(node: ast.AST, tests: list[ast.expr], found: dict[ast.Call, list[ast.expr]]) -> None:
+def _note(
+    node: ast.AST, tests: list[ast.expr], tests_by_call: dict[ast.Call, list[ast.expr]]
+) -> None:
     """Note the tests that decide whether each call below `node` runs, functions apart."""
     if isinstance(node, ast.Call):
-        found[node] = tests
+        tests_by_call[node] = tests
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         tests = []
     for name, value in ast.iter_fields(node):
@@ -125,7 +127,7 @@ def _note(node: ast.AST, tests: list[ast.expr], found: dict[ast.Call, list[ast.e
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST):
                 continue
-            _note(child, around, found)
+            _note(child, around, tests_by_call)
             if isinstance(child, ast.If) and isinstance(child.body[-1], ast.Return):
                 around = [*around, ast.UnaryOp(ast.Not(), child.test)]
 

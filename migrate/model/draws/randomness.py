@@ -157,7 +157,11 @@ class Randomness:
     def scripts_of(self, top: ModuleScope) -> list[ModuleScope]:
         """Return the scripts that the file is a part of, perhaps itself."""
         path = top.module.path
-        return [one for one in self._scopes if self._is_script(one) and path in self._closure(one)]
+        return [
+            scope
+            for scope in self._scopes
+            if self._is_script(scope) and path in self._closure(scope)
+        ]
 
     def is_optional(self, site: Site) -> bool:
         """Whether a seed is set only where one is given."""
@@ -245,7 +249,7 @@ class Randomness:
         if function in callers_of(self._analysis):
             return False
         word = function.name.encode()
-        return sum(one.module.data.count(word) for one in self._scopes) == 1
+        return sum(scope.module.data.count(word) for scope in self._scopes) == 1
 
     def _is_unused(self, function: Function) -> bool:
         """Whether the project at most imports a function."""
@@ -256,9 +260,9 @@ class Randomness:
         mention = re.compile(rf"\b{re.escape(function.name)}\b")
         return not any(
             mention.search(line) and not line.lstrip().startswith(("def ", "from ", "import "))
-            for one in self._scopes
-            if function.name.encode() in one.module.data
-            for line in one.module.lines
+            for scope in self._scopes
+            if function.name.encode() in scope.module.data
+            for line in scope.module.lines
         )
 
     @cached_property
@@ -269,15 +273,15 @@ class Randomness:
     @cached_property
     def _entries(self) -> dict[ModuleScope, frozenset[Path]]:
         """The scripts that join a process group, each with the files that it imports and its own."""
-        if not any(JOINS.encode() in one.module.data for one in self._scopes):
+        if not any(JOINS.encode() in scope.module.data for scope in self._scopes):
             return {}
-        found = {}
+        entries = {}
         for top in filter(self._is_script, self._scopes):
             files = self._closure(top)
             data = [self._analysis.scopes[path].module.data for path in files]
-            if any(JOINS.encode() in one for one in data) and self._joins(top):
-                found[top] = files
-        return found
+            if any(JOINS.encode() in text for text in data) and self._joins(top):
+                entries[top] = files
+        return entries
 
     def _joins(self, top: ModuleScope) -> bool:
         """Whether running a script joins a process group."""
@@ -320,12 +324,12 @@ class Randomness:
         if not self._with_seeds:
             return frozenset()
         programs = programs_of(self._analysis)
-        found: set[Path] = set()
+        paths: set[Path] = set()
         for top in filter(self._is_script, self._scopes):
             files = self._closure(top)
             if files & programs.moving_files and any(map(programs.names_accelerator, files)):
-                found |= files
-        return frozenset(found)
+                paths |= files
+        return frozenset(paths)
 
     @cached_property
     def _led_by_others(self) -> frozenset[Path]:
@@ -339,17 +343,17 @@ class Randomness:
             for top in self._scopes
             if any(word in top.module.data for word in words) and _imports(top, LED_BY)
         }
-        found: set[Path] = set()
+        paths: set[Path] = set()
         for top in filter(self._is_script, self._scopes) if leading else ():
             files = self._closure(top)
             if files & leading and top not in self._entries:
-                found |= files
-        return frozenset(found)
+                paths |= files
+        return frozenset(paths)
 
     @cached_property
     def _functions_at_import(self) -> frozenset[Scope]:
         """The functions of such files that run when the files are read."""
-        found: set[Function] = set()
+        functions: set[Function] = set()
         waiting = [
             function
             for path in self._led_by_others
@@ -357,8 +361,8 @@ class Randomness:
             for call, _ in region.calls
             for function in self._analysis.running[call].functions
         ]
-        self._follow(waiting, found)
-        return frozenset(found)
+        self._follow(waiting, functions)
+        return frozenset(functions)
 
     def _is_read_early(self, top: ModuleScope) -> bool:
         """Whether the file is read in the process that launches the replicas, and again in each."""
@@ -388,7 +392,7 @@ class Randomness:
         """The functions that run when files are read, before the replicas are launched."""
         if not self._with_seeds:
             return frozenset()
-        found: set[Function] = set()
+        functions: set[Function] = set()
         waiting = [
             function
             for top in self._scopes
@@ -397,13 +401,13 @@ class Randomness:
             for call, _ in region.calls
             for function in self._analysis.running[call].functions
         ]
-        self._follow(waiting, found)
-        return frozenset(found)
+        self._follow(waiting, functions)
+        return frozenset(functions)
 
     @cached_property
     def _loaders(self) -> frozenset[Scope]:
         """The functions that run in the processes of a data loader."""
-        found: set[Function] = set()
+        functions: set[Function] = set()
         waiting: list[Function] = []
         for top in self._scopes:
             if b"worker_init_fn" not in top.module.data:
@@ -412,9 +416,9 @@ class Randomness:
                 for keyword in call.keywords:
                     if keyword.arg == "worker_init_fn":
                         waiting += self._functions(keyword.value, scope)
-        self._follow(waiting, found)
+        self._follow(waiting, functions)
         # What these call may be called in the replica too.
-        return frozenset(found) | self._in_data_sets
+        return frozenset(functions) | self._in_data_sets
 
     @cached_property
     def _in_data_sets(self) -> frozenset[Scope]:
@@ -422,7 +426,7 @@ class Randomness:
 
         With those that nothing else of the project calls: `reseed`, which only `__getitem__` calls.
         """
-        found: set[Scope] = {
+        scopes: set[Scope] = {
             scope
             for top in self._scopes
             if b"get_worker_info" in top.module.data or b"def __getitem__" in top.module.data
@@ -431,16 +435,16 @@ class Randomness:
             and (scope.name == "__getitem__" or self._name(call, scope) == WORKER)
         }
         callers: dict[Function, set[Scope]] = defaultdict(set)
-        for ran in self._analysis.running.values() if found else ():
+        for ran in self._analysis.running.values() if scopes else ():
             for function in ran.functions:
                 callers[function].add(ran.scope)
-        waiting = {function for function in callers if callers[function] & found}
+        waiting = {function for function in callers if callers[function] & scopes}
         while waiting:
             function = waiting.pop()
-            if function not in found and callers[function] <= found | {function}:
-                found.add(function)
+            if function not in scopes and callers[function] <= scopes | {function}:
+                scopes.add(function)
                 waiting |= {other for other in callers if function in callers[other]}
-        return frozenset(found)
+        return frozenset(scopes)
 
     def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
         """Yield the functions that an expression may be, also those that `partial` binds."""
@@ -452,12 +456,12 @@ class Randomness:
                 if isinstance(value, Function):
                     yield value
 
-    def _follow(self, waiting: list[Function], found: set[Function]) -> None:
+    def _follow(self, waiting: list[Function], functions: set[Function]) -> None:
         while waiting:
             function = waiting.pop()
-            if function in found:
+            if function in functions:
                 continue
-            found.add(function)
+            functions.add(function)
             for region in self._analysis.regions(function.region):
                 for call, _ in region.calls:
                     waiting += self._analysis.running[call].functions
@@ -557,7 +561,7 @@ class Randomness:
     def _direct(self) -> frozenset[Function]:
         """The functions that seed, without those that do so by joining, launching or training."""
         joining = joining_of(self._analysis)
-        return frozenset(one for one in self._seeding if one not in joining)
+        return frozenset(path for path in self._seeding if path not in joining)
 
     def _trains(self, function: Function) -> bool:
         return any(
@@ -595,7 +599,7 @@ class Randomness:
             return not _is_host(keywords["device"])
         if last in draws.FILLS and isinstance(call.func, ast.Attribute):
             receiver = call.func.value
-            return any(_is_filled(made, made is receiver) for made in self._bound(receiver, scope))
+            return any(_is_filled(node, node is receiver) for node in self._bound(receiver, scope))
         if any(
             name in keywords and not _is_zero(keywords[name]) for name in ("dropout", "dropout_p")
         ) and self._name(call, scope).startswith("torch.nn."):
@@ -629,8 +633,8 @@ class Randomness:
         if name.startswith("transformers."):
             _, _, rest = name.partition(".")
             owner, _, method = rest.rpartition(".")
-            made = owner if method in ("from_pretrained", "from_config") else rest
-            return "Model" in made or "For" in made
+            maker = owner if method in ("from_pretrained", "from_config") else rest
+            return "Model" in maker or "For" in maker
         if name.startswith("diffusers."):
             return "Model" in name
         return name.startswith(drawing.LIBRARY_MODELS)
@@ -646,7 +650,7 @@ def _probability(
     return call.args[0] if is_module and call.args else None
 
 
-def _is_filled(made: ast.expr, at_once: bool) -> bool:
+def _is_filled(node: ast.expr, at_once: bool) -> bool:
     """Whether a tensor that is filled at random is made on the device.
 
     Args:
@@ -654,10 +658,10 @@ def _is_filled(made: ast.expr, at_once: bool) -> bool:
         at_once: whether it is filled where it is made: a variable without a device is often a weight's
             first value, on the host.
     """
-    if not isinstance(made, ast.Call) or last_part(made.func) not in drawing.EMPTIES:
+    if not isinstance(node, ast.Call) or last_part(node.func) not in drawing.EMPTIES:
         return False
-    devices = [keyword.value for keyword in made.keywords if keyword.arg == "device"]
-    last = last_part(made.func)
+    devices = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
+    last = last_part(node.func)
     like = last.endswith("_like") or last.startswith("new")
     return (at_once or like or bool(devices)) and not any(map(_is_host, devices))
 

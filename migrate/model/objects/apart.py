@@ -30,11 +30,11 @@ class Scripts:
         self._programs = programs_of(analysis)
         self._led: dict[Scope, frozenset[Runs]] = {}
 
-    def are_apart(self, one: Scope, other: Scope) -> bool:
+    def are_apart(self, scope: Scope, other: Scope) -> bool:
         """Whether no process runs both `one` and `other`: what runs each of them is known, and differs."""
-        if one.top is other.top:
+        if scope.top is other.top:
             return False
-        first, second = self._leading_to(one), self._leading_to(other)
+        first, second = self._leading_to(scope), self._leading_to(other)
         known = all(any(not isinstance(runs, Function) for runs in led) for led in (first, second))
         return known and first.isdisjoint(second)
 
@@ -57,28 +57,28 @@ class Scripts:
 
     @cached_property
     def _callers(self) -> dict[Scope, set[Runs]]:
-        found: dict[Scope, set[Runs]] = defaultdict(set)
+        callers: dict[Scope, set[Runs]] = defaultdict(set)
         for top in self._analysis.scopes.values():
             for scope in top.functions:
                 for entered in self._programs.run_by(scope.region):
-                    found[entered].add(scope)
+                    callers[entered].add(scope)
             for entered in self._programs.run_by(top.region):
-                found[entered].add(top)
+                callers[entered].add(top)
             for entered in self._programs.run_by(top.guard):
-                found[entered].add((top, GUARD))
-        return found
+                callers[entered].add((top, GUARD))
+        return callers
 
     @cached_property
     def _making(self) -> dict[Class, set[Runs]]:
         """What makes objects of each class, or of one that derives from it."""
-        found: dict[Class, set[Runs]] = defaultdict(set)
+        makers: dict[Class, set[Runs]] = defaultdict(set)
         for call, scope in self._evaluator.calls():
             for value in self._evaluator.values(call.func, scope) - {UNKNOWN}:
                 if isinstance(value, Class):
                     runs = _of_module(scope) if isinstance(scope, ModuleScope) else (scope,)
-                    for one in (value, *self._evaluator.ancestors(value)):
-                        found[one].update(runs)
-        return found
+                    for class_ in (value, *self._evaluator.ancestors(value)):
+                        makers[class_].update(runs)
+        return makers
 
 
 def _of_module(top: ModuleScope) -> Iterator[Runs]:

@@ -141,13 +141,15 @@ def given_moving_models(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Ca
 
 @lru_cache(maxsize=2)
 def _wraps_models(analysis: Analysis) -> bool:
-    return any(b"DistributedDataParallel" in one.data for one in analysis.project.modules.values())
+    return any(
+        b"DistributedDataParallel" in module.data for module in analysis.project.modules.values()
+    )
 
 
 def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls of a file of transforms that draw on the host, each with what makes the transform."""
-    made = _host_transforms(analysis)
-    if not made:
+    transforms = _host_transforms(analysis)
+    if not transforms:
         return
     for root in top.all_roots:
         for region in analysis.regions(root):
@@ -155,11 +157,11 @@ def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.
                 if not call.args or analysis.running[call].functions:
                     continue
                 values = analysis.evaluator.values(call.func, scope)
-                names = {value.name for value in values if isinstance(value, Result)} & made
+                names = {value.name for value in values if isinstance(value, Result)} & transforms
                 if names:  # of an import and an annotation, perhaps: the same one in each run
                     yield call, min(names)
                     continue
-                name = _composed_of(call.func, scope, made, analysis)
+                name = _composed_of(call.func, scope, transforms, analysis)
                 if name is not None:
                     yield call, name
 
@@ -169,13 +171,13 @@ def _host_transforms(analysis: Analysis) -> frozenset[str]:
     """Return the qualified names of such transforms that a project makes, or that its annotations name."""
     if not any(TRANSFORMS.search(module.data) for module in analysis.project.modules.values()):
         return frozenset()
-    found: dict[str, bool] = {}
+    transforms: dict[str, bool] = {}
     for call, scope in analysis.evaluator.calls():
         for name in _named(call.func, scope, analysis):
-            found[name] = found.get(name, False) or _cuts(call)
+            transforms[name] = transforms.get(name, False) or _cuts(call)
     # A file alone may only name, in an annotation, what another one makes.
-    unmade = {f"timm.data.{name}" for name in ("Mixup", "mixup.Mixup")} - found.keys()
-    return frozenset(name for name, cuts in found.items() if cuts) | unmade
+    unmade = {f"timm.data.{name}" for name in ("Mixup", "mixup.Mixup")} - transforms.keys()
+    return frozenset(name for name, cuts in transforms.items() if cuts) | unmade
 
 
 def _named(node: ast.expr, scope: Scope, analysis: Analysis) -> list[str]:
@@ -196,15 +198,17 @@ def _cuts(call: ast.Call) -> bool:
     """Whether the transform that `call` makes draws more than a factor: a Mixup may do CutMix."""
     if _last(call.func) != "Mixup":
         return True
-    given = [
+    arguments = [
         keyword.value for keyword in call.keywords if (keyword.arg or "cutmix").startswith("cutmix")
     ]
-    given += call.args[1:3]
-    return any(not (isinstance(one, ast.Constant) and not one.value) for one in given)
+    arguments += call.args[1:3]
+    return any(
+        not (isinstance(argument, ast.Constant) and not argument.value) for argument in arguments
+    )
 
 
 def _composed_of(
-    node: ast.expr, scope: Scope, made: frozenset[str], analysis: Analysis
+    node: ast.expr, scope: Scope, names: frozenset[str], analysis: Analysis
 ) -> str | None:
     """Return the transform of `made` that a composition of transforms, called as `node`, holds."""
     if not isinstance(node, ast.Name | ast.Attribute):
@@ -214,11 +218,11 @@ def _composed_of(
         if not isinstance(value, ast.Call):
             continue
         values = analysis.evaluator.values(value.func, binding.scope)
-        if any(isinstance(one, External) and COMPOSED.fullmatch(one.name) for one in values):
+        if any(isinstance(value, External) and COMPOSED.fullmatch(value.name) for value in values):
             for part in ast.walk(value):
                 if isinstance(part, ast.Call):
                     for name in _named(part.func, binding.scope, analysis):
-                        return name if name in made else None
+                        return name if name in names else None
     return None
 
 
@@ -228,29 +232,29 @@ def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, in
 
     A number counts where the move takes a name or an attribute that is assigned it: `config.device`.
     """
-    found: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+    locations: dict[Path, set[tuple[int, int]]] = defaultdict(set)
     modules = {top.module.path: top.module for top in analysis.scopes.values()}
     others = {path for path, module in modules.items() if not concerns_rules(module.data)}
     for call, scope in analysis.evaluator.calls():
         if scope.module.path in others:
             continue  # also a file of another framework, whose tensors are moved as those of torch
         last = getattr(call.func, "attr", "")
-        given = call.args[:1] if last in MOVE else []
+        arguments = call.args[:1] if last in MOVE else []
         named = [k.value for k in call.keywords if k.arg == "device"]
         if named and not _is_of_others(call, scope, analysis):
-            given = [*given, *named]
-        for arg in given:
+            arguments = [*arguments, *named]
+        for arg in arguments:
             for value in analysis.evaluator.values(arg, scope):
                 if isinstance(value, Device) and value.spelled is not None:
-                    found[value.spelled[0]].add(value.spelled[1])
+                    locations[value.spelled[0]].add(value.spelled[1])
             for number, at in _numbers_of(arg, scope, analysis):
-                found[at.module.path].add(_end_of(number, at))
+                locations[at.module.path].add(_end_of(number, at))
     for top in analysis.scopes.values():  # what a test compares is a number to the script
         for compared, scope in top.compared:
             for side in (compared.left, *compared.comparators):
                 for number, at in _numbers_of(side, scope, analysis):
-                    found[at.module.path].discard(_end_of(number, at))
-    return {path: frozenset(places) for path, places in found.items() if places}
+                    locations[at.module.path].discard(_end_of(number, at))
+    return {path: frozenset(places) for path, places in locations.items() if places}
 
 
 def _end_of(number: ast.Constant, scope: Scope) -> tuple[int, int]:
@@ -297,22 +301,22 @@ def generators_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
 
 @lru_cache(maxsize=2)
 def _speaks_of_generators(analysis: Analysis) -> bool:
-    return any(b"Generator" in one.data for one in analysis.project.modules.values())
+    return any(b"Generator" in module.data for module in analysis.project.modules.values())
 
 
 def _makes_generator(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     evaluator = analysis.evaluator
-    made: ast.expr = call.func
+    node: ast.expr = call.func
     own = class_around(scope)
-    if isinstance(made, ast.Attribute) and made.attr in CONSTRUCTORS:
-        by_super = isinstance(made.value, ast.Call) and ast.unparse(made.value.func) == "super"
+    if isinstance(node, ast.Attribute) and node.attr in CONSTRUCTORS:
+        by_super = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super"
         if own is None or not _derives_from_generator(own, analysis):
             return False
         base = External(GENERATOR)
-        return by_super or base in evaluator.values(made.value, scope)
-    if own is not None and ast.unparse(made) in ("cls", "self.__class__", "type(self)"):
+        return by_super or base in evaluator.values(node.value, scope)
+    if own is not None and ast.unparse(node) in ("cls", "self.__class__", "type(self)"):
         return _is_made_by_generator(own, analysis)
-    values = evaluator.values(made, scope)
+    values = evaluator.values(node, scope)
     if any(isinstance(value, External) and value.name == "functools.partial" for value in values):
         values = evaluator.values(call.args[0], scope) if call.args else frozenset()
     return any(
@@ -322,15 +326,15 @@ def _makes_generator(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     )
 
 
-def _derives_from_generator(made: Class, analysis: Analysis) -> bool:
-    return GENERATOR in analysis.evaluator.external_bases(made)
+def _derives_from_generator(class_: Class, analysis: Analysis) -> bool:
+    return GENERATOR in analysis.evaluator.external_bases(class_)
 
 
-def _is_made_by_generator(made: Class, analysis: Analysis) -> bool:
+def _is_made_by_generator(class_: Class, analysis: Analysis) -> bool:
     """Whether what a call gives the class `made` goes to the constructor of torch's generator as it is."""
     return (
-        _derives_from_generator(made, analysis)
-        and analysis.evaluator.method(made, "__new__") is None
+        _derives_from_generator(class_, analysis)
+        and analysis.evaluator.method(class_, "__new__") is None
     )
 
 
@@ -360,18 +364,18 @@ def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr
 def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what is assigned, and returned, under names that may be a device's."""
     scopes: list[dict[str, list[Binding]]] = [top.bindings]
-    for made in top.classes:
-        scopes += [made.bindings, made.attributes]
+    for class_ in top.classes:
+        scopes += [class_.bindings, class_.attributes]
     for function in top.functions:
         scopes.append(function.bindings)
         if NAMES.search(function.name):
             yield from ((value, function) for value in function.returns)
     for bindings in scopes:
-        for name, found in bindings.items():
+        for name, name_bindings in bindings.items():
             if NAMES.search(name):
-                for one in found:
-                    if one.value is not None and one.kind == "value":
-                        yield one.value, one.scope
+                for binding in name_bindings:
+                    if binding.value is not None and binding.kind == "value":
+                        yield binding.value, binding.scope
 
 
 def _parts(node: ast.expr) -> Iterator[Asked | ast.JoinedStr]:
@@ -394,7 +398,7 @@ def _parts(node: ast.expr) -> Iterator[Asked | ast.JoinedStr]:
 
 def _in_call(call: ast.Call) -> Iterator[ast.expr]:
     """Yield what is called, what that is an attribute of, and what is handed to it."""
-    for node in (call.func, *call.args, *(one.value for one in call.keywords)):
+    for node in (call.func, *call.args, *(keyword.value for keyword in call.keywords)):
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):
             yield inner

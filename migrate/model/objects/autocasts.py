@@ -31,14 +31,16 @@ def _regions(analysis: Analysis) -> Iterator[tuple[Path, int]]:
         if b"autocast" not in top.module.data:
             continue
         for call, scope in analysis.calls_in(top):
-            made = evaluator.externals(call.func, scope) & AUTOCASTS
-            if not made:
+            autocasts = evaluator.externals(call.func, scope) & AUTOCASTS
+            if not autocasts:
                 continue
-            given = {one.arg: one.value for one in call.keywords}
-            first = call.args[0] if call.args and made & TYPED else given.get("device_type")
+            arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+            first = (
+                call.args[0] if call.args and autocasts & TYPED else arguments.get("device_type")
+            )
             device = first.value if isinstance(first, ast.Constant) else None
-            enabled = given.get("enabled")
+            enabled = arguments.get("enabled")
             off = isinstance(enabled, ast.Constant) and enabled.value is False
-            wide = "dtype" in given and evaluator.externals(given["dtype"], scope) & FLOAT32
+            wide = "dtype" in arguments and evaluator.externals(arguments["dtype"], scope) & FLOAT32
             if not off and not wide and str(device).partition(":")[0] not in OTHERS:
                 yield top.module.path, call.lineno

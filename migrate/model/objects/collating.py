@@ -29,28 +29,28 @@ def collating_of(analysis: Analysis) -> frozenset[Scope]:
     to. The name decides only where no call of the function is seen.
     """
     waiting = [*_handed(analysis), *_named(analysis)]
-    found: set[Scope] = set()
+    scopes: set[Scope] = set()
     while waiting:
         function = waiting.pop()
-        if function not in found:
-            found.add(function)
+        if function not in scopes:
+            scopes.add(function)
             waiting += _given_samples(function, analysis)
-    return frozenset(found)
+    return frozenset(scopes)
 
 
 @lru_cache(maxsize=2)
 def gathering_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions that make batches, with all functions that these run."""
     waiting: list[Scope] = [*collating_of(analysis)]
-    found: set[Scope] = set()
+    scopes: set[Scope] = set()
     while waiting:
         function = waiting.pop()
-        if isinstance(function, Function) and function not in found:
-            found.add(function)
+        if isinstance(function, Function) and function not in scopes:
+            scopes.add(function)
             for region in analysis.regions(function.region):
                 for call, _ in region.calls:
                     waiting += analysis.running[call].functions
-    return frozenset(found)
+    return frozenset(scopes)
 
 
 def _named(analysis: Analysis) -> Iterator[Function]:
@@ -107,5 +107,5 @@ def _holds_samples(value: ast.expr, names: Set[str]) -> bool:
         case ast.ListComp(generators=[first, *_]) | ast.GeneratorExp(generators=[first, *_]):
             return _holds_samples(first.iter, names)
         case ast.Call(ast.Name("list" | "tuple" | "zip" | "sorted" | "map"), args):
-            return any(_holds_samples(one, names) for one in args)
+            return any(_holds_samples(argument, names) for argument in args)
     return False

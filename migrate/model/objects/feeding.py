@@ -27,15 +27,15 @@ def feeding_of(analysis: Analysis) -> frozenset[Function]:
     """Return the functions of a project that nothing but the computation of a step's loss calls."""
     feeding = frozenset(call for call in _feeding_calls(analysis) if not analysis.effect(call))
     called = [f for call in feeding for f in analysis.running[call].functions]
-    found = set(closure(called, lambda function: _run_by(function, analysis)))
-    callers = callers_of(analysis) if found else {}
+    scopes = set(closure(called, lambda function: _run_by(function, analysis)))
+    callers = callers_of(analysis) if scopes else {}
     while others := [
         function
-        for function in found
-        if any(call not in feeding and at not in found for call, at in callers.get(function, ()))
+        for function in scopes
+        if any(call not in feeding and at not in scopes for call, at in callers.get(function, ()))
     ]:
-        found.difference_update(others)
-    return frozenset(found)
+        scopes.difference_update(others)
+    return frozenset(scopes)
 
 
 def _feeding_calls(analysis: Analysis) -> Iterator[ast.Call]:

@@ -16,9 +16,11 @@ def makes_fused(analysis: Analysis) -> bool:
         if b"fused" not in top.module.data:
             continue
         for call, scope in analysis.calls_in(top):
-            if any(one.arg == "fused" and not _is_off(one.value) for one in call.keywords):
-                made = analysis.evaluator.externals(call.func, scope)
-                if any(TORCH_OPTIMIZER.fullmatch(name) for name in made):
+            if any(
+                keyword.arg == "fused" and not _is_off(keyword.value) for keyword in call.keywords
+            ):
+                makers = analysis.evaluator.externals(call.func, scope)
+                if any(TORCH_OPTIMIZER.fullmatch(name) for name in makers):
                     return True
     return False
 

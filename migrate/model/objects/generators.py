@@ -13,13 +13,13 @@ from migrate.model.project.project import Module
 @lru_cache(maxsize=2)
 def counting_generators(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions all of whose `yield` give a pair that begins with a number of their own."""
-    found: set[Scope] = set()
+    scopes: set[Scope] = set()
     for top in analysis.scopes.values():
         if b"yield" not in top.module.data:
             continue
         counting = _lines(top.module)
-        found.update(function for function in top.functions if function.line in counting)
-    return frozenset(found)
+        scopes.update(function for function in top.functions if function.line in counting)
+    return frozenset(scopes)
 
 
 def _lines(module: Module) -> set[int]:

@@ -58,8 +58,8 @@ def _has_steps(analysis: Analysis, region: Region) -> bool:
     training = programs_of(analysis).training
     return any(
         not training.isdisjoint(analysis.running[call].functions)
-        for one in analysis.regions(region)
-        for call, _ in one.calls
+        for inner in analysis.regions(region)
+        for call, _ in inner.calls
     )
 
 
@@ -67,19 +67,19 @@ def _effect(analysis: Analysis, region: Region) -> Effect:
     """Return what a body does that no step loop in it takes."""
     if region in analysis.step_loops or region in analysis.captured:
         return Effect.NONE
-    found = Effect.NONE
+    effect = Effect.NONE
     for call, _ in region.calls:
-        found |= analysis.effect(call)
+        effect |= analysis.effect(call)
     for inner in region.inner:
-        if found == BOTH:
+        if effect == BOTH:
             break
-        found |= _effect(analysis, inner)
-    return found
+        effect |= _effect(analysis, inner)
+    return effect
 
 
 @lru_cache(maxsize=2)
 def _trained(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions that step loops run, and those that call them: of these all is known."""
     programs = programs_of(analysis)
-    starts = {one for region in analysis.step_loops for one in programs.run_by(region)}
-    return frozenset(one for one in programs.run_from(starts) if isinstance(one, Function))
+    starts = {scope for region in analysis.step_loops for scope in programs.run_by(region)}
+    return frozenset(scope for scope in programs.run_from(starts) if isinstance(scope, Function))

@@ -12,7 +12,7 @@ from migrate.model.objects.unfollowed import arguments, is_outside
 
 
 def handed_with(
-    model: str, given: Function, scope: Function, analysis: Analysis
+    model: str, function: Function, scope: Function, analysis: Analysis
 ) -> Iterator[tuple[str, str]]:
     """Yield the parameters that go with a model to code of which nothing is known, and that code.
 
@@ -23,19 +23,19 @@ def handed_with(
         analysis: of the project.
     """
     owner = _node_of(scope, analysis)
-    maker = _node_of(given, analysis)
+    maker = _node_of(function, analysis)
     if owner is None or maker is None:
         return
-    for name in given.parameters:
-        default, annotations = given.declared.get(name, (None, []))
+    for name in function.parameters:
+        default, annotations = function.declared.get(name, (None, []))
         plain = default is None and not annotations and name not in ("self", "cls")
         if not plain or any(word.fullmatch(name) for word in (NO_OPTIMIZER, LOADER, MODEL)):
             continue
-        spelled = name if given is scope else _kept_as(name, maker)
+        spelled = name if function is scope else _kept_as(name, maker)
         if spelled is None or spelled == model:
             continue
         calls = list(_handing(spelled, model, scope, analysis))
-        places = (owner,) if given is scope else (maker, owner)
+        places = (owner,) if function is scope else (maker, owner)
         handed = {id(arg) for call in calls for arg in arguments(call)}
         if calls and not _is_used(spelled, places, handed):
             yield spelled, ast.unparse(calls[0].func)
@@ -66,10 +66,10 @@ def _kept_as(name: str, maker: ast.AST) -> str | None:
             pairs = [(target, value)]
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                 pairs = list(zip(target.elts, value.elts, strict=False))
-            for one, other in pairs:
-                kept = isinstance(one, ast.Attribute) and isinstance(other, ast.Name)
+            for first, other in pairs:
+                kept = isinstance(first, ast.Attribute) and isinstance(other, ast.Name)
                 if kept and getattr(other, "id", "") == name:
-                    return ast.unparse(one)
+                    return ast.unparse(first)
     return None
 
 
@@ -78,8 +78,8 @@ def _handing(spelled: str, model: str, scope: Scope, analysis: Analysis) -> Iter
     assert isinstance(scope, Function)
     for region in analysis.regions(scope.region):
         for call, at in region.calls:
-            given = [ast.unparse(arg) for arg in arguments(call)]
-            if model not in given or spelled not in given:
+            texts = [ast.unparse(arg) for arg in arguments(call)]
+            if model not in texts or spelled not in texts:
                 continue
             if is_outside(call, at, analysis):
                 yield call

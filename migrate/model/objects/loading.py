@@ -23,7 +23,7 @@ DEEPEST = 8
 def loading_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that return what a checkpoint holds, where torch.load put it."""
     return returning(
-        analysis, lambda value, function, found: _is_loaded(value, function, analysis, found)
+        analysis, lambda value, function, scopes: _is_loaded(value, function, analysis, scopes)
     )
 
 
@@ -47,19 +47,19 @@ def loaded_parts_of(analysis: Analysis) -> dict[Scope, frozenset[int]]:
 
 
 def _is_loaded(
-    node: ast.expr | None, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int = 0
+    node: ast.expr | None, scope: Scope, analysis: Analysis, scopes: Set[Scope], depth: int = 0
 ) -> bool:
     if depth > DEEPEST:
         return False
     match node:
         case ast.Subscript(value=of):
-            return _is_loaded(of, scope, analysis, found, depth + 1)
+            return _is_loaded(of, scope, analysis, scopes, depth + 1)
         case ast.IfExp(body=one, orelse=other):
-            return any(_is_loaded(n, scope, analysis, found, depth + 1) for n in (one, other))
+            return any(_is_loaded(n, scope, analysis, scopes, depth + 1) for n in (one, other))
         case ast.Name() | ast.Attribute():
             origins = analysis.evaluator.origins(node, scope)
             return any(
-                _is_loaded(origin.value, origin.scope, analysis, found, depth + 1)
+                _is_loaded(origin.value, origin.scope, analysis, scopes, depth + 1)
                 for origin in origins
             )
         case ast.Call(func=func):
@@ -67,8 +67,8 @@ def _is_loaded(
             if name in LOADS or name.rpartition(".")[2] in LAST:
                 return True
             ran = analysis.running.get(node)
-            if ran is not None and not found.isdisjoint(ran.functions):
+            if ran is not None and not scopes.isdisjoint(ran.functions):
                 return True
             if isinstance(func, ast.Attribute) and func.attr in OF_CHECKPOINTS:
-                return _is_loaded(func.value, scope, analysis, found, depth + 1)
+                return _is_loaded(func.value, scope, analysis, scopes, depth + 1)
     return False

@@ -100,7 +100,7 @@ class Origin:
         moved: whether it is on an accelerator for certain where it is made, or moved on the way here.
     """
 
-    made: set[Site] = field(default_factory=set)
+    sites: set[Site] = field(default_factory=set)
     wholes: set[Site] = field(default_factory=set)
     parts: set[Site] = field(default_factory=set)
     unknown: set[tuple[Function, str]] = field(default_factory=set)
@@ -108,11 +108,11 @@ class Origin:
 
     def covers(self, other: Origin) -> bool:
         """Whether what is done to this object is done to all of `other`."""
-        return not (self.made | self.parts).isdisjoint(other.made | other.wholes)
+        return not (self.sites | self.parts).isdisjoint(other.sites | other.wholes)
 
     def touches(self, other: Origin) -> bool:
         """Whether what is done to this object is done to `other`, or to a part of it."""
-        return self.covers(other) or not self.wholes.isdisjoint(other.made)
+        return self.covers(other) or not self.wholes.isdisjoint(other.sites)
 
 
 class Objects:
@@ -144,15 +144,15 @@ class Objects:
         return self._known[key]
 
     def _follow(self, start: Step) -> Origin:
-        found = Origin()
+        origin = Origin()
         seen: set[tuple[object, ...]] = set()
         waiting = [start]
         while waiting and len(seen) < MOST:
             step = waiting.pop()
             if step.key not in seen:
                 seen.add(step.key)
-                waiting += self._back(step, found)
-        return found
+                waiting += self._back(step, origin)
+        return origin
 
     def arguments(self, function: Function, name: str) -> list[Argument]:
         """Return what the calls of the project pass for a parameter."""
@@ -165,15 +165,15 @@ class Objects:
             return False
         return programs_of(self._analysis).may_be_move(call, scope)
 
-    def _back(self, step: Step, found: Origin) -> Iterator[Step]:
+    def _back(self, step: Step, origin: Origin) -> Iterator[Step]:
         match step.node:
             case ast.Name(id=name):
                 bindings = list(self._evaluator.bindings_of(name, step.scope))
-                yield from self._bound(bindings, step, found)
+                yield from self._bound(bindings, step, origin)
             case ast.Attribute():
-                yield from self._attribute(step.node, step, found)
+                yield from self._attribute(step.node, step, origin)
             case ast.Call():
-                yield from self._call(step.node, step, found)
+                yield from self._call(step.node, step, origin)
             case ast.Subscript(value=container, slice=index):
                 how: How = "elements"
                 if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
@@ -212,18 +212,18 @@ class Objects:
             else:
                 yield step._replace(node=part, how="value")
 
-    def _bound(self, bindings: list[Binding], step: Step, found: Origin) -> Iterator[Step]:
-        here = [one for one in bindings if not self._is_later(one, step)]
+    def _bound(self, bindings: list[Binding], step: Step, origin: Origin) -> Iterator[Step]:
+        here = [binding for binding in bindings if not self._is_later(binding, step)]
         text = ast.unparse(step.node)
         if step.how != "value":
             for kept, scope in self._kept.get((step.scope.top, text), ()):
                 yield Step(kept, scope, role=step.role, certain=False)
             yield from self._put_at(step)
         for binding in here or bindings:
-            yield from self._binding(binding, step, found)
+            yield from self._binding(binding, step, origin)
         if not bindings:
             found_in = _owner(step.node, step.scope)
-            _add(found, step.role, (found_in, text))
+            _add(origin, step.role, (found_in, text))
 
     def _put_at(self, step: Step) -> Iterator[Step]:
         """Yield what is assigned to the item: `models["g"] = net`."""
@@ -238,14 +238,14 @@ class Objects:
         scope, position = step.before
         return binding.scope is scope and end(binding.value) >= position
 
-    def _binding(self, binding: Binding, step: Step, found: Origin) -> Iterator[Step]:
+    def _binding(self, binding: Binding, step: Step, origin: Origin) -> Iterator[Step]:
         near = binding.scope is step.scope
         stack = step.stack if near else ()
         match binding.kind:
             case "param":
                 assert isinstance(binding.scope, Function)
                 yield from self._parameter(
-                    binding.scope, binding.name, step._replace(stack=stack), found
+                    binding.scope, binding.name, step._replace(stack=stack), origin
                 )
             case "value" | "element" | "item" if binding.value is not None:
                 how = step.how
@@ -270,7 +270,7 @@ class Objects:
                         yield Step(value, binding.scope, step.how, role=step.role, certain=False)
 
     def _parameter(
-        self, function: Function, name: str, step: Step, found: Origin
+        self, function: Function, name: str, step: Step, origin: Origin
     ) -> Iterator[Step]:
         last = step.stack[-1] if step.stack else None
         if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
@@ -283,52 +283,54 @@ class Objects:
             ):
                 yield Step(receiver.value, last[1], step.how, step.stack[:-1], step.role)
             elif last is not None and function.name in BUILDS and isinstance(receiver, ast.Name):
-                _add(found, step.role, last[0])
+                _add(origin, step.role, last[0])
             else:
-                self._instances(function.owner, step, found)
+                self._instances(function.owner, step, origin)
             return
         arguments = self._arguments.get((function, name), [])
-        led = [one for one in arguments if last is not None and one.call is last[0]]
+        led = [argument for argument in arguments if last is not None and argument.call is last[0]]
         stack = step.stack[:-1] if led else ()
-        for one in led or arguments:
-            if one.node is not None:
-                before = one.scope, end(one.call)
-                yield Step(one.node, one.scope, step.how, stack, step.role, before, step.certain)
+        for argument in led or arguments:
+            if argument.node is not None:
+                before = argument.scope, end(argument.call)
+                yield Step(
+                    argument.node, argument.scope, step.how, stack, step.role, before, step.certain
+                )
         default, _ = function.declared.get(name, (None, []))
-        given = default is not None and not isinstance(default, ast.Constant)
-        if default is not None and given:
+        has_default = default is not None and not isinstance(default, ast.Constant)
+        if default is not None and has_default:
             yield Step(default, function.parent or function, step.how, role=step.role)
-        if not given and not any(one.node is not None for one in led or arguments):
-            found.unknown.add((function, name))
-            _add(found, step.role, (function, name))
+        if not has_default and not any(argument.node is not None for argument in led or arguments):
+            origin.unknown.add((function, name))
+            _add(origin, step.role, (function, name))
 
-    def _instances(self, owner: Class, step: Step, found: Origin) -> None:
+    def _instances(self, owner: Class, step: Step, origin: Origin) -> None:
         sites: list[Site] = []
         for related in self._evaluator.relatives(owner, exact=False):
             sites += self._constructed.get(related, ())
         for site in sites or [(owner, "self")]:
-            _add(found, step.role, site)
+            _add(origin, step.role, site)
 
-    def _attribute(self, node: ast.Attribute, step: Step, found: Origin) -> Iterator[Step]:
+    def _attribute(self, node: ast.Attribute, step: Step, origin: Origin) -> Iterator[Step]:
         receiver, name = node.value, node.attr
         members = list(self._evaluator.members_of(receiver, name, step.scope))
         fields = [
-            one
+            argument
             for value in self._evaluator.values(receiver, step.scope)
             if isinstance(value, Instance)
             for related in self._evaluator.relatives(value.of, value.exact)
-            for one in self._arguments.get((related, name), ())
-            if one.node is not None
+            for argument in self._arguments.get((related, name), ())
+            if argument.node is not None
         ]
-        for one in fields:
-            assert one.node is not None
+        for attribute in fields:
+            assert attribute.node is not None
             yield Step(
-                one.node,
-                one.scope,
+                attribute.node,
+                attribute.scope,
                 step.how,
                 (),
                 step.role,
-                (one.scope, end(one.call)),
+                (attribute.scope, end(attribute.call)),
                 step.certain,
             )
         if name in ("module", "_orig_mod") and not members and not fields:
@@ -337,9 +339,9 @@ class Objects:
         if step.role == "same" and is_module(receiver, step.scope, self._analysis):
             yield step._replace(node=receiver, how="value", role="whole")
         if members or not fields:
-            yield from self._bound(members, step, found)
+            yield from self._bound(members, step, origin)
 
-    def _call(self, node: ast.Call, step: Step, found: Origin) -> Iterator[Step]:
+    def _call(self, node: ast.Call, step: Step, origin: Origin) -> Iterator[Step]:
         function, scope = node.func, step.scope
         ran = self._analysis.running.get(node)
         functions = ran.functions if ran is not None else []
@@ -348,25 +350,25 @@ class Objects:
             of_module = is_module(function.value, scope, self._analysis)
             if function.attr in SAME and (not functions or of_module):
                 if step.certain and step.role != "part" and self.is_move(node, scope):
-                    found.moved = True
+                    origin.moved = True
                 yield step._replace(node=function.value)
                 return
             if function.attr in TAKEN and not functions:
                 yield step._replace(node=function.value, how="elements")
                 return
         if any(isinstance(value, Class) for value in values):
-            self._made(node, step, found)
+            self._made(node, step, origin)
             yield from self._given(node, step, "part")
             return
         if functions:
             stack = (*step.stack, (node, scope))[-DEEPEST:]
-            for one in functions:
-                for returned in one.returns:
-                    yield Step(returned, one, step.how, stack, step.role, certain=step.certain)
+            for callee in functions:
+                for returned in callee.returns:
+                    yield Step(returned, callee, step.how, stack, step.role, certain=step.certain)
             return
-        yield from self._of_library(node, step, found)
+        yield from self._of_library(node, step, origin)
 
-    def _of_library(self, node: ast.Call, step: Step, found: Origin) -> Iterator[Step]:
+    def _of_library(self, node: ast.Call, step: Step, origin: Origin) -> Iterator[Step]:
         values = self._evaluator.values(node.func, step.scope)
         names = [value.name for value in values if isinstance(value, External)]
         last = getattr(node.func, "id", "")
@@ -374,7 +376,7 @@ class Objects:
             for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
                 yield step._replace(node=arg, how="elements")
             return
-        self._made(node, step, found)
+        self._made(node, step, origin)
         wraps = any(WRAPPERS.match(name) for name in names)
         if any(HOLDERS.fullmatch(name) for name in names) and _holds_one(node):
             yield from self._given(node, step, step.role)  # it has no weights of its own
@@ -394,10 +396,10 @@ class Objects:
             how: How = "elements" if isinstance(arg, ast.List | ast.Tuple | ast.Dict) else "value"
             yield step._replace(node=arg, how=how, role=role)
 
-    def _made(self, node: ast.Call, step: Step, found: Origin) -> None:
-        _add(found, step.role, node)
+    def _made(self, node: ast.Call, step: Step, origin: Origin) -> None:
+        _add(origin, step.role, node)
         if step.role != "part" and self._is_made_there(node, step.scope):
-            found.moved = True
+            origin.moved = True
 
     def _is_made_there(self, node: ast.Call, scope: Scope) -> bool:
         """Whether `node` makes its object on an accelerator."""
@@ -420,7 +422,7 @@ class Objects:
     @cached_property
     def _device_lines(self) -> dict[ModuleScope, list[tuple[int, int]]]:
         """The lines below each `with torch.device(…)` of an accelerator."""
-        found: dict[ModuleScope, list[tuple[int, int]]] = defaultdict(list)
+        lines: dict[ModuleScope, list[tuple[int, int]]] = defaultdict(list)
         for top in self._analysis.scopes.values():
             if b"device" not in top.module.data:
                 continue
@@ -431,8 +433,8 @@ class Objects:
                         values = self._evaluator.values(item.context_expr, scope)
                         # `with torch.cuda.device(0)` names the current GPU: nothing is made there.
                         if may_be_accelerator(values):
-                            found[top].append((node.lineno, node.end_lineno or node.lineno))
-        return dict(found)
+                            lines[top].append((node.lineno, node.end_lineno or node.lineno))
+        return dict(lines)
 
     def _scope_of(self, node: ast.With, top: ModuleScope) -> Scope:
         for root in top.all_roots:
@@ -455,30 +457,30 @@ class Objects:
 
     @cached_property
     def _arguments(self) -> dict[tuple[Function | Class, str], list[Argument]]:
-        found: dict[tuple[Function | Class, str], list[Argument]] = defaultdict(list)
+        arguments: dict[tuple[Function | Class, str], list[Argument]] = defaultdict(list)
         for call, ran in self._analysis.running.items():
-            for one in passed_by(ran, self._evaluator):
-                found[one.to, one.name].append(Argument(one.node, ran.scope, call))
-        return dict(found)
+            for passed in passed_by(ran, self._evaluator):
+                arguments[passed.to, passed.name].append(Argument(passed.node, ran.scope, call))
+        return dict(arguments)
 
     @cached_property
     def _constructed(self) -> dict[Class, list[ast.Call]]:
-        found: dict[Class, list[ast.Call]] = defaultdict(list)
+        calls: dict[Class, list[ast.Call]] = defaultdict(list)
         for call, scope in self._evaluator.calls():
             for value in self._evaluator.values(call.func, scope):
                 if isinstance(value, Class):
-                    found[value].append(call)
-        return dict(found)
+                    calls[value].append(call)
+        return dict(calls)
 
     @cached_property
     def _kept(self) -> dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]]:
         """What is added to containers, by their text: `models.append(net)`."""
-        found: dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]] = defaultdict(list)
+        values: dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]] = defaultdict(list)
         for call, scope in self._evaluator.calls():
             if isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS:
                 text = ast.unparse(call.func.value)
-                found[scope.top, text] += [(arg, scope) for arg in call.args]
-        return dict(found)
+                values[scope.top, text] += [(arg, scope) for arg in call.args]
+        return dict(values)
 
 
 @lru_cache(maxsize=2)
@@ -492,8 +494,8 @@ def end(node: ast.expr) -> Position:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _add(found: Origin, role: Role, site: Site) -> None:
-    {"same": found.made, "whole": found.wholes, "part": found.parts}[role].add(site)
+def _add(origin: Origin, role: Role, site: Site) -> None:
+    {"same": origin.sites, "whole": origin.wholes, "part": origin.parts}[role].add(site)
 
 
 def _holds_one(node: ast.Call) -> bool:

@@ -89,7 +89,7 @@ class FileOptimizers:
     """The optimizers that one file makes, and its moves of models that have one already.
 
     Args:
-        made: the calls that make an optimizer, of whatever class.
+        created: the calls that make an optimizer, of whatever class.
         settled: those of them whose model is on the accelerator by then, or keeps its parameters.
         early: those whose model moves only later.
         moves: the moves of models whose optimizer may exist already: the optimizers of this file that do,
@@ -100,7 +100,7 @@ class FileOptimizers:
             moves only later.
     """
 
-    made: frozenset[Position] = frozenset()
+    created: frozenset[Position] = frozenset()
     settled: frozenset[Position] = frozenset()
     early: Mapping[Position, Early] = field(default_factory=dict)
     moves: Mapping[Position, tuple[frozenset[Position], bool]] = field(default_factory=dict)
@@ -129,13 +129,13 @@ class Optimizers:
             return FileOptimizers(
                 frozenset(_at(call, top) for call, at in self._made if at.top is top)
             )
-        made, settled = set(), set()
+        makers, settled = set(), set()
         early: dict[Position, Early] = {}
         moves: dict[Position, tuple[set[Position], list[bool]]] = {}
         for call, scope in self._made:
             here = scope.top is top
             if here:
-                made.add(_at(call, top))
+                makers.add(_at(call, top))
             late = self._late_moves.get(call)
             if late is None:
                 if here:
@@ -146,11 +146,11 @@ class Optimizers:
             in_lambda = any(at.name == "<lambda>" for _, at in late)
             at_moves = not is_own and not in_lambda and not (alone and elsewhere)
             if here and late:
-                places = sorted({(at.module.path, one.lineno) for one, at in late})
+                places = sorted({(at.module.path, call.lineno) for call, at in late})
                 early[_at(call, top)] = Early(tuple(places), at_moves)
-            for one, at in late:
+            for late_move, at in late:
                 if at.top is top:
-                    own, others = moves.setdefault(_at(one, top), (set(), []))
+                    own, others = moves.setdefault(_at(late_move, top), (set(), []))
                     if here:
                         own.add(_at(call, top))
                     else:
@@ -165,7 +165,7 @@ class Optimizers:
             if scopes[move].top is top
         }
         return FileOptimizers(
-            frozenset(made),
+            frozenset(makers),
             frozenset(settled),
             early,
             {place: (frozenset(own), any(others)) for place, (own, others) in moves.items()},
@@ -191,8 +191,8 @@ class Optimizers:
             goal = self._goal(model, scope, call, scope, ())
             unmoved = [] if goal.moved else self._unmoved(call, scope, model, scope)
             if any(
-                self._moves_later(one, to, goal)
-                for one, to in (self._moves if unmoved else ())
+                self._moves_later(move, to, goal)
+                for move, to in (self._moves if unmoved else ())
                 if not scripts_of(self._analysis).are_apart(to, scope)
                 for goal in unmoved[:MOST_GOALS]
             ):
@@ -243,12 +243,12 @@ class Optimizers:
         """
         if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
             return False
-        made: set[ast.expr] = set()
+        nodes: set[ast.expr] = set()
         for node, at in self._behind(function, scope):
             for part in ast.walk(node):  # what is called comes before the names in it
                 if isinstance(part, ast.Call):
-                    made.add(part.func)
-                if part not in made and isinstance(part, ast.Name | ast.Attribute):
+                    nodes.add(part.func)
+                if part not in nodes and isinstance(part, ast.Name | ast.Attribute):
                     for value in self._evaluator.values(part, at):
                         if isinstance(value, External) and (
                             value.name == "torch.optim" or TORCH_OPTIMIZER.fullmatch(value.name)
@@ -314,13 +314,13 @@ class Optimizers:
     def _models(self, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield the modules whose parameters the optimizer `call` is given."""
         seen: set[int] = set()
-        found = False
+        has_moved = False
         for weights, at in self._weights(call, scope):
             if id(weights) not in seen and isinstance(weights.func, ast.Attribute):
                 seen.add(id(weights))
-                found = True
+                has_moved = True
                 yield weights.func.value, at
-        if found:
+        if has_moved:
             return
         for arg in _arguments(call):
             for node, at in self._behind(arg, scope):
@@ -328,19 +328,19 @@ class Optimizers:
                     if isinstance(part, ast.Name | ast.Attribute) and is_module(
                         part, at, self._analysis
                     ):
-                        found = True
+                        has_moved = True
                         yield part, at
-        if found:
+        if has_moved:
             return
-        for one, at in self._calls(scope):  # a list that a loop over the parameters has filled
-            if _is_parameters(one) and end(one) < end(call):
-                assert isinstance(one.func, ast.Attribute)
-                yield one.func.value, at
+        for other, at in self._calls(scope):  # a list that a loop over the parameters has filled
+            if _is_parameters(other) and end(other) < end(call):
+                assert isinstance(other.func, ast.Attribute)
+                yield other.func.value, at
 
     @cached_property
     def _late_moves(self) -> dict[ast.Call, list[Call]]:
         """The later moves of the model of each optimizer; optimizers whose model has moved are left out."""
-        found: dict[ast.Call, list[Call]] = {}
+        late_moves: dict[ast.Call, list[Call]] = {}
         for call, scope in self._made:
             late: dict[ast.Call, Scope] = {}
             settled = True
@@ -353,18 +353,18 @@ class Optimizers:
                 settled = False
                 goals = unmoved if len(unmoved) <= MOST_GOALS else [goal]
                 late |= {
-                    one: to
-                    for one, to in self._moves
-                    if one not in self._of_tensors
+                    move: to
+                    for move, to in self._moves
+                    if move not in self._of_tensors
                     and not scripts_of(self._analysis).are_apart(to, scope)
-                    and any(self._moves_later(one, to, goal) for goal in goals)
+                    and any(self._moves_later(move, to, goal) for goal in goals)
                 }
-            kept = {one for one, at in late.items() if self._is_kept(one, at, call, scope)}
+            kept = {move for move, at in late.items() if self._is_kept(move, at, call, scope)}
             if late and kept == late.keys():
                 continue
             if not models or not settled:
-                found[call] = [(one, at) for one, at in late.items() if one not in kept]
-        return found
+                late_moves[call] = [(move, at) for move, at in late.items() if move not in kept]
+        return late_moves
 
     def _goal(
         self,
@@ -408,23 +408,25 @@ class Optimizers:
                 if built is not None and self._moved_in(built, None, goal, ()):
                     return []
         callers = [
-            one for one in callers_of(self._analysis).get(around, ()) if one[1] is not around
+            caller
+            for caller in callers_of(self._analysis).get(around, ())
+            if caller[1] is not around
         ]
-        found: list[Origin] = [] if callers else [goal]
-        for one in callers:
-            found += self._unmoved(call, scope, model, at, (one, *stack), seen | {around})
-            if len(found) > MOST_GOALS:
+        origins: list[Origin] = [] if callers else [goal]
+        for caller in callers:
+            origins += self._unmoved(call, scope, model, at, (caller, *stack), seen | {around})
+            if len(origins) > MOST_GOALS:
                 break
-        return found
+        return origins
 
     def _moved_in(
         self, scope: Scope, until: Position | None, goal: Origin, stack: tuple[Call, ...]
     ) -> bool:
         """Whether the calls of `scope` that end before `until` move all of `goal`."""
         return any(
-            self._moves_all(one, at, goal, stack, 0)
-            for one, at in self._calls(scope)
-            if until is None or end(one) < until
+            self._moves_all(other, at, goal, stack, 0)
+            for other, at in self._calls(scope)
+            if until is None or end(other) < until
         )
 
     def _moves_all(
@@ -444,10 +446,10 @@ class Optimizers:
             return False
         inner = (*stack, (call, scope))[-4:]
         return any(
-            self._moves_all(one, at, goal, inner, depth + 1)
+            self._moves_all(other, at, goal, inner, depth + 1)
             for function in self._analysis.running[call].functions
             if function in self._moving
-            for one, at in self._calls(function)
+            for other, at in self._calls(function)
         )
 
     def _shards_on_device(self, call: ast.Call, scope: Scope) -> bool:
@@ -460,25 +462,25 @@ class Optimizers:
     @cached_property
     def _moving(self) -> set[Scope]:
         """The functions that move something, or run one that does."""
-        found: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
+        scopes: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
         callers = callers_of(self._analysis)
-        waiting = [one for one in found if isinstance(one, Function)]
+        waiting = [scope for scope in scopes if isinstance(scope, Function)]
         while waiting:
             for _, at in callers.get(waiting.pop(), ()):
-                if at not in found:
-                    found.add(at)
+                if at not in scopes:
+                    scopes.add(at)
                     if isinstance(at, Function):
                         waiting.append(at)
-        return found
+        return scopes
 
     def _calls(self, scope: Scope) -> list[Call]:
         if scope not in self._calls_of:
             self._calls_of[scope] = [
-                one
+                call
                 for root in scope.roots
                 for region in self._analysis.regions(root)
-                for one in region.calls
-                if one[1] is scope
+                for call in region.calls
+                if call[1] is scope
             ]
         return self._calls_of[scope]
 
@@ -499,14 +501,16 @@ class Optimizers:
     def _is_kept(self, move: ast.Call, at: Scope, call: ast.Call, scope: Scope) -> bool:
         """Whether torch keeps the parameters themselves in `move`."""
         before = [
-            (end(one), on) for one, to, on in self._switches if to is at and end(one) < end(move)
+            (end(switch), on)
+            for switch, to, on in self._switches
+            if to is at and end(switch) < end(move)
         ]
         if before:
             return max(before)[1]
         tops = {at.top, scope.top}
         return any(
-            on and to is not at and to.top in tops and (to is not scope or end(one) < end(call))
-            for one, to, on in self._switches
+            on and to is not at and to.top in tops and (to is not scope or end(switch) < end(call))
+            for switch, to, on in self._switches
         )
 
     def _is_of_own_model(self, call: ast.Call, scope: Scope) -> bool:
@@ -532,7 +536,7 @@ class Optimizers:
     @cached_property
     def _given_both(self) -> list[Call]:
         """The moves of models that nobody is seen to give, in functions that are given an optimizer too."""
-        found: list[Call] = []
+        calls: list[Call] = []
         for call, scope in self._moves:
             function = call.func
             if not isinstance(scope, Function) or not isinstance(function, ast.Attribute):
@@ -543,20 +547,20 @@ class Optimizers:
                 continue
             moved = self._objects.origin(function.value, scope, (), end(call))
             near = self._near(scope)
-            given = {(of, name) for of, name in moved.unknown if of in near}
-            if not given or not self._is_module(call, scope, given):
+            parameters = {(of, name) for of, name in moved.unknown if of in near}
+            if not parameters or not self._is_module(call, scope, parameters):
                 continue
             if any(on and to.top is scope.top for _, to, on in self._switches):
                 continue
-            others = [(of, n) for of in near for n in of.bindings if (of, n) not in given]
+            others = [(of, n) for of in near for n in of.bindings if (of, n) not in parameters]
             if any(self._is_given_optimizer(of, name) for of, name in others):
-                found.append((call, scope))
+                calls.append((call, scope))
             else:
                 for of in near:
                     model = ast.unparse(function.value)
                     for handed in handed_with(model, of, scope, self._analysis):
                         self._handed_on.setdefault(call, handed)
-        return found
+        return calls
 
     def _is_kept_here(self, move: ast.Call, scope: Scope) -> bool:
         return any(on and to.top is scope.top for _, to, on in self._switches)
@@ -574,18 +578,20 @@ class Optimizers:
             near += [built] if built is not scope else []
         return near
 
-    def _is_module(self, move: ast.Call, scope: Scope, given: set[tuple[Function, str]]) -> bool:
+    def _is_module(
+        self, move: ast.Call, scope: Scope, parameters: set[tuple[Function, str]]
+    ) -> bool:
         """Whether what `move` moves is a module: by what is known, by its use, else by its name."""
         assert isinstance(move.func, ast.Attribute)
         if self._evaluator.values(move.func.value, scope) - {UNKNOWN}:
             return is_module(move.func.value, scope, self._analysis)
-        used = not self._used_as_modules.isdisjoint(given)
-        return used or any(MODEL.fullmatch(name) for _, name in given)
+        used = not self._used_as_modules.isdisjoint(parameters)
+        return used or any(MODEL.fullmatch(name) for _, name in parameters)
 
     @cached_property
     def _used_as_modules(self) -> set[tuple[Function, str]]:
         """The parameters, of which callers say nothing, that are used as only a module can be."""
-        found: set[tuple[Function, str]] = set()
+        parameters: set[tuple[Function, str]] = set()
         for call, scope in self._evaluator.calls():
             function = call.func
             if not isinstance(scope, Function):
@@ -601,8 +607,8 @@ class Optimizers:
             elif isinstance(function, ast.Attribute) and call in self._alone:
                 asked = [function.value]
             for node in asked:
-                found |= self._objects.origin(node, scope).unknown
-        return found
+                parameters |= self._objects.origin(node, scope).unknown
+        return parameters
 
     @cached_property
     def _alone(self) -> set[ast.Call]:
@@ -625,16 +631,16 @@ class Optimizers:
         moves = {call for call, _ in self._moves}
         used: list[ast.expr] = []
         for call, scope in self._evaluator.calls():
-            if any(one in moves for one in _arguments(call)):
+            if any(argument in moves for argument in _arguments(call)):
                 values = self._evaluator.values(call.func, scope)
                 names = [value.name for value in values if isinstance(value, External)]
                 if any(TORCH_FUNCTION.fullmatch(n) and not WRAPPERS.match(n) for n in names):
                     used += _arguments(call)
                 functions = self._analysis.running[call].functions
                 used += [
-                    one
-                    for index, one in enumerate(call.args)
-                    if one in moves
+                    argument
+                    for index, argument in enumerate(call.args)
+                    if argument in moves
                     and functions
                     and all(_is_operand(function, index) for function in functions)
                 ]
@@ -644,7 +650,7 @@ class Optimizers:
                     used += node.left, node.right
                 elif isinstance(node, ast.Compare):
                     used += node.left, *node.comparators
-        return {one for one in used if one in moves}
+        return {node for node in used if node in moves}
 
     def _is_given_optimizer(self, function: Function, name: str) -> bool:
         """Whether the parameter `name`, of which callers say nothing, is an optimizer."""
@@ -663,7 +669,7 @@ class Optimizers:
     @cached_property
     def _used_as_optimizers(self) -> set[tuple[Function, str]]:
         """The parameters, of which callers say nothing, that are used as only an optimizer can be."""
-        found: set[tuple[Function, str]] = set()
+        parameters: set[tuple[Function, str]] = set()
         for call, scope in self._evaluator.calls():
             function = call.func
             if not isinstance(scope, Function):
@@ -682,8 +688,8 @@ class Optimizers:
                 asked += call.args[:1]
                 asked += [k.value for k in call.keywords if k.arg == "optimizer"]
             for node in asked:
-                found |= self._objects.origin(node, scope).unknown
-        return found
+                parameters |= self._objects.origin(node, scope).unknown
+        return parameters
 
 
 @lru_cache(maxsize=2)
@@ -733,9 +739,9 @@ def _is_configuration(function: Function, name: str) -> bool:
     """Whether the parameter `name` holds settings: by its annotation, or as `Settings(**name)` takes them."""
     for definition in _definitions(function):
         arguments = definition.args
-        for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            if one.arg == name and one.annotation is not None:
-                text = ast.unparse(one.annotation)
+        for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if parameter.arg == name and parameter.annotation is not None:
+                text = ast.unparse(parameter.annotation)
                 if SETTINGS.search(text) and not re.search(r"Optimizer\b", text):
                     return True
         for node in ast.walk(definition):

@@ -69,8 +69,8 @@ def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part
                 waiting.append((part, at))
         for value in evaluator.values(node, at):
             if isinstance(value, Instance) and not _is_of_data(value, analysis):
-                for made in evaluator.ancestors(value.of):
-                    bindings = [b for named in list(made.attributes.values()) for b in named]
+                for ancestor in evaluator.ancestors(value.of):
+                    bindings = [b for named in list(ancestor.attributes.values()) for b in named]
                     waiting += _given(bindings, analysis)
 
 
@@ -87,8 +87,8 @@ def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
         keyword.arg == TIES_WORDS
         and isinstance(keyword.value, ast.Constant)
         and keyword.value.value is False
-        for made in calls
-        for keyword in made.keywords
+        for call in calls
+        for keyword in call.keywords
     )
 
 
@@ -131,17 +131,22 @@ def _yields_data(
         case ast.Subscript(value=inner):
             return _yields_data(inner, scope, analysis, depth)
         case ast.Call(func=func, args=args):
-            given = [func.value, *args] if isinstance(func, ast.Attribute) else args
+            nodes = [func.value, *args] if isinstance(func, ast.Attribute) else args
             named = OF_DATA.fullmatch(last_part(func).removesuffix("s")) is not None
-            return named or any(_yields_data(one, scope, analysis, depth) for one in given)
+            return named or any(_yields_data(part, scope, analysis, depth) for part in nodes)
         case ast.Name() | ast.Attribute():
             if OF_DATA.fullmatch(last_part(node).removesuffix("s")):
                 return True
             values = analysis.evaluator.values(node, scope)
-            if any(isinstance(one, Instance) and _is_of_data(one, analysis) for one in values):
+            if any(
+                isinstance(value, Instance) and _is_of_data(value, analysis) for value in values
+            ):
                 return True
             bindings = analysis.evaluator.origins(node, scope) if depth else ()
-            return any(_yields_data(one.value, one.scope, analysis, depth - 1) for one in bindings)
+            return any(
+                _yields_data(binding.value, binding.scope, analysis, depth - 1)
+                for binding in bindings
+            )
     return False
 
 
@@ -158,7 +163,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]
     called = analysis.evaluator.values(func, scope)
     if any(isinstance(value, Class) for value in called):
         return  # its attributes are followed
-    if any(isinstance(one, External) and OF_TENSORS.fullmatch(one.name) for one in called):
+    if any(isinstance(callee, External) and OF_TENSORS.fullmatch(callee.name) for callee in called):
         return
     if isinstance(func, ast.Name) and func.id == "getattr":
         yield from ((default, scope) for default in call.args[2:])
@@ -175,9 +180,9 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]
 @lru_cache(maxsize=2)
 def passed_nodes(analysis: Analysis) -> dict[tuple[Function, str], list[Part]]:
     """Return what the calls of a project pass for the parameters of its functions."""
-    found: dict[tuple[Function, str], list[Part]] = defaultdict(list)
+    parts: dict[tuple[Function, str], list[Part]] = defaultdict(list)
     for ran in list(analysis.running.values()):
         for passed in passed_by(ran, analysis.evaluator):
             if passed.node is not None and isinstance(passed.to, Function):
-                found[passed.to, passed.name].append((passed.node, ran.scope))
-    return found
+                parts[passed.to, passed.name].append((passed.node, ran.scope))
+    return parts

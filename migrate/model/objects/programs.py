@@ -64,58 +64,61 @@ class Programs:
         Returns:
             None where it may, and the source does not decide it.
         """
-        if any(self._moves(one) for one in self.run_from(self.run_by(region))):
+        if any(self._moves(scope) for scope in self.run_from(self.run_by(region))):
             return True
         leading = self._leading_to(scope)
         program = self.run_from(leading)
-        if any(self._moves(one) for one in program):
+        if any(self._moves(scope) for scope in program):
             return True
-        if any(self._may_move(one) for one in program) or any(map(self._is_open, leading)):
+        if any(self._may_move(scope) for scope in program) or any(map(self._is_open, leading)):
             return None
         return False
 
     def run_by(self, region: Region) -> Iterator[Scope]:
         """Yield the functions and modules that a body enters."""
-        for one in self._analysis.regions(region):
-            yield from self._analysis.entered(one)
+        for inner in self._analysis.regions(region):
+            yield from self._analysis.entered(inner)
 
     @cached_property
     def _edges(self) -> dict[Scope, set[Scope]]:
         """What each function and module runs, passes on and imports."""
-        found: dict[Scope, set[Scope]] = {}
+        edges: dict[Scope, set[Scope]] = {}
         for top in self._analysis.scopes.values():
             for scope in (top, *top.functions):
-                found[scope] = {
-                    one for root in scope.roots for one in self.run_by(root) if one is not scope
+                edges[scope] = {
+                    other
+                    for root in scope.roots
+                    for other in self.run_by(root)
+                    if other is not scope
                 }
-        return found
+        return edges
 
     @cached_property
     def _callers(self) -> dict[Scope, set[Scope]]:
-        found: dict[Scope, set[Scope]] = defaultdict(set)
+        callers: dict[Scope, set[Scope]] = defaultdict(set)
         for scope, entered in self._edges.items():
-            for one in entered:
-                found[one].add(scope)
+            for callee in entered:
+                callers[callee].add(scope)
             # A function inside of another: who makes it may hand it on.
             if isinstance(scope, Function) and isinstance(scope.parent, Function):
-                found[scope].add(scope.parent)
-        return found
+                callers[scope].add(scope.parent)
+        return callers
 
     def run_from(self, starts: Iterable[Scope]) -> set[Scope]:
         """Return `starts` and all that they run."""
-        return set(closure(starts, lambda one: self._edges.get(one, ())))
+        return set(closure(starts, lambda scope: self._edges.get(scope, ())))
 
     def moved_in(self, scope: Scope, region: Region) -> int:
         """Return the line of what the loop `region` of `scope` moves to an accelerator; 0 for none.
 
         That is a move in the loop, or above it in the function one of what the loop calls.
         """
-        inside = [entry for one in self._analysis.regions(region) for entry in one.calls]
+        inside = [entry for inner in self._analysis.regions(region) for entry in inner.calls]
         called = {ast.unparse(call.func) for call, _ in inside}
         assert region.loop is not None
         for call, at in inside:
             functions = self._analysis.running[call].functions
-            if self.is_move(call, at) or any(one in self.movers for one in functions):
+            if self.is_move(call, at) or any(function in self.movers for function in functions):
                 return call.lineno
         for call, at in self._calls(scope):
             above = call.lineno < region.loop.lineno and isinstance(call.func, ast.Attribute)
@@ -133,23 +136,27 @@ class Programs:
         """
         own = frozenset({"__call__", "__init__", "forward"})
         functions = [
-            one
+            function
             for top in self._analysis.scopes.values()
-            for one in top.functions
-            if one.name not in own
+            for function in top.functions
+            if function.name not in own
         ]
-        found: set[Scope] = {one for one in functions if self._moves(one)}
-        others = [one for one in functions if one not in found and one not in self.training]
-        while handing := [one for one in others if self._hands_on(one, found)]:
-            found.update(handing)
-            others = [one for one in others if one not in found]
-        return frozenset(found)
+        scopes: set[Scope] = {function for function in functions if self._moves(function)}
+        others = [
+            function
+            for function in functions
+            if function not in scopes and function not in self.training
+        ]
+        while handing := [function for function in others if self._hands_on(function, scopes)]:
+            scopes.update(handing)
+            others = [function for function in others if function not in scopes]
+        return frozenset(scopes)
 
     def _hands_on(self, function: Function, movers: set[Scope]) -> bool:
         """Whether a function gives one of `movers` something of what it is given itself."""
-        given = {*function.parameters} - {"self", "cls"}
+        names = {*function.parameters} - {"self", "cls"}
         return any(
-            isinstance(part, ast.Name) and part.id in given
+            isinstance(part, ast.Name) and part.id in names
             for call, _ in self._calls(function)
             if not movers.isdisjoint(self._analysis.running[call].functions)
             for arg in call.args
@@ -159,17 +166,19 @@ class Programs:
     @cached_property
     def readers(self) -> frozenset[Scope]:
         """The functions that read values of tensors themselves: `.item()`, `.cpu()`."""
-        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        functions = (
+            function for top in self._analysis.scopes.values() for function in top.functions
+        )
         return frozenset(
-            one
-            for one in functions
+            function
+            for function in functions
             if any(
                 isinstance(call.func, ast.Attribute)
                 and call.func.attr in READ_METHODS
                 and not call.args
-                and call not in idle_nodes(one.module)
+                and call not in idle_nodes(function.module)
                 and not self._is_of_host(call.func.value, scope)
-                for call, scope in self._calls(one)
+                for call, scope in self._calls(function)
             )
         )
 
@@ -193,14 +202,16 @@ class Programs:
     def training(self) -> frozenset[Scope]:
         """The functions in which a loop trains, and those that run them."""
         loops = self._analysis.step_loops
-        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        functions = (
+            function for top in self._analysis.scopes.values() for function in top.functions
+        )
         own: list[Scope] = [
             f for f in functions if not loops.isdisjoint(self._analysis.regions(f.region))
         ]
-        return frozenset(closure(own, lambda one: self._callers.get(one, ())))
+        return frozenset(closure(own, lambda scope: self._callers.get(scope, ())))
 
     def _leading_to(self, scope: Scope) -> set[Scope]:
-        return set(closure([scope], lambda one: self._callers.get(one, ())))
+        return set(closure([scope], lambda caller: self._callers.get(caller, ())))
 
     def _moves(self, scope: Scope) -> bool:
         """Whether a function or module itself moves something to an accelerator."""
@@ -318,7 +329,7 @@ class Programs:
     def _importers_of(self, path: Path) -> set[Path]:
         """Return the file `path` and those that import it, also by way of others."""
         importers = self._analysis.project.importers
-        return set(closure([path], lambda one: importers.get(one, ())))
+        return set(closure([path], lambda importer: importers.get(importer, ())))
 
 
 @lru_cache(maxsize=2)
@@ -343,14 +354,14 @@ def may_evaluate(
     """
     if EVALUATES.search(top.module.data) is None:
         return False
-    told = _told(top)
+    reported = _told(top)
     return any(
         _is_named_model(call.func)
-        or (bool(told) and ast.unparse(call.func) in told)
+        or (bool(reported) and ast.unparse(call.func) in reported)
         or is_module(call.func, scope, analysis)
         or not forwards.isdisjoint(analysis.running[call].functions)
-        for one in analysis.regions(region)
-        for call, scope in one.calls
+        for inner in analysis.regions(region)
+        for call, scope in inner.calls
         if call.args or call.keywords
     )
 
@@ -397,7 +408,7 @@ def _is_named_index(arg: ast.expr, values: Values) -> bool:
 
 
 def _is_of_torch(values: Values) -> bool:
-    return any(isinstance(one, External) and one.name.startswith("torch.") for one in values)
+    return any(isinstance(value, External) and value.name.startswith("torch.") for value in values)
 
 
 def _last(node: ast.Name | ast.Attribute) -> str:

@@ -33,20 +33,20 @@ def text_parts(analysis: Analysis) -> dict[Function, frozenset[Key]]:
 
     Only a part that is one in every dataset of every loader that is given the function.
     """
-    found: dict[Function, frozenset[Key]] = {}
+    texts: dict[Function, frozenset[Key]] = {}
     for call, ran in analysis.running.items():
-        for given in call.keywords:
-            if given.arg not in GIVEN_AS or isinstance(given.value, ast.Constant):
+        for keyword in call.keywords:
+            if keyword.arg not in GIVEN_AS or isinstance(keyword.value, ast.Constant):
                 continue
-            for function in analysis.evaluator.values(given.value, ran.scope):
+            for function in analysis.evaluator.values(keyword.value, ran.scope):
                 if isinstance(function, Function):
                     parts = _of_loader(call, ran.scope, analysis)
-                    found[function] = found.get(function, parts) & parts
-    return found
+                    texts[function] = texts.get(function, parts) & parts
+    return texts
 
 
 def _of_loader(call: ast.Call, scope: Scope, analysis: Analysis) -> frozenset[Key]:
-    named = [given.value for given in call.keywords if given.arg == "dataset"]
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "dataset"]
     datasets = [*named, *call.args[:1]]
     values = analysis.evaluator.values(datasets[0], scope) if datasets else ()
     parts: list[frozenset[Key]] = []

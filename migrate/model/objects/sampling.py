@@ -69,22 +69,22 @@ def _loops(function: Function, samplers: Set[Scope], analysis: Analysis) -> bool
 def gradient_free(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions that take no gradients: by a decorator, or in all calls of them."""
     functions = [f for top in analysis.scopes.values() for f in top.functions]
-    found: set[Scope] = {f for f in functions if any(map(_is_free, f.decorators))}
+    scopes: set[Scope] = {f for f in functions if any(map(_is_free, f.decorators))}
     blocks = {id(call) for top in analysis.scopes.values() for call in _below_blocks(top)}
     callers = callers_of(analysis)
     callers = {**callers, **_open_callers(functions, callers, analysis)}
     before = -1
-    while before < len(found):
-        before = len(found)
+    while before < len(scopes):
+        before = len(scopes)
         for function in functions:
             calls = [
                 (call, scope)
                 for call, scope in callers.get(function, ())
-                if id(call) in blocks or scope in found or not _is_unused(scope, callers, analysis)
+                if id(call) in blocks or scope in scopes or not _is_unused(scope, callers, analysis)
             ]
-            if calls and all(id(call) in blocks or scope in found for call, scope in calls):
-                found.add(function)
-    return frozenset(found)
+            if calls and all(id(call) in blocks or scope in scopes for call, scope in calls):
+                scopes.add(function)
+    return frozenset(scopes)
 
 
 def _open_callers(functions: list[Function], callers: Callers, analysis: Analysis) -> Callers:
@@ -103,9 +103,9 @@ def _open_callers(functions: list[Function], callers: Callers, analysis: Analysi
             methods[function.name].append(function)
         elif any(map(registers, function.decorators)):
             registered.append(function)
-    found: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    open_calls: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     if not methods and not registered:
-        return dict(found)
+        return dict(open_calls)
     for call, running in analysis.running.items():
         func = call.func
         named = methods.get(func.attr, []) if isinstance(func, ast.Attribute) else registered
@@ -113,8 +113,8 @@ def _open_callers(functions: list[Function], callers: Callers, analysis: Analysi
             continue
         if _is_open(func, running.scope, analysis):
             for function in named:
-                found[function].append((call, running.scope))
-    return dict(found)
+                open_calls[function].append((call, running.scope))
+    return dict(open_calls)
 
 
 def _is_open(func: ast.expr, scope: Scope, analysis: Analysis) -> bool:
@@ -123,8 +123,8 @@ def _is_open(func: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     if isinstance(func, ast.Attribute):
         return not evaluator.values(func.value, scope) - {UNKNOWN}
     if isinstance(func, ast.Name):
-        made = [binding.value for binding in evaluator.origins(func, scope)]
-        if not any(isinstance(value, ast.Subscript | ast.Call) for value in made):
+        values = [binding.value for binding in evaluator.origins(func, scope)]
+        if not any(isinstance(value, ast.Subscript | ast.Call) for value in values):
             return False
     return isinstance(func, ast.Name | ast.Subscript | ast.Call) and not (
         evaluator.values(func, scope) - {UNKNOWN}
@@ -179,7 +179,7 @@ def _below_blocks(top: ModuleScope) -> Iterator[ast.Call]:
     for node in top.module.nodes:
         if isinstance(node, ast.With) and any(_is_free(item.context_expr) for item in node.items):
             for statement in node.body:
-                yield from (one for one in ast.walk(statement) if isinstance(one, ast.Call))
+                yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
 def _is_free(node: ast.expr) -> bool:

@@ -142,20 +142,22 @@ class Ties:
         seen = {move.call for move in self.moves}
         evaluator = self._analysis.evaluator
         owners = {tie: class_around(scope) for scope, ties in self._own.items() for tie, _ in ties}
-        found: set[Tie] = set()
+        ties: set[Tie] = set()
         for call, scope in self._every_move if owners else ():
             if call in seen or not isinstance(call.func, ast.Attribute):
                 continue
             model = call.func.value
             values = evaluator.values(model, scope)
-            bases = {one.of for one in values if isinstance(one, Instance) and not one.exact}
+            bases = {
+                value.of for value in values if isinstance(value, Instance) and not value.exact
+            }
             named = not values - {UNKNOWN} and MODEL.fullmatch(last_part(model)) is not None
             if named and self._is_made_by_name(call, scope):
-                found |= owners.keys()
+                ties |= owners.keys()
             for tie, owner in owners.items() if bases else ():
                 if owner is not None and not bases.isdisjoint(evaluator.ancestors(owner)):
-                    found.add(tie)
-        return frozenset(found)
+                    ties.add(tie)
+        return frozenset(ties)
 
     def _elsewhere(self, script: Path, moved: set[Tie]) -> set[Tie]:
         """Return the ties of other files that a model of `script` may have, those `moved` left out."""
@@ -180,13 +182,13 @@ class Ties:
         seen: set[Function] = set()
         waiting: list[tuple[ast.expr, Scope]] = [(move.func.value, scope)]
         while waiting:
-            for made, at in made_by(*waiting.pop(), evaluator):
-                functions = [f for f in self._running(made) if f not in seen]
+            for maker, at in made_by(*waiting.pop(), evaluator):
+                functions = [f for f in self._running(maker) if f not in seen]
                 seen.update(functions)
                 waiting += [(returned, f) for f in functions for returned in f.returns]
-                if not self._running(made) and any(
+                if not self._running(maker) and any(
                     isinstance(called, ast.Subscript | ast.Call)
-                    for called in bound_to(made.func, at, evaluator)
+                    for called in bound_to(maker.func, at, evaluator)
                 ):
                     return True
         return False
@@ -194,7 +196,7 @@ class Ties:
     def _imported(self, script: Path, ties: set[Tie]) -> dict[int, tuple[Tie, ...]]:
         """Return `ties` by the line of the first import of `script` that leads to their file."""
         project = self._analysis.project
-        found: dict[int, tuple[Tie, ...]] = {}
+        by_line: dict[int, tuple[Tie, ...]] = {}
         said: set[Tie] = set()
         for node in project.modules[script].nodes:
             if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -210,8 +212,8 @@ class Ties:
             new = {tie for tie in ties - said if tie.path in reached}
             said |= new
             if new:
-                found[node.lineno] = tuple(sorted(new, key=str))
-        return found
+                by_line[node.lineno] = tuple(sorted(new, key=str))
+        return by_line
 
     def _files_of(self, script: Path, node: ast.Import | ast.ImportFrom) -> Iterator[Path]:
         return self._analysis.project.imported_by(script, [node])
@@ -230,24 +232,24 @@ class Ties:
                 self._own[scope].append((tie, _root(node.targets[0])))
             waiting += [(child, scope) for child in ast.iter_child_nodes(node)]
 
-    def _may_be_parameter(self, given: ast.expr, scope: Scope) -> bool:
+    def _may_be_parameter(self, node: ast.expr, scope: Scope) -> bool:
         """Whether `given` is a parameter of a module, or the class that has it is not known."""
-        if not isinstance(given, ast.Attribute) or given.attr in OF_LAYERS:
+        if not isinstance(node, ast.Attribute) or node.attr in OF_LAYERS:
             return True
         evaluator = self._analysis.evaluator
-        values = evaluator.values(given.value, scope)
+        values = evaluator.values(node.value, scope)
         owners = {value.of for value in values if isinstance(value, Instance)}
-        own = class_around(scope) if ast.unparse(given.value) == "self" else None
+        own = class_around(scope) if ast.unparse(node.value) == "self" else None
         if own is not None:
             owners = {own}
         bindings = [
             binding
             for owner in owners
-            for one in evaluator.ancestors(owner)
-            for binding in one.attributes.get(given.attr, ())
+            for ancestor in evaluator.ancestors(owner)
+            for binding in ancestor.attributes.get(node.attr, ())
         ]
-        made = (_makes_parameter(b.value, b.scope, self._analysis) for b in bindings)
-        return not owners or not bindings or any(made)
+        answers = (_makes_parameter(b.value, b.scope, self._analysis) for b in bindings)
+        return not owners or not bindings or any(answers)
 
     def _follow(self) -> None:
         analysis = self._analysis
@@ -322,17 +324,17 @@ class Ties:
         after = [call for call, at in runs if at is scope and call.lineno > move.lineno]
         return len(after) < len(runs) or not runs
 
-    def _of_library(self, made: ast.Call) -> Iterator[Tie]:
-        ran = self._analysis.running.get(made)
+    def _of_library(self, call: ast.Call) -> Iterator[Tie]:
+        ran = self._analysis.running.get(call)
         if ran is None:
             return
-        for value in self._analysis.evaluator.values(made.func, ran.scope):
-            if isinstance(value, External) and (found := LANGUAGE_MODEL.match(value.name)):
-                yield Tie(None, 0, found[0])
+        for value in self._analysis.evaluator.values(call.func, ran.scope):
+            if isinstance(value, External) and (match := LANGUAGE_MODEL.match(value.name)):
+                yield Tie(None, 0, match[0])
 
     def _within(self, start: Function) -> Iterator[Tie]:
         """Yield the ties that running `start` makes."""
-        for function in closure([start], lambda one: self._callees.get(one, ())):
+        for function in closure([start], lambda caller: self._callees.get(caller, ())):
             yield from (tie for tie, _ in self._own.get(function, ()))
 
 
@@ -347,8 +349,8 @@ def _parameters(analysis: Analysis) -> frozenset[str]:
     return frozenset(
         name
         for top in analysis.scopes.values()
-        for made in top.classes
-        for name, bindings in made.attributes.items()
+        for class_ in top.classes
+        for name, bindings in class_.attributes.items()
         if any(_makes_parameter(b.value, b.scope, analysis) for b in bindings)
     )
 
@@ -356,7 +358,7 @@ def _parameters(analysis: Analysis) -> frozenset[str]:
 def _makes_parameter(node: ast.expr | None, scope: Scope, analysis: Analysis) -> bool:
     match node:
         case ast.IfExp(body=body, orelse=orelse):
-            return any(_makes_parameter(one, scope, analysis) for one in (body, orelse))
+            return any(_makes_parameter(branch, scope, analysis) for branch in (body, orelse))
         case ast.Call(func=ast.Name(id="Parameter") | ast.Attribute(attr="Parameter") as made):
             values = analysis.evaluator.values(made, scope)
             return any(isinstance(v, External) and v.name.startswith("torch.") for v in values)
@@ -374,20 +376,20 @@ def _is_tie(node: ast.Assign, scope: Scope, names: frozenset[str]) -> bool:
     *_, target = node.targets
     if not (isinstance(target, ast.Attribute) and target.attr in names):
         return False
-    given = node.value
+    value = node.value
     named = isinstance(scope, Function) and TIES.search(scope.name) is not None
     if not (_is_part(target.value) or (named and isinstance(target.value, ast.Name))):
         return False
-    if isinstance(given, ast.Attribute) and given.attr in names:
-        if given.attr != target.attr and {given.attr, target.attr} <= OF_LAYERS:
+    if isinstance(value, ast.Attribute) and value.attr in names:
+        if value.attr != target.attr and {value.attr, target.attr} <= OF_LAYERS:
             return False
-        of_name = isinstance(given.value, ast.Name)
-        own = given.attr not in OF_LAYERS and ast.unparse(given.value) == "self"
-        return _is_part(given.value) or own or (named and of_name)
-    if not (isinstance(given, ast.Name) and isinstance(scope, Function)):
+        of_name = isinstance(value.value, ast.Name)
+        own = value.attr not in OF_LAYERS and ast.unparse(value.value) == "self"
+        return _is_part(value.value) or own or (named and of_name)
+    if not (isinstance(value, ast.Name) and isinstance(scope, Function)):
         return False
     in_class = class_around(scope) is not None
-    return in_class and given.id in scope.parameters and SHARED.search(given.id) is not None
+    return in_class and value.id in scope.parameters and SHARED.search(value.id) is not None
 
 
 def _is_part(node: ast.expr) -> bool:

@@ -74,10 +74,10 @@ def _loops(analysis: Analysis, region: Region) -> Iterator[Region]:
         if inner in analysis.step_loops or inner in analysis.captured:
             continue
         deeper = [
-            one for one in analysis.regions(inner) if one is not inner and one.loop is not None
+            loop for loop in analysis.regions(inner) if loop is not inner and loop.loop is not None
         ]
-        if inner.loop is not None and not any(one in analysis.step_loops for one in deeper):
-            yield from (one for one in (inner, *deeper) if one not in analysis.captured)
+        if inner.loop is not None and not any(loop in analysis.step_loops for loop in deeper):
+            yield from (loop for loop in (inner, *deeper) if loop not in analysis.captured)
         else:
             yield from _loops(analysis, inner)
 
@@ -107,11 +107,14 @@ def _trains_unseen(analysis: Analysis, region: Region) -> ast.Call | None:
         last_part(call.func) == CLEARS or _is_model(call.func, at, analysis) for call, at in calls
     )
     for call, at in unseen:
-        given = arguments(call)
-        optimizers = {_is_optimizer(value, at, analysis) for value in given}
+        passed = arguments(call)
+        optimizers = {_is_optimizer(value, at, analysis) for value in passed}
         named = None in optimizers and (
             trains
-            or any(LOADER.search(last_part(one)) or _is_model(one, at, analysis) for one in given)
+            or any(
+                LOADER.search(last_part(argument)) or _is_model(argument, at, analysis)
+                for argument in passed
+            )
         )
         if True in optimizers or named:
             return call

@@ -138,7 +138,7 @@ def _is_of_new(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     """Whether `call` is a method of an object that is made for it: `Logger().run(rows)`."""
     match call.func:
         case ast.Attribute(value=ast.Call(func=made)):
-            return any(isinstance(one, Class) for one in analysis.evaluator.values(made, scope))
+            return any(isinstance(value, Class) for value in analysis.evaluator.values(made, scope))
     return False
 
 
@@ -156,7 +156,7 @@ def _evaluating(call: ast.Call, scope: Scope, function: Function) -> bool:
         binding.value
         for binding in scope.bindings.get(call.func.id, ())
         if binding.value is not None
-        and any(last_part(one) == function.name for one in _names_in(binding.value))
+        and any(last_part(name) == function.name for name in _names_in(binding.value))
     ]
     return not values or not all(_in_training(value, scope) for value in values)
 
@@ -226,7 +226,10 @@ def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunction
     """Whether `test` asks for a parameter of its function that the function also compares with -1."""
     arguments = function.args
     asked = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    asked &= {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    asked &= {
+        parameter.arg
+        for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    }
     return any(
         isinstance(node, ast.Compare)
         and isinstance(node.left, ast.Name)

@@ -30,22 +30,22 @@ def importing_ranks(analysis: Analysis) -> frozenset[Path]:
         return frozenset()
     early = {path: list(early_nodes(module.tree)) for path, module in modules.items()}
     reads = _Reads(analysis)
-    found = {
+    paths = {
         scope.module.path
         for scope in analysis.scopes.values()
         if reads.at_import(scope, early[scope.module.path])
     }
-    if not found:
+    if not paths:
         return frozenset()
     imports = {
         path: set(analysis.project.imported_by(path, nodes)) - {path}
         for path, nodes in early.items()
     }
     before = -1
-    while before < len(found):
-        before = len(found)
-        found |= {path for path, files in imports.items() if files & found}
-    return frozenset(found)
+    while before < len(paths):
+        before = len(paths)
+        paths |= {path for path, files in imports.items() if files & paths}
+    return frozenset(paths)
 
 
 def early_nodes(tree: ast.AST, *, guard: bool = False) -> Iterator[ast.AST]:
@@ -163,8 +163,8 @@ class _Reads:
 
     def _asks_by_name(self, call: ast.Call) -> bool:
         """Whether `call` hands the name of a rank to a function that reads what it is asked for."""
-        given = (*call.args, *(keyword.value for keyword in call.keywords))
-        named = any(isinstance(arg, ast.Constant) and arg.value in NAMES for arg in given)
+        passed = (*call.args, *(keyword.value for keyword in call.keywords))
+        named = any(isinstance(arg, ast.Constant) and arg.value in NAMES for arg in passed)
         return named and any(f in self._by_name for f in self._analysis.running[call].functions)
 
     def _calls(self, root: Region) -> Iterator[tuple[ast.Call, Scope]]:
@@ -218,13 +218,13 @@ def _asked(node: ast.AST, aliases: frozenset[str]) -> ast.expr | None:
 
 def _aliases(tree: ast.Module) -> frozenset[str]:
     """Return the names under which a file keeps the environment: `env = os.environ`."""
-    found = set()
+    aliases = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and any(
             _is_environment(inner, frozenset()) for inner in _of_copy(node.value)
         ):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return frozenset(found)
+            aliases |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(aliases)
 
 
 def _of_copy(value: ast.expr) -> Iterator[ast.expr]:

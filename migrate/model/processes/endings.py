@@ -63,6 +63,8 @@ def _stops(node: ast.AST) -> bool:
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         return not (isinstance(raised, ast.Name) and raised.id in OF_ARGUMENTS)
     if isinstance(node, ast.Assert):
-        calls = (one.func for one in ast.walk(node.test) if isinstance(one, ast.Call))
-        return not any(isinstance(one, ast.Name) and one.id == "isinstance" for one in calls)
+        calls = (part.func for part in ast.walk(node.test) if isinstance(part, ast.Call))
+        return not any(
+            isinstance(callee, ast.Name) and callee.id == "isinstance" for callee in calls
+        )
     return isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS

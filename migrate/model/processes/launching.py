@@ -95,7 +95,7 @@ class Launching:
 
     def _note_launches(self, scope: ModuleScope) -> None:
         launches = False
-        for root in (scope.guard, scope.region, *(one.region for one in scope.functions)):
+        for root in (scope.guard, scope.region, *(function.region for function in scope.functions)):
             for region in self._analysis.regions(root):
                 for call, at in region.calls:
                     if self._is_one_of(STARTS, call, at):
@@ -137,13 +137,15 @@ class Launching:
                 continue
             seen.add(function)
             inner = [
-                one for region in self._analysis.regions(function.region) for one, _ in region.calls
+                inner_call
+                for region in self._analysis.regions(function.region)
+                for inner_call, _ in region.calls
             ]
-            if any(last_part(one.func) == JOINS for one in inner):
+            if any(last_part(call.func) == JOINS for call in inner):
                 continue
             yield function
-            for one in inner:
-                waiting += self._analysis.running[one].functions
+            for region in inner:
+                waiting += self._analysis.running[region].functions
 
     def _is_one_of(self, names: frozenset[str], call: ast.Call, scope: Scope) -> bool:
         last = last_part(call.func)

@@ -35,12 +35,12 @@ def led_of(analysis: Analysis) -> Mapping[Path, str]:
     for path, module in analysis.project.modules.items():
         for imported in analysis.project.imports(module):
             importers[imported].add(path)
-    found = dict.fromkeys(own, "")
+    led = dict.fromkeys(own, "")
     for path in analysis.scopes.keys() - own:
         user = _user(path, own, importers, analysis)
         if user is not None:
-            found[path] = _name(user, analysis)
-    return found
+            led[path] = _name(user, analysis)
+    return led
 
 
 def _user(
@@ -51,10 +51,10 @@ def _user(
     seen: set[Path] = set()
     waiting = [path]
     while waiting:
-        one = waiting.pop()
-        above = {p for p in importers.get(one, ()) if not TEST.search(_name(p, analysis))}
-        is_package = one.name == "__init__.py"
-        if _is_program(analysis.scopes.get(one)) or not (above or is_package):
+        scope = waiting.pop()
+        above = {p for p in importers.get(scope, ()) if not TEST.search(_name(p, analysis))}
+        is_package = scope.name == "__init__.py"
+        if _is_program(analysis.scopes.get(scope)) or not (above or is_package):
             return None
         users |= above & own
         waiting += above - own - seen
@@ -85,7 +85,7 @@ def _with_classes(analysis: Analysis, is_run: bool) -> set[Path]:
     """
     files = {path for path, top in analysis.scopes.items() if _led_classes(analysis, top)}
     data = [top.module.data for top in analysis.scopes.values()] if files else []
-    if is_run or any(SIGNS.search(one) and RUNNER_NAMES.search(one) for one in data):
+    if is_run or any(SIGNS.search(text) and RUNNER_NAMES.search(text) for text in data):
         return files
     return {path for path in files if not _is_trained_by_hand(path, analysis)}
 
@@ -119,7 +119,7 @@ def _led_classes(analysis: Analysis, top: ModuleScope) -> list[Class]:
     if SIGNS.search(top.module.data) is None:
         return []
     bases = analysis.evaluator.external_bases
-    return [made for made in top.classes if not LED_CLASSES.isdisjoint(bases(made))]
+    return [class_ for class_ in top.classes if not LED_CLASSES.isdisjoint(bases(class_))]
 
 
 def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:

@@ -36,8 +36,10 @@ def starting_replicas(analysis: Analysis) -> Mapping[Path, Sequence[ast.Call]]:
     joining = joining_of(analysis)
     if not joining:
         return {}
-    found = {path: list(_starting(top, joining, analysis)) for path, top in analysis.scopes.items()}
-    return {path: calls for path, calls in found.items() if calls}
+    starting = {
+        path: list(_starting(top, joining, analysis)) for path, top in analysis.scopes.items()
+    }
+    return {path: calls for path, calls in starting.items() if calls}
 
 
 def _starting(
@@ -63,31 +65,31 @@ def _starting(
 def _derived(analysis: Analysis) -> frozenset[str]:
     """Return the names of the classes of the project that derive from `Process`."""
     return frozenset(
-        made.name
+        class_.name
         for scope in analysis.scopes.values()
-        for made in scope.classes
-        if made.bases and _is_process(made, analysis)
+        for class_ in scope.classes
+        if class_.bases and _is_process(class_, analysis)
     )
 
 
 def _run_in_process(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:
     """Yield the functions that the process runs which a call makes; none where it makes no process."""
     if isinstance(call.func, ast.Attribute) and call.func.attr in POOL and call.args:
-        given = analysis.evaluator.values(call.args[0], scope)
-        yield from (value for value in given if isinstance(value, Function))
+        workers = analysis.evaluator.values(call.args[0], scope)
+        yield from (value for value in workers if isinstance(value, Function))
         return
     values = analysis.evaluator.values(call.func, scope)
     classes = [value for value in values if isinstance(value, Class)]
-    derived = [one for one in classes if _is_process(one, analysis)]
-    for one in derived:
-        run = analysis.evaluator.method(one, "run")
+    derived = [class_ for class_ in classes if _is_process(class_, analysis)]
+    for class_ in derived:
+        run = analysis.evaluator.method(class_, "run")
         if run is not None:
             yield run
     named = any(isinstance(value, External) and value.name in PROCESS for value in values)
     of_context = not classes and isinstance(call.func, ast.Attribute) and call.func.attr == LAST
     if not (derived or named or of_context):
         return
-    target = next((one.value for one in call.keywords if one.arg == "target"), None)
+    target = next((keyword.value for keyword in call.keywords if keyword.arg == "target"), None)
     if target is None and len(call.args) > TARGET:
         target = call.args[TARGET]
     for value in analysis.evaluator.values(target, scope):
@@ -101,15 +103,15 @@ def _run_in_process(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterato
                 yield called
 
 
-def _is_process(made: Class, analysis: Analysis, depth: int = 4) -> bool:
+def _is_process(class_: Class, analysis: Analysis, depth: int = 4) -> bool:
     """Whether a class derives from `Process`."""
-    for base in made.bases:
-        values = analysis.evaluator.values(base, made.parent or made)
+    for base in class_.bases:
+        values = analysis.evaluator.values(base, class_.parent or class_)
         if any(isinstance(value, External) and value.name in PROCESS for value in values):
             return True
         if not values and last_part(base) == LAST:
             return True
         above = [value for value in values if isinstance(value, Class)]
-        if depth and any(_is_process(one, analysis, depth - 1) for one in above):
+        if depth and any(_is_process(ancestor, analysis, depth - 1) for ancestor in above):
             return True
     return False

@@ -36,17 +36,17 @@ def optional_groups(analysis: Analysis) -> Mapping[Path, Mapping[ast.Call, tuple
         Each call with the test, and whether it is off by default.
     """
     modules = [scope.module for scope in analysis.scopes.values()]
-    if not any(LAUNCHES.search(one.data) for one in modules):
+    if not any(LAUNCHES.search(module.data) for module in modules):
         return {}
-    found: dict[Path, dict[ast.Call, tuple[str, bool]]] = {}
+    groups: dict[Path, dict[ast.Call, tuple[str, bool]]] = {}
     tests = _Tests(analysis)
     for call, scope in _joins(analysis):
         for test in _tests_around(call, scope):
             off = tests.may_be_off(test, scope)
             if off is not None:
-                found.setdefault(scope.module.path, {})[call] = ast.unparse(test), off
+                groups.setdefault(scope.module.path, {})[call] = ast.unparse(test), off
                 break
-    return found
+    return groups
 
 
 def _joins(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
@@ -87,8 +87,8 @@ class _Tests:
             return None
         match test:
             case ast.BoolOp(op=ast.And(), values=values):
-                parts = [self.may_be_off(one, scope, depth + 1) for one in values]
-                known = [one for one in parts if one is not None]
+                parts = [self.may_be_off(value, scope, depth + 1) for value in values]
+                known = [part for part in parts if part is not None]
                 return any(known) if known else None
             case ast.Name():
                 return self._of_name(test, scope, depth)
@@ -98,20 +98,20 @@ class _Tests:
 
     def _of_name(self, test: ast.Name, scope: Scope, depth: int) -> bool | None:
         bindings = list(self._evaluator.bindings_of(test.id, scope))
-        found = [
-            self.may_be_off(one.value, one.scope, depth + 1)
-            if one.kind == "value" and one.value is not None
+        answers = [
+            self.may_be_off(binding.value, binding.scope, depth + 1)
+            if binding.kind == "value" and binding.value is not None
             else None
-            for one in bindings
+            for binding in bindings
         ]
-        return any(found) if found and None not in found else None
+        return any(answers) if answers and None not in answers else None
 
     def _of_attribute(self, test: ast.Attribute, scope: Scope) -> bool | None:
         values = self._evaluator.values(test.value, scope)
         options = [value for value in values if isinstance(value, Options)]
         if options:
             assigned = self._evaluator.options_set
-            if any(test.attr in assigned.get(one.path, ()) for one in options):
+            if any(test.attr in assigned.get(option.path, ()) for option in options):
                 return None  # it follows from something else
             return self._by_default(test.attr)
         if values or list(self._evaluator.members_of(test.value, test.attr, scope)):
@@ -156,7 +156,7 @@ def _constant(function: Function) -> bool | None:
 def _names(call: ast.Call) -> list[str]:
     """Return the attributes under which the value of a declared option is found."""
     named = [k.value for k in call.keywords if k.arg == "dest"] or call.args
-    texts = [one.value for one in named if isinstance(one, ast.Constant)]
+    texts = [constant.value for constant in named if isinstance(constant, ast.Constant)]
     return [str(text).lstrip("-").replace("-", "_") for text in texts]
 
 

@@ -69,7 +69,7 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
     program = scope.module
     if _PROGRAM.search(program.data) is None or not _importing(analysis):
         return ()
-    found: dict[str, Rival] = {}
+    rivals: dict[str, Rival] = {}
     files: set[Path] = set()
     for running, origin in reached(analysis, [(scope, None)], program.path, scripts={program.path}):
         module = running.module
@@ -77,14 +77,14 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
         is_program = module is program
         for node, optional in imports_of(running, guard=is_program):
             for framework in _frameworks(node, module, analysis):
-                if framework not in found or (found[framework].optional and not optional):
+                if framework not in rivals or (rivals[framework].optional and not optional):
                     end = end_of(node, module) if is_program or origin is None else origin
                     place = "" if is_program else place_of(running, analysis)
-                    found[framework] = Rival(end, framework, place, optional)
+                    rivals[framework] = Rival(end, framework, place, optional)
     modules = analysis.project.modules
     return tuple(
         rival
-        for rival in found.values()
+        for rival in rivals.values()
         if not any(_ON_CPU[rival.framework].search(modules[path].data) for path in files)
     )
 

@@ -27,8 +27,8 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
     called = set(_called(analysis, reached))
     if called.isdisjoint(MEANS_SEVERAL) or not called.isdisjoint(LAUNCHERS):
         return False
-    made = {id(call) for calls in starting_replicas(analysis).values() for call in calls}
-    if made and any(id(call) in made for region in reached for call, _ in region.calls):
+    starting = {id(call) for calls in starting_replicas(analysis).values() for call in calls}
+    if starting and any(id(call) in starting for region in reached for call, _ in region.calls):
         return False
     if not BY_OTHERS.isdisjoint(name.split(".")[0] for name in called):
         return False

@@ -50,16 +50,16 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
     module = scope.module
     if not any(word in module.data for word in _WORDS) or not _mentions_signals(analysis):
         return {}
-    found: dict[End, str] = {}
+    handlers: dict[End, str] = {}
     for running, origin in _launched(scope, analysis):
         for call, at in calls_of(running, analysis, guard=running.module is module):
             if not _sets(call, at, analysis) or _is_safe(call, running.module):
                 continue
             if running.module is module:
-                found[end_of(call, module)] = ""
+                handlers[end_of(call, module)] = ""
             elif origin is not None:
-                found.setdefault(origin, place_of(running, analysis))
-    return found
+                handlers.setdefault(origin, place_of(running, analysis))
+    return handlers
 
 
 @lru_cache(maxsize=2)
@@ -83,9 +83,9 @@ def _is_safe(call: ast.Call, module: Module) -> bool:
         if isinstance(node, ast.If) and "main_thread" in ast.unparse(node.test):
             if any(_is_in(call, statement) for statement in (*node.body, *node.orelse)):
                 return True
-        elif isinstance(node, ast.Try) and any(_is_in(call, one) for one in node.body):
-            caught = [one.type for one in node.handlers]
-            if any(one is None or CATCHING & _words(one) for one in caught):
+        elif isinstance(node, ast.Try) and any(_is_in(call, statement) for statement in node.body):
+            caught = [handler.type for handler in node.handlers]
+            if any(exception is None or CATCHING & _words(exception) for exception in caught):
                 return True
     return False
 
@@ -95,7 +95,7 @@ def _is_in(call: ast.Call, statement: ast.stmt) -> bool:
 
 
 def _words(node: ast.expr) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running, End | None]]:
@@ -107,16 +107,16 @@ def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running,
         if names & LAUNCHES:
             whole = whole or SCRIPT in names
             for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
-                given = analysis.evaluator.values(arg, at)
+                values = analysis.evaluator.values(arg, at)
                 place = end_of(call, scope.module)
-                workers |= {one: place for one in given if isinstance(one, Function)}
+                workers |= {value: place for value in values if isinstance(value, Function)}
     path = scope.module.path
     if not workers and not whole:
         return
     if whole or any(_runs_a_file(worker, analysis) for worker in workers):
         yield from reached(analysis, [(scope, None)], path, scripts={path})
         return
-    early = {one.module.path for one, _ in reached(analysis, [(scope, None)], path)}
+    early = {entry.module.path for entry, _ in reached(analysis, [(scope, None)], path)}
     yield from reached(analysis, workers.items(), path, read=early)
 
 

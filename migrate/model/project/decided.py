@@ -39,16 +39,18 @@ def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, o
     if any(keyword.arg is None for keyword in call.keywords):
         return {}
     names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-    given: dict[str, ast.expr] = dict(_defaults(function))
-    given |= dict(zip(names[int(bound) :], call.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
-    found: dict[str, object] = {}
-    for name, value in given.items():
+    arguments: dict[str, ast.expr] = dict(_defaults(function))
+    arguments |= dict(zip(names[int(bound) :], call.args, strict=False))
+    arguments |= {
+        keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None
+    }
+    constants: dict[str, object] = {}
+    for name, value in arguments.items():
         try:
-            found[name] = ast.literal_eval(value)
+            constants[name] = ast.literal_eval(value)
         except ValueError:
             continue
-    return found
+    return constants
 
 
 def _defaults(function: Definition) -> Iterator[tuple[str, ast.expr]]:
@@ -111,7 +113,7 @@ def idle_nodes(module: Module) -> frozenset[ast.AST]:
 
 def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozenset[ast.AST]:
     """Return those of `nodes`, and what is below them, that never run where names are these constants."""
-    found: set[ast.AST] = set()
+    idle: set[ast.AST] = set()
     for node in nodes:
         dead: list[ast.stmt] = []
         if isinstance(node, ast.If):
@@ -121,10 +123,14 @@ def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozense
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list):
-                ends = (number for number, one in enumerate(block) if _leaves(one, constants))
+                ends = (
+                    number
+                    for number, statement in enumerate(block)
+                    if _leaves(statement, constants)
+                )
                 dead += block[next(ends, len(block)) + 1 :]
-        found.update(below for one in dead for below in ast.walk(one))
-    return frozenset(found)
+        idle.update(below for statement in dead for below in ast.walk(statement))
+    return frozenset(idle)
 
 
 def _variables(module: Module) -> dict[str, object]:
@@ -162,5 +168,7 @@ def _leaves(statement: ast.AST, constants: Mapping[str, object]) -> bool:
     if not isinstance(statement, ast.If):
         return False
     outcome = _outcome(statement.test, constants)
-    ways = [any(_leaves(one, constants) for one in b) for b in (statement.body, statement.orelse)]
+    ways = [
+        any(_leaves(child, constants) for child in b) for b in (statement.body, statement.orelse)
+    ]
     return all(ways) if outcome is None else ways[not outcome]

@@ -76,12 +76,12 @@ class Project:
     def __init__(
         self,
         root: Path | None,
-        given: Mapping[Path, bytes] | None = None,
+        contents: Mapping[Path, bytes] | None = None,
         whole: bool = False,
     ) -> None:
         self.root = root.resolve() if root is not None else None
         self.whole = whole
-        self._given = {path.resolve(): data for path, data in (given or {}).items()}
+        self._given = {path.resolve(): data for path, data in (contents or {}).items()}
         self.modules: dict[Path, Module] = {}
         self.unread: dict[Path, str] = {}  # with the reason
         # Where modules lie; what is on disk does not change while a project is looked at.
@@ -100,8 +100,8 @@ class Project:
             root: the project's folder; by default the one around the script that looks like one.
             data: the content of the script, where it is not what is on disk.
         """
-        given = {script: data} if data is not None else {}
-        project = cls(root or (root_of(script) if script.exists() else None), given)
+        contents = {script: data} if data is not None else {}
+        project = cls(root or (root_of(script) if script.exists() else None), contents)
         waiting = [script.resolve()]
         while waiting and len(project.modules) < MOST_MODULES:
             path = waiting.pop(0)
@@ -112,10 +112,10 @@ class Project:
 
     @classmethod
     def of_files(
-        cls, root: Path, files: Iterable[Path], given: Mapping[Path, bytes] | None = None
+        cls, root: Path, files: Iterable[Path], contents: Mapping[Path, bytes] | None = None
     ) -> Project:
         """Return the project of `files`, all of which lie under `root`: they are the whole project."""
-        project = cls(root, given, whole=True)
+        project = cls(root, contents, whole=True)
         for path in files:
             project.load(path.resolve())
         return project
@@ -156,11 +156,11 @@ class Project:
     @cached_property
     def importers(self) -> Mapping[Path, set[Path]]:
         """The files that import each file."""
-        found: dict[Path, set[Path]] = {}
+        importers: dict[Path, set[Path]] = {}
         for path, module in self.modules.items():
             for imported in self.imports(module):
-                found.setdefault(imported, set()).add(path)
-        return found
+                importers.setdefault(imported, set()).add(path)
+        return importers
 
     @property
     def unread_imports(self) -> list[Path]:
@@ -218,17 +218,17 @@ class Project:
         key = (importer.parent, first)
         if key not in self._places:
             self._places[key] = self._top_level(importer.parent, first)
-        found = (self.below(place, rest) for place in self._places[key])
-        return next((place for place in found if place is not None), None)
+        modules = (self.below(place, rest) for place in self._places[key])
+        return next((place for place in modules if place is not None), None)
 
     def below(self, package: Path, dotted: str) -> Path | None:
         """Return the module or package `dotted` in the folder `package`."""
         place = package
         for name in filter(None, dotted.split(".")):
-            found = _module_in(place, name) if place.suffix != ".py" else None
-            if found is None:
+            module = _module_in(place, name) if place.suffix != ".py" else None
+            if module is None:
                 return None
-            place = found
+            place = module
         return place
 
     def _top_level(self, folder: Path, name: str) -> Sequence[Path]:
@@ -248,11 +248,11 @@ class Project:
         plain = [place for place in folders if place not in packages]
         if name in sys.stdlib_module_names:
             packages = []
-        found = [_module_in(place, name) for place in [*plain, *packages]]
+        modules = [_module_in(place, name) for place in [*plain, *packages]]
         # The folder may be a package itself, whose files import one another by its name.
         is_package = name == self.root.name and (self.root / "__init__.py").is_file()
-        found += [self.root] if is_package and name not in sys.stdlib_module_names else []
-        return [place for place in found if place is not None]
+        modules += [self.root] if is_package and name not in sys.stdlib_module_names else []
+        return [place for place in modules if place is not None]
 
 
 def file_of(place: Path) -> Path | None:

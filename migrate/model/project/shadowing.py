@@ -25,9 +25,9 @@ def shadowing(name: str, script: Path) -> Path | None:
     for folder in script.parents:
         is_package = (folder / "__init__.py").exists()
         if not is_package or (folder == script.parent and _is_started(script)):
-            found = module_in(folder, name)
-            if found is not None:
-                return found
+            file = module_in(folder, name)
+            if file is not None:
+                return file
         if folder == root or not folder.resolve().is_relative_to(root):
             break
     return None

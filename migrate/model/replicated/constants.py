@@ -51,7 +51,9 @@ def _of_parameter(
     function: Function, name: str, analysis: Analysis, depth: int
 ) -> Iterator[object]:
     arguments = objects_of(analysis).arguments(function, name)
-    passed = [(one.node, one.scope) for one in arguments if one.node is not None]
+    passed = [
+        (argument.node, argument.scope) for argument in arguments if argument.node is not None
+    ]
     for node, scope in passed:
         yield from constants(node, scope, analysis, depth - 1)
     default, _ = function.declared.get(name, (None, []))

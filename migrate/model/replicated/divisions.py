@@ -99,7 +99,8 @@ class Divisions(Shares):
         """Whether one of `tests` selects every n-th element: `i % world_size == rank`."""
         compared = (c for test in tests for c in ast.walk(test) if isinstance(c, ast.Compare))
         return any(
-            _has_operator(one, (ast.Mod,)) and self._ranks.tests([one], scope) for one in compared
+            _has_operator(comparison, (ast.Mod,)) and self._ranks.tests([comparison], scope)
+            for comparison in compared
         )
 
     def _division(self, node: ast.expr, scope: Scope) -> Share:
@@ -145,7 +146,9 @@ class Divisions(Shares):
         values = [data]
         if isinstance(data, ast.Name):
             bindings = self._evaluator.bindings_of(data.id, scope)
-            values = [one.value for one in bindings if one.kind == "value" and one.value]
+            values = [
+                binding.value for binding in bindings if binding.kind == "value" and binding.value
+            ]
         return any(
             isinstance(value, ast.Call)
             and last_part(value.func) in SPLITS
@@ -184,19 +187,23 @@ class Divisions(Shares):
                 if _is_made_equal(ast.unparse(data), scope):
                     return True
                 values = self._values(data, scope)
-                return any(self._has_equal_length(one, at, depth + 1) for one, at in values)
+                return any(self._has_equal_length(value, at, depth + 1) for value, at in values)
             case ast.Call(func=function, args=args):
                 last = last_part(function)
                 if last in PADS:
                     return True
                 if last in SPLITS:
-                    return any(self._is_multiple(one, scope, depth + 1) for one in args[1:2])
+                    return any(
+                        self._is_multiple(argument, scope, depth + 1) for argument in args[1:2]
+                    )
                 if last in RANGES or last in DRAWS:
-                    return any(self._is_multiple(one, scope, depth + 1) for one in args[:2])
+                    return any(
+                        self._is_multiple(argument, scope, depth + 1) for argument in args[:2]
+                    )
                 if last in SAME_LENGTH_METHODS and isinstance(function, ast.Attribute):
                     return self._has_equal_length(function.value, scope, depth + 1)
                 of = args[:1] if last in SAME_LENGTH else []
-                return any(self._has_equal_length(one, scope, depth + 1) for one in of)
+                return any(self._has_equal_length(value, scope, depth + 1) for value in of)
         return False
 
     def _is_multiple(self, number: ast.expr, scope: Scope, depth: int = 0) -> bool:
@@ -212,13 +219,15 @@ class Divisions(Shares):
                 if _is_made_equal(ast.unparse(number), scope):
                     return True
                 values = self._values(number, scope)
-                return any(self._is_multiple(one, at, depth + 1) for one, at in values)
+                return any(self._is_multiple(value, at, depth + 1) for value, at in values)
             case ast.Call(func=function, args=args):
                 last = last_part(function)
                 if last == "len":
-                    return any(self._has_equal_length(one, scope, depth + 1) for one in args)
+                    return any(
+                        self._has_equal_length(argument, scope, depth + 1) for argument in args
+                    )
                 return last == "ceil" or any(
-                    self._is_multiple(one, scope, depth + 1) for one in args
+                    self._is_multiple(argument, scope, depth + 1) for argument in args
                 )
         return False
 
@@ -226,12 +235,12 @@ class Divisions(Shares):
         self, node: ast.Name | ast.Attribute, scope: Scope
     ) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield what a name or an attribute is bound to; of a parameter, what calls pass."""
-        found: Iterable[Binding] = (
+        bindings: Iterable[Binding] = (
             _reaching(node, scope) or self._evaluator.bindings_of(node.id, scope)
             if isinstance(node, ast.Name)
             else self._evaluator.members_of(node.value, node.attr, scope)
         )
-        for binding in found:
+        for binding in bindings:
             if binding.kind == "param" and isinstance(binding.scope, Function):
                 yield from self._passed.get((binding.scope, binding.name), ())
             elif binding.kind == "value" and binding.value is not None:
@@ -249,7 +258,7 @@ class Divisions(Shares):
         self._under_way.add(key)
         try:
             shares = (self._bound(binding, bound, depth) for binding in bindings)
-            return next((one for one in shares if one is not None), None)
+            return next((share for share in shares if share is not None), None)
         finally:
             self._under_way.discard(key)
             if not self._under_way:
@@ -283,7 +292,7 @@ class Divisions(Shares):
             return self._loaded(call, scope, bound, depth)
         values = self._evaluator.values(call, scope)
         if objects := [value for value in values if isinstance(value, Instance)]:
-            shares = (self._of_object(one, call, scope, bound, depth) for one in objects)
+            shares = (self._of_object(instance, call, scope, bound, depth) for instance in objects)
             return next((share for share in shares if share is not None), None)
         return super()._call(call, scope, bound, depth)
 
@@ -294,10 +303,10 @@ class Divisions(Shares):
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         data = call.args[0] if call.args else named.get("dataset")
         samplers = [named[name] for name in ("batch_sampler", "sampler") if name in named]
-        given = [one for one in samplers if not _is_none(one)]
-        if not given and data is not None:
-            given = [data]
-        share = self._first(iter(given), scope, bound, depth)
+        passed = [sampler for sampler in samplers if not _is_none(sampler)]
+        if not passed and data is not None:
+            passed = [data]
+        share = self._first(iter(passed), scope, bound, depth)
         if share is None:
             return None
         drops = named.get("drop_last")
@@ -305,19 +314,21 @@ class Divisions(Shares):
         return replace(share, batched=True, drops=is_true)
 
     def _of_object(
-        self, made: Instance, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
+        self, instance: Instance, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
         """Return the division in what an object of a class of the project yields, or in its length."""
-        methods = (self._evaluator.method(made.of, name) for name in ("__iter__", "__len__"))
-        function = next((one for one in methods if one is not None), None)
+        methods = (self._evaluator.method(instance.of, name) for name in ("__iter__", "__len__"))
+        function = next((method for method in methods if method is not None), None)
         if function is None or depth > DEEPEST:
             return None
         attributes: dict[str, Share | None] = {}
         for init in self._functions(call):
-            given = self._given(init, call, scope, bound, depth)
+            arguments = self._given(init, call, scope, bound, depth)
             for name, bindings in (init.owner.attributes if init.owner is not None else {}).items():
-                values = [one.value for one in bindings if one.scope is init and one.value]
-                share = self._first(iter(values), init, given, depth + 1) if values else None
+                values = [
+                    binding.value for binding in bindings if binding.scope is init and binding.value
+                ]
+                share = self._first(iter(values), init, arguments, depth + 1) if values else None
                 attributes[f"self.{name}"] = share
         gone_over = [*function.returns, *self._iterated(function)]
         return self._first(iter(gone_over), function, attributes, depth + 1)
@@ -336,8 +347,8 @@ class Divisions(Shares):
             return share
         for function in functions:
             if gone_over := self._iterated(function):
-                given = self._given(function, call, scope, bound, depth)
-                share = self._first(iter(gone_over), function, given, depth + 1)
+                arguments = self._given(function, call, scope, bound, depth)
+                share = self._first(iter(gone_over), function, arguments, depth + 1)
                 if share is not None:
                     return share
         return None
@@ -358,7 +369,7 @@ def _reaching(node: ast.Name, scope: Scope) -> list[Binding]:
 
     Empty where the name has one binding, or none of them surely comes before `node`.
     """
-    bindings = [one for one in scope.bindings.get(node.id, ()) if one.value is not None]
+    bindings = [binding for binding in scope.bindings.get(node.id, ()) if binding.value is not None]
     if len(bindings) < 2 or len(bindings) != len(scope.bindings[node.id]):
         return []
     above = parents(scope.module)
@@ -367,8 +378,10 @@ def _reaching(node: ast.Name, scope: Scope) -> list[Binding]:
     while (holder := above.get(below)) is not None:
         around[holder] = below
         below = holder
-    before = [one for one in bindings if one.value and _line(one.value) < _line(node)]
-    before.sort(key=lambda one: _line(one.value) if one.value else 0)
+    before = [
+        binding for binding in bindings if binding.value and _line(binding.value) < _line(node)
+    ]
+    before.sort(key=lambda binding: _line(binding.value) if binding.value else 0)
     for number, binding in reversed(list(enumerate(before))):
         assigned = above.get(binding.value) if binding.value is not None else None
         holder = above.get(assigned) if isinstance(assigned, ast.Assign) else None
@@ -401,13 +414,13 @@ def _is_made_equal(name: str, scope: Scope) -> bool:
     """Whether `name` is padded or cut in its function, or the remainder of its length is asked for there."""
     line = scope.line if isinstance(scope, Function) else 0
     padded = _padded_names(scope.top)
-    return any((line, one) in padded for one in (name, f"len({name})"))
+    return any((line, text) in padded for text in (name, f"len({name})"))
 
 
 @lru_cache(maxsize=64)
 def _padded_names(top: ModuleScope) -> frozenset[tuple[int, str]]:
     """Return what each function of a file, by its line, extends in place or takes a remainder of."""
-    found: set[tuple[int, str]] = set()
+    names: set[tuple[int, str]] = set()
     above = parents(top.module)
     for node in top.module.nodes:
         match node:
@@ -422,5 +435,5 @@ def _padded_names(top: ModuleScope) -> frozenset[tuple[int, str]]:
         around = above.get(node)
         while around is not None and not isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
             around = above.get(around)
-        found.add((around.lineno if around is not None else 0, ast.unparse(padded)))
-    return frozenset(found)
+        names.add((around.lineno if around is not None else 0, ast.unparse(padded)))
+    return frozenset(names)

@@ -45,9 +45,9 @@ DEEPEST = 6
 def drawn_weights(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls of a file that prepare such a model, each with why its weights differ."""
     data = [scope.module.data for scope in analysis.scopes.values()]
-    if not any(b"accelerate" in one or b"transformers" in one for one in data):
+    if not any(b"accelerate" in text or b"transformers" in text for text in data):
         return
-    if any(SENDS.search(one) for one in data):
+    if any(SENDS.search(text) for text in data):
         return
     weights = _Weights(analysis, top)
     for call, scope in analysis.calls_in(top):
@@ -74,9 +74,9 @@ class _Weights:
         if model is None or self._is_loaded(model, scope):
             return ""
         randomness = randomness_of(self._analysis)
-        made = list(self._made(model, scope)) or [(call, scope)]
+        sites = list(self._made(model, scope)) or [(call, scope)]
         for entry in randomness.scripts_of(self._top):
-            if why := self._unequal(randomness, entry, scope, made):
+            if why := self._unequal(randomness, entry, scope, sites):
                 return why
         return ""
 
@@ -98,11 +98,11 @@ class _Weights:
         return None
 
     def _unequal(
-        self, randomness: Randomness, entry: ModuleScope, scope: Scope, made: list[Site]
+        self, randomness: Randomness, entry: ModuleScope, scope: Scope, sites: list[Site]
     ) -> str:
         """Return why the weights differ in a script; empty where all replicas are seeded alike."""
         seeds = list(randomness.seeds_of(entry, scope))
-        before = [seed for seed in seeds if not randomness.comes_after(seed, made)]
+        before = [seed for seed in seeds if not randomness.comes_after(seed, sites)]
         own = [(seed, why) for seed in before if (why := self._own(seed))]
         alike = [s for s in before if not any(s is seed for seed, _ in own)]
         for seed, why in own:
@@ -128,8 +128,8 @@ class _Weights:
             is_set = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
             if keyword.arg == "device_specific" and is_set:
                 return "is another on each replica (device_specific=True)"
-        given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "seed")]
-        for value in given:
+        arguments = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "seed")]
+        for value in arguments:
             share = shares_of(self._analysis).of(value, scope)
             if share is not None and not self._is_default(share.text, scope):
                 return f"is another on each replica ({share.text})"
@@ -155,10 +155,10 @@ class _Weights:
             if isinstance(part, ast.Name) and depth < DEEPEST:
                 bindings = list(self._evaluator.bindings_of(part.id, scope))
                 if bindings and all(
-                    one.kind == "value"
-                    and one.value is not None
-                    and self._is_by_chance(one.value, one.scope, depth + 1)
-                    for one in bindings
+                    binding.kind == "value"
+                    and binding.value is not None
+                    and self._is_by_chance(binding.value, binding.scope, depth + 1)
+                    for binding in bindings
                 ):
                     return True
         return False
@@ -196,11 +196,11 @@ class _Weights:
 
     def _is_loaded(self, model: ast.expr, scope: Scope) -> bool:
         """Whether all weights of the model come from a file, in all replicas."""
-        made = list(self._made(model, scope))
-        if made and all(map(_loads, (call for call, _ in made))):
+        sites = list(self._made(model, scope))
+        if sites and all(map(_loads, (call for call, _ in sites))):
             return True
         places = [(ast.unparse(model), scope)]
-        places += [(name, at) for call, at in made for name in _targets(call, at)]
+        places += [(name, at) for call, at in sites for name in _targets(call, at)]
         return any(self._is_filled(text, at) for text, at in places)
 
     def _is_filled(self, text: str, scope: Scope) -> bool:

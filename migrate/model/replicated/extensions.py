@@ -18,12 +18,17 @@ BUILDERS = words("CUDAExtension CppExtension SyclExtension load load_inline")
 @lru_cache(maxsize=2)
 def extensions_of(analysis: Analysis) -> frozenset[str]:
     """Return the dotted names of the extensions that files of a project build, as `setup.py` does."""
-    found: set[str] = set()
+    extensions: set[str] = set()
     for call, scope in analysis.evaluator.calls():
         names = analysis.evaluator.externals(call.func, scope)
         if not any(name.startswith(HOME) and name[len(HOME) :] in BUILDERS for name in names):
             continue
-        given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "name")]
-        for node in given:
-            found.update(text for text in constants(node, scope, analysis) if isinstance(text, str))
-    return frozenset(found)
+        arguments = [
+            *call.args[:1],
+            *(keyword.value for keyword in call.keywords if keyword.arg == "name"),
+        ]
+        for node in arguments:
+            extensions.update(
+                text for text in constants(node, scope, analysis) if isinstance(text, str)
+            )
+    return frozenset(extensions)

@@ -69,7 +69,7 @@ def _only_copies(receiver: ast.expr, call: ast.Call, scope: Scope, kept: Kept) -
     around = [
         node
         for node in scope.module.nodes
-        if isinstance(node, FUNCTIONS) and any(one is call for one in ast.walk(node))
+        if isinstance(node, FUNCTIONS) and any(child is call for child in ast.walk(node))
     ]
     if not around:
         return False
@@ -134,28 +134,28 @@ def _scopes(analysis: Analysis) -> Iterator[Scope]:
 def _keeping(analysis: Analysis) -> dict[tuple[Path, str], Kept]:
     """Return the classes that keep the tensors of a state, by file and name."""
     return {
-        (path, made.name): Kept(
+        (path, node.name): Kept(
             f"`{ast.unparse(statement)}` ({path.name}:{statement.lineno})",
-            frozenset(_computing(made, {_own(target) for target in statement.targets})),
+            frozenset(_computing(node, {_own(target) for target in statement.targets})),
         )
         for path, scope in analysis.scopes.items()
         if LOAD.encode() in scope.module.data
-        for made in scope.module.nodes
-        if isinstance(made, ast.ClassDef)
-        for statement in [_keeps(made)]
+        for node in scope.module.nodes
+        if isinstance(node, ast.ClassDef)
+        for statement in [_keeps(node)]
         if statement is not None
     }
 
 
-def _keeps(made: ast.ClassDef) -> ast.Assign | None:
+def _keeps(definition: ast.ClassDef) -> ast.Assign | None:
     """Return the statement of `load_state_dict` that keeps tensors of the state, and moves them nowhere."""
-    method = next((n for n in made.body if isinstance(n, FUNCTIONS) and n.name == LOAD), None)
+    method = next((n for n in definition.body if isinstance(n, FUNCTIONS) and n.name == LOAD), None)
     if method is None or len(method.args.args) < 2 or _calls(method) & MOVES:
         return None
     state = method.args.args[1].arg
     tensors = {
         name
-        for function in made.body
+        for function in definition.body
         if isinstance(function, FUNCTIONS) and function is not method
         for name, value in _put_on_self(function)
         if _calls(value) & MAKES_TENSORS
@@ -168,9 +168,9 @@ def _keeps(made: ast.ClassDef) -> ast.Assign | None:
     return None
 
 
-def _computing(made: ast.ClassDef, kept: Set[str]) -> Iterator[str]:
+def _computing(definition: ast.ClassDef, kept: Set[str]) -> Iterator[str]:
     """Yield the methods that ask for the attributes `kept`, but for those that copy and save them."""
-    for method in made.body:
+    for method in definition.body:
         if not isinstance(method, FUNCTIONS) or method.name in OF_STATES:
             continue
         asks = any(isinstance(node, ast.expr) and _own(node) in kept for node in ast.walk(method))

@@ -88,15 +88,15 @@ def given_of(analysis: Analysis) -> Mapping[Path, list[Given]]:
     """
     joining = mixed_groups(analysis).values()
     run = frozenset().union(*(run_with(analysis, path) for path in set(joining)))
-    found: dict[Path, list[Given]] = {}
+    tensors: dict[Path, list[Given]] = {}
     for call, scope in analysis.evaluator.calls() if run else ():
         if scope.module.path not in run:
             continue
         for node in _tensors(call, scope, analysis):
             where = _asked(node, scope, analysis)
             if where.host or where.unknown:
-                found.setdefault(scope.module.path, []).append(Given(node, scope.top, where))
-    return found
+                tensors.setdefault(scope.module.path, []).append(Given(node, scope.top, where))
+    return tensors
 
 
 @lru_cache(maxsize=2)
@@ -114,8 +114,8 @@ def mixed_groups(analysis: Analysis) -> Mapping[ast.Call, Path]:
 def run_with(analysis: Analysis, path: Path) -> frozenset[Path]:
     """Return the files that a process may run beside the file `path`: of the programs that import it."""
     project = analysis.project
-    programs = closure([path], lambda one: project.importers.get(one, ()))
-    return frozenset(closure(programs, lambda one: project.imports(project.modules[one])))
+    programs = closure([path], lambda importer: project.importers.get(importer, ()))
+    return frozenset(closure(programs, lambda program: project.imports(project.modules[program])))
 
 
 def _is_mixed(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -138,24 +138,24 @@ def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.e
         parameters = TENSORS.get(name.rpartition(".")[2]) if name.startswith(MODULE) else None
         if parameters is None:
             continue
-        given = dict(zip(parameters, call.args, strict=False))
-        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        if "group" in given and not _is_mixed_too(given["group"], scope, analysis):
+        arguments = dict(zip(parameters, call.args, strict=False))
+        arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        if "group" in arguments and not _is_mixed_too(arguments["group"], scope, analysis):
             return
-        yield from (node for name, node in given.items() if name not in OTHERS)
+        yield from (node for name, node in arguments.items() if name not in OTHERS)
 
 
 def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     """Whether `group` is that of all replicas, or one that `new_group` makes without a backend, like that."""
     if isinstance(group, ast.Constant):
         return group.value is None
-    made = objects_of(analysis).origin(group, scope).made
-    return bool(made) and all(
+    sites = objects_of(analysis).origin(group, scope).sites
+    return bool(sites) and all(
         isinstance(call, ast.Call)
         and last_part(call.func) == "new_group"
         and len(call.args) < 3
         and not any(keyword.arg in ("backend", None) for keyword in call.keywords)
-        for call in made
+        for call in sites
     )
 
 
@@ -178,17 +178,17 @@ class Way:
 def _asked(node: ast.expr, scope: Scope, analysis: Analysis) -> Where:
     """Return where a tensor may be: in rounds, until what follows from itself has settled."""
     before: dict[tuple[int, int], Where] = {}
-    found = NOWHERE
+    answer = NOWHERE
     for _ in range(ROUNDS):
         known: dict[tuple[int, int, int], Where] = {}
-        found = _where(node, scope, analysis, Way(frozenset(), known, before))
+        answer = _where(node, scope, analysis, Way(frozenset(), known, before))
         after: dict[tuple[int, int], Where] = {}
         for (of, at, _), where in known.items():
             after[of, at] = after.get((of, at), NOWHERE) | where
         if after == before:
             break
         before = after
-    return found
+    return answer
 
 
 def _where(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
@@ -213,19 +213,25 @@ def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where
         case ast.Attribute(value=receiver, attr=name):
             if is_module(receiver, scope, analysis):
                 members = list(analysis.evaluator.members_of(receiver, name, scope))
-                made = [one for one in members if one.kind == "value" and one.value is not None]
-                if not made:
+                assigned = [
+                    member
+                    for member in members
+                    if member.kind == "value" and member.value is not None
+                ]
+                if not assigned:
                     return DEVICE  # a weight, a buffer, or what the forward pass has kept
                 return _union(
-                    _where(one.value, one.scope, analysis, way) for one in made if one.value
+                    _where(member.value, member.scope, analysis, way)
+                    for member in assigned
+                    if member.value
                 )
             members = list(analysis.evaluator.members_of(receiver, name, scope))
             if members:
                 return _union(
-                    _where(one.value, one.scope, analysis, way)
-                    if one.kind == "value" and one.value is not None
+                    _where(member.value, member.scope, analysis, way)
+                    if member.kind == "value" and member.value is not None
                     else UNKNOWN
-                    for one in members
+                    for member in members
                 )
             if isinstance(receiver, ast.Name) and receiver.id in ("self", "cls"):
                 return UNKNOWN
@@ -247,10 +253,10 @@ def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where
     return UNKNOWN
 
 
-def _union(found: Iterable[Where]) -> Where:
+def _union(parts: Iterable[Where]) -> Where:
     whole = NOWHERE
-    for one in found:
-        whole |= one
+    for part in parts:
+        whole |= part
     return whole
 
 
@@ -262,30 +268,32 @@ def _computed(operands: Iterable[Where]) -> Where:
 
 def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: Way) -> Where:
     bindings = _reaching(list(analysis.evaluator.bindings_of(node.id, scope)), node, scope)
-    found = NOWHERE if bindings else UNKNOWN
+    where = NOWHERE if bindings else UNKNOWN
     for binding in bindings:
         if binding.kind == "param" and isinstance(binding.scope, Function):
-            found |= _of_parameter(binding.scope, node.id, analysis, way)
+            where |= _of_parameter(binding.scope, node.id, analysis, way)
         elif binding.value is not None and binding.kind in ("value", "item", "element"):
-            found |= _element_of(binding.value, binding.kind, binding.scope, analysis, way)
+            where |= _element_of(binding.value, binding.kind, binding.scope, analysis, way)
         else:
-            found |= UNKNOWN
+            where |= UNKNOWN
     for kept, at in _kept(analysis).get((id(scope), node.id), ()):
-        found |= _where(kept, at, analysis, way)
-    return found
+        where |= _where(kept, at, analysis, way)
+    return where
 
 
 def _of_parameter(function: Function, name: str, analysis: Analysis, way: Way) -> Where:
     """Return where the calls of a function pass what they pass; nowhere, if nothing calls it."""
     arguments = objects_of(analysis).arguments(function, name)
     default, _ = function.declared.get(name, (None, []))
-    passed = [(one.node, one.scope) for one in arguments if one.node is not None]
-    found = _union(_where(node, scope, analysis, way) for node, scope in passed)
+    passed = [
+        (argument.node, argument.scope) for argument in arguments if argument.node is not None
+    ]
+    where = _union(_where(node, scope, analysis, way) for node, scope in passed)
     if default is not None:
-        found |= _where(default, function.parent or function, analysis, way)
+        where |= _where(default, function.parent or function, analysis, way)
     elif not passed and function.name in _called_names(analysis):
-        found |= UNKNOWN
-    return found
+        where |= UNKNOWN
+    return where
 
 
 @lru_cache(maxsize=2)
@@ -322,14 +330,14 @@ def _element_of(value: ast.expr, kind: str, scope: Scope, analysis: Analysis, wa
 @lru_cache(maxsize=2)
 def _kept(analysis: Analysis) -> Mapping[tuple[int, str], list[tuple[ast.expr, Scope]]]:
     """Return what is put into the variables of each function: `parts.append(x)`."""
-    found: dict[tuple[int, str], list[tuple[ast.expr, Scope]]] = {}
+    values: dict[tuple[int, str], list[tuple[ast.expr, Scope]]] = {}
     for call, scope in analysis.evaluator.calls():
         func = call.func
         if not isinstance(func, ast.Attribute) or func.attr not in KEEPS or not call.args:
             continue
         if isinstance(func.value, ast.Name):
-            found.setdefault((id(scope), func.value.id), []).append((call.args[-1], scope))
-    return found
+            values.setdefault((id(scope), func.value.id), []).append((call.args[-1], scope))
+    return values
 
 
 def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: Way) -> Where:
@@ -364,9 +372,11 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: Way) -> Wher
         return UNKNOWN
     if functions:
         return _union(
-            _where(value, one, analysis, way) for one in functions for value in one.returns
+            _where(value, function, analysis, way)
+            for function in functions
+            for value in function.returns
         )
-    device = next((one.value for one in call.keywords if one.arg == "device"), None)
+    device = next((keyword.value for keyword in call.keywords if keyword.arg == "device"), None)
     if device is not None:
         return here if _kind(device, scope, analysis) is Kind.CPU else DEVICE
     if any(name.startswith("torch.") for name in names) and call.args:
@@ -378,7 +388,7 @@ def _of_maker(
     call: ast.Call, last: str, scope: Scope, analysis: Analysis, way: Way
 ) -> Where | None:
     """Return where a call of torch makes its tensor; None on the CPU."""
-    device = next((one.value for one in call.keywords if one.arg == "device"), None)
+    device = next((keyword.value for keyword in call.keywords if keyword.arg == "device"), None)
     if device is not None:
         return None if _kind(device, scope, analysis) is Kind.CPU else DEVICE
     if _sets_default(analysis):
@@ -391,13 +401,16 @@ def _of_maker(
 
 def _placed(call: ast.Call, scope: Scope, analysis: Analysis) -> Kind | None:
     """Return the device that `x.to(…)` moves to; None where it only converts."""
-    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "device")]
-    if not given:
+    arguments = [
+        *call.args[:1],
+        *(keyword.value for keyword in call.keywords if keyword.arg == "device"),
+    ]
+    if not arguments:
         return None
-    kind = _kind(given[0], scope, analysis)
+    kind = _kind(arguments[0], scope, analysis)
     if kind is Kind.CPU or kind in ACCELERATORS:
         return kind
-    dtype = ast.unparse(given[0])
+    dtype = ast.unparse(arguments[0])
     return None if "dtype" in dtype or dtype.startswith("torch.") else Kind.CUDA
 
 

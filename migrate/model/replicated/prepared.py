@@ -45,9 +45,9 @@ def unprepared_batches(
             continue
         for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
             name = _base(arg)
-            made = loaders.of_batch(name, scope) if name is not None else None
-            if name is not None and made is not None:
-                loader, at = made
+            source = loaders.of_batch(name, scope) if name is not None else None
+            if name is not None and source is not None:
+                loader, at = source
                 yield call, name.id, at.module.path.name, loader.lineno
                 break
 
@@ -85,19 +85,19 @@ class _Loaders:
             return None
         for binding in bindings:
             value, at = binding.value, binding.scope
-            made = None
+            loader = None
             if binding.kind == "element" and value is not None:
-                made = self._loader(value, at, depth + 1)
+                loader = self._loader(value, at, depth + 1)
             elif binding.kind == "param":
                 parts = ((_base(arg), s) for arg, s in self._arguments(binding))
                 batches = (self.of_batch(n, s, depth + 1) for n, s in parts if n is not None)
-                made = next((one for one in batches if one is not None), None)
+                loader = next((batch for batch in batches if batch is not None), None)
             elif isinstance(value, ast.Call) and last_part(value.func) == "next":
-                made = self._loader(value, at, depth + 1)
+                loader = self._loader(value, at, depth + 1)
             elif (of := _base(value) if value is not None else None) is not None:
-                made = self.of_batch(of, at, depth + 1) if of.id != name.id else None
-            if made is not None:
-                return made
+                loader = self.of_batch(of, at, depth + 1) if of.id != name.id else None
+            if loader is not None:
+                return loader
         return None
 
     def _moves_itself(self, name: str, scope: Scope) -> bool:
@@ -143,14 +143,14 @@ class _Loaders:
             case ast.DictComp(value=part) | ast.ListComp(elt=part) | ast.GeneratorExp(elt=part):
                 return self._loader(part, scope, depth + 1)
             case ast.Dict(values=parts) | ast.List(elts=parts) | ast.Tuple(elts=parts):
-                made = (self._loader(part, scope, depth + 1) for part in parts)
-                return next((one for one in made if one is not None), None)
+                loaders = (self._loader(part, scope, depth + 1) for part in parts)
+                return next((loader for loader in loaders if loader is not None), None)
             case _:
                 return None
         if any(self._is_prepared(binding) for binding in bindings):
             return None
-        found = (self._bound(binding, depth + 1) for binding in bindings)
-        return next((one for one in found if one is not None), None)
+        bound = (self._bound(binding, depth + 1) for binding in bindings)
+        return next((loader for loader in bound if loader is not None), None)
 
     def _is_prepared(self, binding: Binding) -> bool:
         """Whether Accelerate, or anything else that nothing is known of, gives back the loader."""
@@ -164,8 +164,8 @@ class _Loaders:
     def _bound(self, binding: Binding, depth: int) -> Made | None:
         value, scope = binding.value, binding.scope
         if binding.kind == "param":
-            made = (self._loader(arg, at, depth + 1) for arg, at in self._arguments(binding))
-            return next((one for one in made if one is not None), None)
+            loaders = (self._loader(arg, at, depth + 1) for arg, at in self._arguments(binding))
+            return next((loader for loader in loaders if loader is not None), None)
         if value is None:
             return None
         if binding.kind == "item" and isinstance(value, ast.Call):
@@ -184,16 +184,16 @@ class _Loaders:
             return self._loader(call.func.value, scope, depth + 1)
         functions = self._functions(call)
         if last_part(call.func) in WRAPPERS or any(map(self._hands_on, functions)):
-            given = [*call.args, *(keyword.value for keyword in call.keywords)]
-            made = (self._loader(arg, scope, depth + 1) for arg in given)
-            return next((one for one in made if one is not None), None)
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+            loaders = (self._loader(arg, scope, depth + 1) for arg in arguments)
+            return next((loader for loader in loaders if loader is not None), None)
         for function in functions:
             for value in function.returns:
                 part = value
                 if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
                     part = value.elts[index]
-                if (one := self._loader(part, function, depth + 1)) is not None:
-                    return one
+                if (loader := self._loader(part, function, depth + 1)) is not None:
+                    return loader
         return None
 
     def _hands_on(self, function: Function) -> bool:

@@ -99,9 +99,9 @@ class Saves:
                 continue
             if handler_of(call, scope, self._analysis) is not None:
                 continue  # an exception may happen in one replica alone
-            found = self._reached_by(call, function)
-            if found is not None:
-                save, saver = found
+            saving = self._reached_by(call, function)
+            if saving is not None:
+                save, saver = saving
                 where = f"{saver.module.path.name}:{save.lineno}"
                 return Saved(where, function in self.moved)
         return None
@@ -182,13 +182,13 @@ class Saves:
                 (_argument(call, name, position - scope.is_bound), at)
                 for call, at in callers_of(self._analysis).get(scope, ())
             ]
-        given = [*passed, *((binding.value, binding.scope) for binding in bindings)]
+        values = [*passed, *((binding.value, binding.scope) for binding in bindings)]
         return (
-            bool(given)
+            bool(values)
             and all(binding.kind == "value" for binding in bindings)
             and all(
                 value is not None and self._is_passed_loaded(value, at, depth + 1)
-                for value, at in given
+                for value, at in values
             )
         )
 
@@ -214,7 +214,7 @@ class Saves:
 
     def _own_saves(self) -> dict[Function, list[ast.Call]]:
         """Return the saves that stand in each function."""
-        found: dict[Function, list[ast.Call]] = defaultdict(list)
+        saves: dict[Function, list[ast.Call]] = defaultdict(list)
         for scope in self._analysis.scopes.values():
             if b"save" not in scope.module.data:
                 continue
@@ -222,8 +222,8 @@ class Saves:
                 for region in self._analysis.regions(function.region):
                     for call, at in region.calls:
                         if self._is_save(call, at) and not handler_of(call, at, self._analysis):
-                            found[function].append(call)
-        return dict(found)
+                            saves[function].append(call)
+        return dict(saves)
 
     def _is_save(self, call: ast.Call, scope: Scope) -> bool:
         if last_part(call.func) != "save" and b"safetensors" not in scope.module.data:
@@ -251,12 +251,12 @@ class Saves:
         data = scope.module.data
         if b"safe_open" not in data or OF_DEVICES.search(ON_CPU.sub(b"", data)):
             return False
-        made = [binding.value for binding in scope.bindings.get(name, ())]
-        calls = [one for one in made if isinstance(one, ast.Call)]
+        values = [binding.value for binding in scope.bindings.get(name, ())]
+        calls = [value for value in values if isinstance(value, ast.Call)]
         return (
-            bool(made)
-            and len(calls) == len(made)
-            and all(ast.unparse(one.func) == "torch.load" or self._opens(one) for one in calls)
+            bool(values)
+            and len(calls) == len(values)
+            and all(ast.unparse(call.func) == "torch.load" or self._opens(call) for call in calls)
             and any(map(self._opens, calls))
         )
 
@@ -265,9 +265,9 @@ class Saves:
         functions = self._analysis.running[call].functions if not call.args else ()
         return bool(functions) and all(
             any(
-                last_part(one.func) == "safe_open"
+                last_part(call.func) == "safe_open"
                 for region in self._analysis.regions(function.region)
-                for one, _ in region.calls
+                for call, _ in region.calls
             )
             for function in functions
         )
@@ -277,9 +277,9 @@ class Saves:
         while isinstance(saved, ast.Attribute):
             saved = saved.value
         if isinstance(saved, ast.Name):
-            made = [binding.value for binding in scope.bindings.get(saved.id, ())]
-            return bool(made) and all(
-                isinstance(one, ast.Call) and self._is_dataset(one, scope) for one in made
+            values = [binding.value for binding in scope.bindings.get(saved.id, ())]
+            return bool(values) and all(
+                isinstance(value, ast.Call) and self._is_dataset(value, scope) for value in values
             )
         return isinstance(saved, ast.Call) and any(
             name.startswith(DATASETS)
@@ -336,7 +336,7 @@ def _is_loaded_on_host(name: str, scope: Scope) -> bool:
     What `values.host` says of a save of the script that is rewritten.
     """
     bindings = scope.bindings.get(name, ())
-    if not bindings or not all(_loads_on_host(one.value) for one in bindings):
+    if not bindings or not all(_loads_on_host(binding.value) for binding in bindings):
         return False
     return not _is_filled(name, scope)
 
@@ -345,7 +345,7 @@ def _is_filled(name: str, scope: Scope) -> bool:
     """Whether the file puts other values into `name`: `checkpoint["model"] = model.state_dict()`."""
     for node in scope.module.nodes:
         put: list[ast.expr] = []
-        if isinstance(node, ast.Assign) and any(_is_item(one, name) for one in node.targets):
+        if isinstance(node, ast.Assign) and any(_is_item(target, name) for target in node.targets):
             put = [node.value]
         elif isinstance(node, ast.Call) and last_part(node.func) in KEEPING:
             of = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -392,7 +392,7 @@ def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> as
     below: ast.AST = call
     node = above.get(call)
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        in_branch = isinstance(node, ast.If) and any(below is one for one in node.body)
+        in_branch = isinstance(node, ast.If) and any(below is statement for statement in node.body)
         if in_branch and isinstance(node, ast.If) and is_for_first(node.test, attributes):
             return node.test
         below, node = node, above.get(node)
@@ -415,12 +415,16 @@ def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
         return False
     if not all(_is_plain(save) and _stands_in(save, around, above) for save in saves):
         return False
-    last = max(number for number, one in enumerate(around.body) if above.get(saves[-1]) is one)
-    if any(_may_leave(one) for one in around.body[:last]):
+    last = max(
+        number for number, statement in enumerate(around.body) if above.get(saves[-1]) is statement
+    )
+    if any(_may_leave(statement) for statement in around.body[:last]):
         return False
     body = cst.ensure_type(cst.parse_statement(ast.unparse(around)), cst.FunctionDef).body.body
     lines = {
-        number for number, one in enumerate(around.body) if any(above.get(s) is one for s in saves)
+        number
+        for number, statement in enumerate(around.body)
+        if any(above.get(s) is statement for s in saves)
     }
     saving = {id(body[number]) for number in lines}
     return bound_with_effects(body, lambda statement: id(statement) in saving) is None
@@ -438,7 +442,7 @@ def _may_leave(statement: ast.stmt) -> bool:
 
 def _stands_in(save: ast.Call, around: ast.FunctionDef, above: dict[ast.AST, ast.AST]) -> bool:
     line = above.get(save)
-    return isinstance(line, ast.Expr) and any(line is one for one in around.body)
+    return isinstance(line, ast.Expr) and any(line is statement for statement in around.body)
 
 
 def _is_plain(save: ast.Call) -> bool:

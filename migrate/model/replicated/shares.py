@@ -238,8 +238,8 @@ class Shares:
         scope, value = binding.scope, binding.value
         if binding.kind == "param" and isinstance(scope, Function):
             if (scope, binding.name) in self._evaluator.passed and any(
-                isinstance(one, Device) and one.kind is Kind.INDEX
-                for one in self._evaluator.passed[scope, binding.name]
+                isinstance(value, Device) and value.kind is Kind.INDEX
+                for value in self._evaluator.passed[scope, binding.name]
             ):
                 return Share(binding.name, scope.line, scope.module.path.name)
             passed = self._passed.get((scope, binding.name), ())
@@ -366,7 +366,7 @@ class Shares:
             if members or not isinstance(holder, ast.Name) or holder.id == "self":
                 return None
             bindings = self._evaluator.bindings_of(holder.id, scope)
-            if any(one.kind == "element" for one in bindings):
+            if any(binding.kind == "element" for binding in bindings):
                 return self.of(holder, scope, bound, depth)
             return None
         finally:
@@ -432,12 +432,12 @@ class Shares:
         index: int | None,
     ) -> Share | None:
         for function in functions:
-            given = self._given(function, call, scope, bound, depth)
+            arguments = self._given(function, call, scope, bound, depth)
             for value in function.returns:
                 share = (
-                    self.of(value, function, given, depth + 1)
+                    self.of(value, function, arguments, depth + 1)
                     if index is None
-                    else self._item(value, index, function, given, depth + 1)
+                    else self._item(value, index, function, arguments, depth + 1)
                 )
                 if share is not None:
                     return share
@@ -477,7 +477,7 @@ def _counts(name: str, binding: Binding) -> bool:
 
 def _are_constant(bindings: list[Binding]) -> bool:
     """Whether a name is bound to constants and nothing else: `rank = 0`."""
-    return bool(bindings) and all(isinstance(one.value, ast.Constant) for one in bindings)
+    return bool(bindings) and all(isinstance(binding.value, ast.Constant) for binding in bindings)
 
 
 def _is_rank_variable(key: object) -> bool:
@@ -502,10 +502,10 @@ def divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
             if error is not None:
                 yield call, error
                 continue
-            found = [shares_of(analysis).of(path, at) for path, at in paths]
-            share = next((share for share in found if share is not None), None)
+            shares = [shares_of(analysis).of(path, at) for path, at in paths]
+            share = next((share for share in shares if share is not None), None)
             if share is not None:
-                share = replace(share, mixed=None in found)
+                share = replace(share, mixed=None in shares)
                 yield call, _in_loops(share, call, scope, analysis)
 
 
@@ -525,11 +525,11 @@ def handler_of(call: ast.Call, scope: Scope, analysis: Analysis, depth: int = 0)
             return Share(text, node.lineno, scope.module.path.name, by_error=True)
         node = above.get(node)
     callers = callers_of(analysis).get(scope, ()) if isinstance(scope, Function) else ()
-    found = [
+    handlers = [
         handler_of(caller, at, analysis, depth + 1)
         for caller, at in (callers if depth < DEEPEST_HANDLER else ())
     ]
-    return found[0] if found and all(share is not None for share in found) else None
+    return handlers[0] if handlers and all(share is not None for share in handlers) else None
 
 
 def _paths(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:

@@ -56,7 +56,7 @@ def uneven_turns(analysis: Analysis) -> Mapping[Path, Mapping[ast.expr, UnevenTu
     if not any(may_divide(scope.module) for scope in analysis.scopes.values()):
         return {}
     divisions = Divisions(analysis)
-    found: dict[Path, dict[ast.expr, UnevenTurns]] = {}
+    uneven: dict[Path, dict[ast.expr, UnevenTurns]] = {}
     for scope, region in _loops(analysis):
         assert isinstance(region.loop, ast.For)
         meeting = _meeting(region, analysis)
@@ -66,11 +66,11 @@ def uneven_turns(analysis: Analysis) -> Mapping[Path, Mapping[ast.expr, UnevenTu
         if share is None or share.node is None:
             continue
         turns = UnevenTurns(share, meeting, region.loop.lineno, scope.module.path)
-        of_file = found.setdefault(divisions.files[share.node].module.path, {})
+        of_file = uneven.setdefault(divisions.files[share.node].module.path, {})
         known = of_file.get(share.node)
         if known is None or (known.share.drops and not share.drops):
             of_file[share.node] = turns
-    return found
+    return uneven
 
 
 def _loops(analysis: Analysis) -> Iterator[tuple[Scope, Region]]:

@@ -119,17 +119,17 @@ def _is_condition(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) 
         if kind == "bool" or first is None:
             return kind == "bool"
         return kind in ("int", "float") and _is_condition(first, facts, depth)
-    given: list[cst.CSTNode | None] = []
+    bound: list[cst.CSTNode | None] = []
     if isinstance(node, cst.Name):
-        given = list(facts.context.bound_values(node))
+        bound = list(facts.context.bound_values(node))
     elif is_attribute_of_self(node):
-        given = [value for _, value in facts.context.attributes.get(node.attr.value, ())]
-    values = [one for one in given if isinstance(one, cst.BaseExpression)]
-    bits = [_is_bit(one) for one in values]
-    if depth and values and len(values) == len(given):
+        bound = [value for _, value in facts.context.attributes.get(node.attr.value, ())]
+    values = [value for value in bound if isinstance(value, cst.BaseExpression)]
+    bits = [_is_bit(value) for value in values]
+    if depth and values and len(values) == len(bound):
         return (len(values) > 1 or not all(bits)) and all(
-            bit or _is_condition(one, facts, depth - 1)
-            for bit, one in zip(bits, values, strict=True)
+            bit or _is_condition(value, facts, depth - 1)
+            for bit, value in zip(bits, values, strict=True)
         )
     return False
 
@@ -186,10 +186,10 @@ def is_written_by_index(target: cst.Subscript, facts: Facts) -> bool:
     if isinstance(key, cst.Index) and string_value(key.value) is not None:
         return False
     inner: cst.BaseExpression = target.value
-    given = facts.context.bound_values(inner) if isinstance(inner, cst.Name) else []
+    bound = facts.context.bound_values(inner) if isinstance(inner, cst.Name) else []
     if is_attribute_of_self(inner):
-        given = [value for _, value in facts.context.attributes.get(inner.attr.value, ())]
-    if any(isinstance(value, COLLECTIONS) for value in given):
+        bound = [value for _, value in facts.context.attributes.get(inner.attr.value, ())]
+    if any(isinstance(value, COLLECTIONS) for value in bound):
         return False
     return facts.values.on_device(inner)
 
@@ -203,9 +203,9 @@ def replaced_data(target: cst.BaseExpression) -> str | None:
 
 def named_in(node: cst.CSTNode) -> set[str]:
     """Return the dotted names that `node` mentions, and those of the objects that they are parts of."""
-    found = {name.value for name in nodes_of(node, cst.Name)}
-    found |= {code(part) for part in nodes_of(node, cst.Attribute)}
-    return found
+    names = {name.value for name in nodes_of(node, cst.Name)}
+    names |= {code(part) for part in nodes_of(node, cst.Attribute)}
+    return names
 
 
 def is_wrapper(call: cst.Call, facts: Facts) -> bool:
@@ -230,7 +230,7 @@ def _made(receiver: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpres
     if isinstance(receiver, cst.Attribute):
         values = [value for _, value in facts.context.attributes.get(receiver.attr.value, [])]
     elif isinstance(receiver, cst.Name):
-        values = [given.value for given in facts.bindings.given(receiver)]
+        values = [assignment.value for assignment in facts.bindings.given(receiver)]
     else:
         return
     for value in values:

@@ -22,8 +22,8 @@ def changes_elsewhere(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs a function of another file that writes into tensors."""
     here = facts.context.file
     return any(
-        one.path != here and one.line in _writing_lines(one.path)
-        for one in facts.context.run_by(call)
+        definition.path != here and definition.line in _writing_lines(definition.path)
+        for definition in facts.context.run_by(call)
     )
 
 
@@ -33,7 +33,11 @@ def _functions(path: Path) -> Mapping[int, ast.FunctionDef]:
         tree = syntax_tree(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}
-    return {one.lineno: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
+    return {
+        function.lineno: function
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+    }
 
 
 @lru_cache(maxsize=256)
@@ -68,26 +72,28 @@ def used_by_some(path: Path, line: int) -> frozenset[str | int]:
     function = _functions(path).get(line)
     if function is None:
         return frozenset()
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    names = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
     names = names[1:] if names[:1] in (["self"], ["cls"]) else names
     used = {name for node in _of_some(function.body) for name in _used(node)}
-    found: set[str | int] = {index for index, name in enumerate(names) if name in used}
-    return frozenset(found | (used & {*names, *(one.arg for one in function.args.kwonlyargs)}))
+    indices: set[str | int] = {index for index, name in enumerate(names) if name in used}
+    return frozenset(
+        indices | (used & {*names, *(parameter.arg for parameter in function.args.kwonlyargs)})
+    )
 
 
 def _of_some(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements of `body` that the first replica alone runs, until it ends the graph."""
-    for index, one in enumerate(body):
-        if isinstance(one, ast.If) and is_for_first(one.test):
-            yield from one.body
-        elif isinstance(one, ast.If) and is_for_others(one.test):
-            yield from one.orelse
-            if isinstance(one.body[-1], ast.Return):
+    for index, statement in enumerate(body):
+        if isinstance(statement, ast.If) and is_for_first(statement.test):
+            yield from statement.body
+        elif isinstance(statement, ast.If) and is_for_others(statement.test):
+            yield from statement.orelse
+            if isinstance(statement.body[-1], ast.Return):
                 yield from body[index + 1 :]
                 return
-        elif isinstance(one, ast.If | ast.For | ast.With):
-            yield from _of_some(one.body)
-        elif _settles(one):
+        elif isinstance(statement, ast.If | ast.For | ast.With):
+            yield from _of_some(statement.body)
+        elif _settles(statement):
             return
 
 

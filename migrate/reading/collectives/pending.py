@@ -63,12 +63,12 @@ class Ran:
 
 def any_call(origins: Origins) -> bool:
     """Whether a collective is among `origins`, not parameters alone."""
-    return any(isinstance(one, int) for one in origins)
+    return any(isinstance(origin, int) for origin in origins)
 
 
-def joined(one: State, other: State) -> State:
+def joined(state: State, other: State) -> State:
     """Return what is pending in one of two states."""
-    return {key: one.get(key, NONE) | other.get(key, NONE) for key in {*one, *other}}
+    return {key: state.get(key, NONE) | other.get(key, NONE) for key in {*state, *other}}
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,13 @@ class Pending:
             if isinstance(root, cst.FunctionDef) and self.facts.steps.inside(root.body):
                 continue  # XLA305 speaks of reads in the step
             for read, guard, origins in self.ran(root).hits:
-                ids = [one for one in self._collectives(origins) if self._apart(one, guard)]
+                ids = [
+                    call_id for call_id in self._collectives(origins) if self._apart(call_id, guard)
+                ]
                 if ids and id(read) not in seen:
                     seen.add(id(read))
-                    calls = sorted((self.calls[one] for one in ids), key=self._place)
-                    far = any(one in self.elsewhere for one in ids)
+                    calls = sorted((self.calls[call_id] for call_id in ids), key=self._place)
+                    far = any(call_id in self.elsewhere for call_id in ids)
                     by_index = id(guard) in self._by_index
                     yield PendingRead(read, guard, tuple(calls), far, by_index)
 
@@ -134,13 +136,15 @@ class Pending:
         """Note what a function leaves pending in attributes of objects whose methods it has called."""
         for name, origins in ran.state.items():
             if name.startswith(HELD):
-                inner = {one for origin in origins for one in self.inner.get(origin, ())}  # type: ignore[arg-type]
+                inner = {call_id for origin in origins for call_id in self.inner.get(origin, ())}  # type: ignore[arg-type]
                 self.left.setdefault(name.removeprefix(HELD), set()).update(inner)
 
     def _collectives(self, origins: Origins) -> set[int]:
         """Return the collectives among `origins`, and those into the attributes that are among them."""
-        found = {one for one in origins if isinstance(one, int)}
-        return found.union(*(self.left.get(one, ()) for one in origins if isinstance(one, str)))
+        ids = {origin for origin in origins if isinstance(origin, int)}
+        return ids.union(
+            *(self.left.get(origin, ()) for origin in origins if isinstance(origin, str))
+        )
 
     def ran(self, root: Root) -> Ran:
         """Return what running `root` leaves; nothing while it is under way."""
@@ -175,8 +179,10 @@ class Pending:
     def _is_used_by_some(self, call: cst.Call) -> bool:
         """Whether `call` runs a function of another file that some replicas use its arguments in."""
         context = self.facts.context
-        others = (one for one in context.run_by(call) if one.path != context.file)
-        return any(used_by_some(one.path, one.line) for one in others)
+        others = (
+            definition for definition in context.run_by(call) if definition.path != context.file
+        )
+        return any(used_by_some(definition.path, definition.line) for definition in others)
 
     def _apart(self, collective: int, guard: cst.CSTNode) -> bool:
         """Whether replicas come to the collective that do not come to what is below `guard`."""
@@ -340,8 +346,8 @@ class Walk(Statements):
     def _small(self, node: cst.CSTNode) -> None:
         if isinstance(node, cst.Assign):
             origins = self._value(node.value)
-            for one in node.targets:
-                self._bind(one.target, origins, node.value)
+            for target in node.targets:
+                self._bind(target.target, origins, node.value)
         elif isinstance(node, cst.AnnAssign) and node.value is not None:
             self._bind(node.target, self._value(node.value))
         elif isinstance(node, cst.AugAssign):
@@ -364,8 +370,8 @@ class Walk(Statements):
                 target.elements
             )
             for index, element in enumerate(target.elements):
-                one = value.elements[index].value if same else None  # type: ignore[union-attr]
-                self._bind(element.value, self._value(one) if one is not None else origins, one)
+                part = value.elements[index].value if same else None  # type: ignore[union-attr]
+                self._bind(element.value, self._value(part) if part is not None else origins, part)
         elif is_dotted_name(target):
             name = base_name(target) or ""
             for known in [k for k in self._state if k == name or k.startswith(f"{name}.")]:
@@ -406,7 +412,7 @@ class Walk(Statements):
         if guard is not None:
             self._ran.hits.append((node, guard, origins))
             return
-        self._ran.looked |= {one for one in origins if isinstance(one, str)}
+        self._ran.looked |= {origin for origin in origins if isinstance(origin, str)}
         if looked_at is not None and is_dotted_name(looked_at):
             name = base_name(looked_at) or ""
             self._state.pop(name, None)  # now it has its value
@@ -455,7 +461,7 @@ class Walk(Statements):
         if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
             return origins
         if properties := self._context.properties(node):
-            runs = [self._of_objects(node, self._pending.ran(one)) for one in properties]
+            runs = [self._of_objects(node, self._pending.ran(getter)) for getter in properties]
             return self._value(node.value).union(*runs)
         origins = self._value(node.value) | self._of_own(node)
         if (
@@ -476,17 +482,21 @@ class Walk(Statements):
 
     def _of_objects(self, node: cst.CSTNode, ran: Ran) -> Origins:
         """Note the attributes of objects that a method reads at `node`, and return those in its result."""
-        looked = frozenset(one for one in ran.looked if is_attribute(one))
+        looked = frozenset(origin for origin in ran.looked if is_attribute(origin))
         guard = self._inline or self._facts.guards.around(node) if looked else None
         if guard is None:
             self._ran.looked |= looked
         elif ENTRY in self._state:
-            here = NONE.union(*(self._state.get(HELD + one, NONE) for one in sorted(looked)))
+            here = NONE.union(
+                *(self._state.get(HELD + attribute, NONE) for attribute in sorted(looked))
+            )
             self._read_in_line = True
             self._ran.hits.append((node, guard, here or frozenset(looked)))
-        elif here := NONE.union(*(self._state.get(HELD + one, NONE) for one in sorted(looked))):
+        elif here := NONE.union(
+            *(self._state.get(HELD + attribute, NONE) for attribute in sorted(looked))
+        ):
             self._ran.hits.append((node, guard, here))
-        return frozenset(one for one in ran.returned if is_attribute(one))
+        return frozenset(origin for origin in ran.returned if is_attribute(origin))
 
     def _shown(self, node: cst.CSTNode, value: cst.BaseExpression) -> Origins:
         if origins := self._value(value):
@@ -512,9 +522,9 @@ class Walk(Statements):
             loop = loop.inner_for_in
         parts = [node.key, node.value] if isinstance(node, cst.DictComp) else [node.elt]
         origins = NONE.union(*(self._value(part) for part in parts))
-        for one in reversed(loops):
-            self._write_back(one.target, one.iter)
-            for name in nodes_of(one.target, cst.Name):
+        for inner in reversed(loops):
+            self._write_back(inner.target, inner.iter)
+            for name in nodes_of(inner.target, cst.Name):
                 self._state.pop(name.value, None)
                 if name.value in outer:
                     self._state[name.value] = outer[name.value]
@@ -527,7 +537,7 @@ class Walk(Statements):
         if not imported and isinstance(func, cst.Attribute):
             receiver = self._value(func.value)
         args = [self._value(arg) for arg in node.args]
-        given = NONE.union(*args)
+        passed = NONE.union(*args)
         if v.ends_the_graph(node, self._facts):
             if self._facts.guards.around(node) is None:
                 self._state.clear()
@@ -536,45 +546,49 @@ class Walk(Statements):
             return self._collective(node)
         functions = self._facts.context.called(node)
         elsewhere = self._used_elsewhere(node, args) if not functions else False
-        if not functions and not elsewhere and v.is_read(node, bool(given), self._facts):
+        if not functions and not elsewhere and v.is_read(node, bool(passed), self._facts):
             looked_at = node.args[0].value if len(node.args) == 1 else None
-            if not given and isinstance(func, cst.Attribute):
+            if not passed and isinstance(func, cst.Attribute):
                 looked_at = func.value
-            if receiver | given:
-                self._look(node, receiver | given, looked_at)
-            self._add(v.kept_in(node, self._facts), given)
+            if receiver | passed:
+                self._look(node, receiver | passed, looked_at)
+            self._add(v.kept_in(node, self._facts), passed)
             return NONE
         if functions:
-            runs = [self._run(node, one, args) for one in functions[:3]]
+            runs = [self._run(node, function, args) for function in functions[:3]]
             return receiver.union(*runs)
         if v.makes_a_collective(node, self._facts):
             self._pending.elsewhere.add(id(node))
-            return given | self._origin(node)
-        self._add(v.kept_in(node, self._facts), given)
-        self._by_index(node, given if imported else receiver)
-        return receiver | given
+            return passed | self._origin(node)
+        self._add(v.kept_in(node, self._facts), passed)
+        self._by_index(node, passed if imported else receiver)
+        return receiver | passed
 
     def _used_elsewhere(self, call: cst.Call, args: Sequence[Origins]) -> bool:
         """Whether `call` runs a function of another file that uses its arguments in some replicas only."""
         here = self._facts.context.file
-        found = False
-        for one in self._facts.context.run_by(call) if any(args) else ():
-            used = used_by_some(one.path, one.line) if one.path != here else frozenset()
+        is_used = False
+        for definition in self._facts.context.run_by(call) if any(args) else ():
+            used = (
+                used_by_some(definition.path, definition.line)
+                if definition.path != here
+                else frozenset()
+            )
             for index, arg in enumerate(call.args):
                 name = arg.keyword.value if arg.keyword is not None else index
                 if args[index] and name in used:
                     guard = self._facts.guards.around(call) or call
                     self._ran.hits.append((call, guard, args[index]))
-                    found = True
-        if found:
+                    is_used = True
+        if is_used:
             self._read_in_line = True
-        return found
+        return is_used
 
     def _origin(self, call: cst.Call, inner: Origins = NONE) -> Origins:
         self._pending.calls[id(call)] = call
         if inner:
             known = self._pending.inner.setdefault(id(call), set())
-            known.update(one for one in inner if isinstance(one, int))
+            known.update(origin for origin in inner if isinstance(origin, int))
         self._touched = True
         return frozenset({id(call)})
 
@@ -603,7 +617,9 @@ class Walk(Statements):
             if guard is None and args[index] and name in ran.looked:
                 guard = self._inline or self._facts.guards.around(call)
                 if guard is None:
-                    self._ran.looked |= {one for one in args[index] if isinstance(one, str)}
+                    self._ran.looked |= {
+                        origin for origin in args[index] if isinstance(origin, str)
+                    }
                     if name not in ran.state and is_dotted_name(arg.value):
                         self._state.pop(base_name(arg.value) or "", None)  # it has its value
             if guard is not None:
@@ -620,7 +636,9 @@ class Walk(Statements):
     def _within(self, origins: Origins) -> Origins:
         """Return the collectives themselves that the calls among `origins` run."""
         inner = self._pending.inner
-        return NONE.union(*(inner.get(one, {one}) for one in origins if isinstance(one, int)))
+        return NONE.union(
+            *(inner.get(origin, {origin}) for origin in origins if isinstance(origin, int))
+        )
 
     def _run_attributes(self, call: cst.Call, ran: Ran, name: str, arg: cst.CSTNode) -> None:
         """Note which attributes of an argument a function reads in some replicas only, or leaves pending."""

@@ -112,8 +112,8 @@ def written(call: cst.Call, facts: Facts) -> list[str]:
         lists = [arg.value for arg in call.args if not isinstance(arg.value, cst.BaseString)]
         if facts.names.of(call.func) == f"{XM}all_reduce":
             # One tensor is not changed: the result is returned.
-            lists = [one for one in lists if isinstance(one, cst.List | cst.ListComp)]
-        return [place for one in lists[:1] for place in places(one)]
+            lists = [node for node in lists if isinstance(node, cst.List | cst.ListComp)]
+        return [place for node in lists[:1] for place in places(node)]
     return []
 
 
@@ -141,7 +141,7 @@ def places(node: cst.BaseExpression) -> Iterator[str]:
         yield (base_name(node) or "").removesuffix(".data")
 
 
-def is_read(call: cst.Call, given: bool, facts: Facts) -> bool:
+def is_read(call: cst.Call, passed: bool, facts: Facts) -> bool:
     """Whether `call` looks at a value, `given` being whether one of its arguments waits for a collective."""
     name = facts.context.qualified_name(call.func) or ""
     if isinstance(call.func, cst.Attribute) and not name:
@@ -151,12 +151,12 @@ def is_read(call: cst.Call, given: bool, facts: Facts) -> bool:
         if method == "to" and call.args:
             return string_value(call.args[0].value) == "cpu"
         if method == "format" and isinstance(call.func.value, cst.BaseString):
-            return given
+            return passed
     if isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS:
-        return given and not name
+        return passed and not name
     if name in HOST_SAVES or name.startswith(ON_THE_HOST):
-        return given
-    return given and is_log(call, facts.context)
+        return passed
+    return passed and is_log(call, facts.context)
 
 
 def is_description(node: cst.BaseExpression) -> bool:
@@ -168,7 +168,9 @@ def is_description(node: cst.BaseExpression) -> bool:
             return node.func.attr.value in DESCRIBING_METHODS
         return isinstance(node.func, cst.Name) and node.func.value in DESCRIBING
     if isinstance(node, cst.Comparison):
-        return all(isinstance(one.operator, cst.Is | cst.IsNot) for one in node.comparisons)
+        return all(
+            isinstance(comparison.operator, cst.Is | cst.IsNot) for comparison in node.comparisons
+        )
     return isinstance(node, cst.Lambda)
 
 
@@ -192,9 +194,9 @@ def makes_a_collective(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs a function of another file that returns while a collective is pending."""
     here = facts.context.file
     return any(
-        one.path != here
-        and one.returns
-        and not one.calls.isdisjoint(RETURNED_ELSEWHERE)
-        and one.calls.isdisjoint(ENDS)
-        for one in facts.context.run_by(call)
+        definition.path != here
+        and definition.returns
+        and not definition.calls.isdisjoint(RETURNED_ELSEWHERE)
+        and definition.calls.isdisjoint(ENDS)
+        for definition in facts.context.run_by(call)
     )

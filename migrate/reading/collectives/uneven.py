@@ -70,7 +70,7 @@ class _State:
 
     Args:
         alone: the operations of some replicas, by the dotted name of the tensor.
-        made: the tensors that all replicas compute.
+        computed: the tensors that all replicas compute.
         flags: tensors that may be another constant in each replica, and whether a collective was pending.
         shared: the last collective.
         awaited: the dotted names of what the pending collectives write.
@@ -78,7 +78,7 @@ class _State:
     """
 
     alone: dict[str, Alone] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)
+    computed: set[str] = field(default_factory=set)
     flags: dict[str, tuple[Alone, cst.CSTNode | None]] = field(default_factory=dict)
     shared: cst.CSTNode | None = None
     awaited: set[str] = field(default_factory=set)
@@ -88,7 +88,7 @@ class _State:
         """Return a state of its own with the same pending."""
         return _State(
             dict(self.alone),
-            set(self.made),
+            set(self.computed),
             dict(self.flags),
             self.shared,
             set(self.awaited),
@@ -97,7 +97,7 @@ class _State:
 
     def end(self) -> None:
         """Note that the graph ends in all replicas."""
-        self.alone, self.made, self.flags, self.open = {}, set(), {}, False
+        self.alone, self.computed, self.flags, self.open = {}, set(), {}, False
         self.shared, self.awaited = None, set()
 
     def read(self, names: set[str]) -> None:
@@ -109,7 +109,7 @@ class _State:
     def join(self, other: _State) -> None:
         """Add what is pending in another state."""
         self.alone = {**other.alone, **self.alone}
-        self.made |= other.made
+        self.computed |= other.computed
         self.flags = {**other.flags, **self.flags}
         self.shared = self.shared or other.shared
         self.awaited |= other.awaited
@@ -327,8 +327,8 @@ class _Walk(Statements):
             self._alias(cst.Name(name), value)
         if guard is None:
             self._state.alone.pop(name, None)
-            self._state.made.discard(name)
-        elif name in self._state.made and self._facts.values.on_device(value):
+            self._state.computed.discard(name)
+        elif name in self._state.computed and self._facts.values.on_device(value):
             self._copied.add(name)
             self._add(name, Alone(at, guard))  # an input of the graph here, an operation there
         else:
@@ -371,7 +371,7 @@ class _Walk(Statements):
             return
         if self._is_visible(name) and name != RESULT:
             self._ran.changes.add(name)
-        self._state.made.add(name)
+        self._state.computed.add(name)
         self._copied.discard(name)
         if not in_place:
             self._state.alone.pop(name, None)
@@ -450,14 +450,16 @@ class _Walk(Statements):
 
     def _only_waits(self, call: cst.Call) -> bool:
         """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
-        lines = [(one.path, one.line) for one in self._context.run_by(call)]
-        return bool(lines) and not any(has_collective(*one) for one in lines)
+        lines = [(definition.path, definition.line) for definition in self._context.run_by(call)]
+        return bool(lines) and not any(has_collective(*location) for location in lines)
 
     def _meet_elsewhere(self, call: cst.Call) -> None:
         """Note a function of another file that makes a collective, and may read the result itself."""
         shared, awaited = self._state.shared, set(self._state.awaited)
         self._meet(call)
-        if all(has_read(one.path, one.line) for one in self._context.run_by(call)):
+        if all(
+            has_read(definition.path, definition.line) for definition in self._context.run_by(call)
+        ):
             self._state.shared, self._state.awaited = shared, awaited
 
     def _meet(self, at: cst.Call) -> None:
@@ -511,7 +513,7 @@ class _Walk(Statements):
                 self._state.alone[outer] = alone
         for name in ran.changes:
             if (outer := self._outer(name, call, function)) is not None:
-                self._state.made.add(outer)
+                self._state.computed.add(outer)
                 if self._is_visible(outer):
                     self._ran.changes.add(outer)
         if ran.last.shared is not None:

@@ -53,10 +53,10 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> set[str]:
     """Return those of `some` that are among `others`, a part of one of them, or have one as a part."""
     others = set(others)
     return {
-        one
-        for one in some
+        flow
+        for flow in some
         if any(
-            one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+            flow == other or flow.startswith(f"{other}.") or other.startswith(f"{flow}.")
             for other in others
         )
     }
@@ -68,14 +68,14 @@ def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
     A method changes what it is called on, unless that is a tensor: there `x.mul_(…)` and `x += 1` do.
     A function that the script only names is taken not to change its arguments.
     """
-    found = Flow()
-    _Collector(found, values, context).collect(node)
-    return found
+    data_flow = Flow()
+    _Collector(data_flow, values, context).collect(node)
+    return data_flow
 
 
 def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
     """Return the pairs of names that `statements` give to one memory: `a = b`, `a = b.detach()[0]`."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     stack = list(statements)
     while stack:
         node = stack.pop()
@@ -83,8 +83,8 @@ def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
         if isinstance(node, cst.Assign) and is_view(node.value):
             original = base_name(node.value)
             names = [get_full_name_for_node(target.target) for target in node.targets]
-            found.extend((name, original) for name in names if name and original)
-    return found
+            pairs.extend((name, original) for name in names if name and original)
+    return pairs
 
 
 def is_view(value: cst.BaseExpression) -> bool:
@@ -104,8 +104,8 @@ def is_view(value: cst.BaseExpression) -> bool:
 
 
 class _Collector:
-    def __init__(self, found: Flow, values: DeviceValues, context: Script) -> None:
-        self._found = found
+    def __init__(self, flow: Flow, values: DeviceValues, context: Script) -> None:
+        self._found = flow
         self._values = values
         self._context = context
 

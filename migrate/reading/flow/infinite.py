@@ -134,16 +134,16 @@ class Infinite:
 
     def _is_named(self, name: cst.Name, depth: int) -> bool:
         bindings = self._facts.bindings
-        reaching = [given.value for given in bindings.reaching(name)]
+        reaching = [assignment.value for assignment in bindings.reaching(name)]
         if not reaching and bindings.parameter(name) is None:
             reaching = list(
                 self._facts.values.given_to(name)
             )  # of the module, or of a function around
         if any(self.holds(value, depth + 1) for value in reaching):
             return True
-        found = bindings.parameter(name)
-        if found is not None:
-            function, parameter = found
+        bound = bindings.parameter(name)
+        if bound is not None:
+            function, parameter = bound
             passed = [*bindings.passed(function, name.value), parameter.default]
             if any(self.holds(value, depth + 1) for value in passed):
                 return True

@@ -36,8 +36,8 @@ def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
     if isinstance(node, cst.Name):
         return _is_loaded_name(node, facts, depth)
     if isinstance(node, cst.Attribute):
-        given = [v for v in facts.context.values.given_to(node) if not is_none(v)]
-        return bool(given) and all(is_loaded(value, facts, depth + 1) for value in given)
+        values = [v for v in facts.context.values.given_to(node) if not is_none(v)]
+        return bool(values) and all(is_loaded(value, facts, depth + 1) for value in values)
     return False
 
 
@@ -148,17 +148,18 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
         elsewhere = entry is not None and entry.is_loaded(function, name.value)
         return only and (elsewhere or any(is_loaded(v, facts, depth + 1) for v in passed))
     return any(
-        _is_loaded_binding(name, given, facts, depth) for given in facts.bindings.reaching(name)
+        _is_loaded_binding(name, assignment, facts, depth)
+        for assignment in facts.bindings.reaching(name)
     )
 
 
-def _is_loaded_binding(name: cst.Name, given: Given, facts: Facts, depth: int) -> bool:
+def _is_loaded_binding(name: cst.Name, assignment: Given, facts: Facts, depth: int) -> bool:
     """Whether a part of a checkpoint is what `given` binds `name` to."""
-    parts = [given.value]
-    if given.how is How.PART and (index := _index(name, facts)) is not None:
-        if index in _loaded_positions(given.value, facts):
+    parts = [assignment.value]
+    if assignment.how is How.PART and (index := _index(name, facts)) is not None:
+        if index in _loaded_positions(assignment.value, facts):
             return True
-        parts = _parts(given.value, index, facts)
+        parts = _parts(assignment.value, index, facts)
     return any(is_loaded(part, facts, depth + 1) for part in parts)
 
 
@@ -169,10 +170,10 @@ def _is_loaded_part(node: cst.Subscript, facts: Facts) -> bool:
         return False
     value = node.value
     if isinstance(value, cst.Name):
-        given = facts.bindings.nearest(value)
-        if given is None or given.how is not How.VALUE or given.value is None:
+        assignment = facts.bindings.nearest(value)
+        if assignment is None or assignment.how is not How.VALUE or assignment.value is None:
             return False
-        value = given.value
+        value = assignment.value
     return index.value.evaluated_value in _loaded_positions(value, facts)
 
 
@@ -189,7 +190,7 @@ def _index(name: cst.Name, facts: Facts) -> int | None:
         element = facts.context.parent(binding.node)
         target = facts.context.parent(element)
         if isinstance(target, cst.Tuple | cst.List):
-            return next(i for i, one in enumerate(target.elements) if one is element)
+            return next(i for i, other in enumerate(target.elements) if other is element)
     return None
 
 
@@ -201,8 +202,8 @@ def _parts(
     if isinstance(value, cst.Call) and (here := facts.context.called(value)):
         values = [part.value for function in here for part in nodes_of(function, cst.Return)]
     return [
-        one.elements[index].value
-        if isinstance(one, cst.Tuple | cst.List) and index < len(one.elements)
-        else one
-        for one in values
+        value.elements[index].value
+        if isinstance(value, cst.Tuple | cst.List) and index < len(value.elements)
+        else value
+        for value in values
     ]

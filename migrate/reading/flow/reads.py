@@ -138,7 +138,7 @@ class Reads:
         if scale_read(call, self._context) is not None:
             return False  # a scaler that is off tells it without the device
         name = self._context.qualified_name(call.func) or ""
-        given = any(self._values.mentions(arg.value) for arg in call.args)
+        is_passed = any(self._values.mentions(arg.value) for arg in call.args)
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
             if method in READ_METHODS and not name:
@@ -150,19 +150,23 @@ class Reads:
                 )
             if method == "to" and not name and self._names_the_cpu(call):
                 return self._values.mentions(call.func.value) or self._is_unknown(call.func.value)
-            if given and method in IN_LIBRARIES and self._is_of(IN_LIBRARIES[method], call.func):
+            if (
+                is_passed
+                and method in IN_LIBRARIES
+                and self._is_of(IN_LIBRARIES[method], call.func)
+            ):
                 return True
             if method == "format" and isinstance(call.func.value, cst.BaseString):
-                return given
+                return is_passed
         if isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS:
-            return given and not name
+            return is_passed and not name
         if name.startswith(ON_THE_HOST):
-            return given
-        if given and next(self.hidden(call), None) is not None:
+            return is_passed
+        if is_passed and next(self.hidden(call), None) is not None:
             return True
-        if given and any(self._reads_each(arg.value) for arg in call.args):
+        if is_passed and any(self._reads_each(arg.value) for arg in call.args):
             return True
-        return given and is_log(call, self._context) and not self._is_meter(call)
+        return is_passed and is_log(call, self._context) and not self._is_meter(call)
 
     def _is_unknown(self, value: cst.BaseExpression) -> bool:
         """Whether nothing tells where the tensor `value` is: it may be on the device."""
@@ -178,10 +182,10 @@ class Reads:
         """Whether `func` is a method of an object that one of `classes` makes."""
         if not isinstance(func.value, cst.Name):
             return False
-        made = self._context.bound_values(func.value)
+        values = self._context.bound_values(func.value)
         return any(
-            isinstance(one, cst.Call) and self._context.qualified_name(one.func) in classes
-            for one in made
+            isinstance(value, cst.Call) and self._context.qualified_name(value.func) in classes
+            for value in values
         )
 
     def _reads_each(self, handed: cst.BaseExpression) -> bool:
@@ -190,14 +194,14 @@ class Reads:
         `apply(losses, lambda x: x.item())`, `map(float, losses)`, `tree_map(torch.Tensor.item, losses)`.
         """
         if isinstance(handed, cst.Lambda):
-            given = {one.name.value for one in handed.params.params}
+            names = {parameter.name.value for parameter in handed.params.params}
             return any(
-                _is_method(call, READ_METHODS) and not given.isdisjoint(_names(call.func))
+                _is_method(call, READ_METHODS) and not names.isdisjoint(_names(call.func))
                 for call in nodes_of(handed.body, cst.Call)
             ) or any(
                 isinstance(call.func, cst.Name)
                 and call.func.value in NUMBERS
-                and any(not given.isdisjoint(_names(arg.value)) for arg in call.args)
+                and any(not names.isdisjoint(_names(arg.value)) for arg in call.args)
                 for call in nodes_of(handed.body, cst.Call)
             )
         if isinstance(handed, cst.Attribute):

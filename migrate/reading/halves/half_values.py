@@ -136,7 +136,7 @@ class HalfValues:
         if isinstance(node, cst.Subscript):
             return self._of_item(node, around)
         if isinstance(node, cst.IfExp):
-            return either(self.of(one, around) for one in (node.body, node.orelse))
+            return either(self.of(side, around) for side in (node.body, node.orelse))
         if isinstance(node, cst.NamedExpr):
             return self.of(node.value, around)
         if isinstance(node, cst.UnaryOperation):
@@ -145,7 +145,7 @@ class HalfValues:
         if isinstance(node, cst.BinaryOperation):
             return self._of_operation(node, around)
         if isinstance(node, cst.List | cst.Tuple):
-            return every(self.of(one.value, around) for one in node.elements)
+            return every(self.of(element.value, around) for element in node.elements)
         if isinstance(node, cst.ListComp | cst.GeneratorExp):
             return self.of(node.elt, around)
         return NO
@@ -158,35 +158,39 @@ class HalfValues:
 
     def _of_name(self, name: cst.Name, around: Region | None) -> Found:
         parameter = self._facts.bindings.parameter(name)
-        given = self._facts.bindings.reaching(name)
-        if not given and parameter is not None:
+        assignments = self._facts.bindings.reaching(name)
+        if not assignments and parameter is not None:
             function, param = parameter
             passed = list(self._facts.bindings.passed(function, param.name.value))
-            return either(self.of(one) for one in passed) if passed else UNKNOWN
+            return either(self.of(value) for value in passed) if passed else UNKNOWN
         put = [put.value for put in self._facts.bindings.put_into(name)]
-        if put and all(_is_empty(one.value) for one in given):
-            return some(self.of(one, around) for one in put)
-        return either(self._of_given(one, around) for one in given) if given else UNKNOWN
+        if put and all(_is_empty(assignment.value) for assignment in assignments):
+            return some(self.of(value, around) for value in put)
+        return (
+            either(self._of_given(assignment, around) for assignment in assignments)
+            if assignments
+            else UNKNOWN
+        )
 
-    def _of_given(self, given: Given, around: Region | None) -> Found:
-        value = given.value
-        if value is None or given.how in (How.COUNTER, How.OTHER):
+    def _of_given(self, assignment: Given, around: Region | None) -> Found:
+        value = assignment.value
+        if value is None or assignment.how in (How.COUNTER, How.OTHER):
             return NO
-        if given.how is How.PART:
-            return self._part(value, given, around)
-        if given.how is How.ADDED:
-            found = self.of(value, around)
-            return UNKNOWN if found.half else found
+        if assignment.how is How.PART:
+            return self._part(value, assignment, around)
+        if assignment.how is How.ADDED:
+            precision = self.of(value, around)
+            return UNKNOWN if precision.half else precision
         return self.of(value, around)
 
-    def _part(self, value: cst.BaseExpression, given: Given, around: Region | None) -> Found:
+    def _part(self, value: cst.BaseExpression, assignment: Given, around: Region | None) -> Found:
         """Return what is known of one element of the tuple `value`: of what a call returns, or a method."""
         if not isinstance(value, cst.Call):
-            found = self.of(value, around)
-            return UNKNOWN if isinstance(value, cst.Tuple) else found
+            precision = self.of(value, around)
+            return UNKNOWN if isinstance(value, cst.Tuple) else precision
         ranked = self._ranked(value)
         if ranked is not None:
-            return self.of(ranked, around) if given.index == 0 else NO  # indices
+            return self.of(ranked, around) if assignment.index == 0 else NO  # indices
         if last_part(value.func) in EQUAL_PARTS and self._computes(value):
             return self.of(value, around)
         followed = self._followed(value)
@@ -196,12 +200,12 @@ class HalfValues:
         region = self._region(value, around)
         return either(
             part
-            for one, function in followed
-            for part in one.part_returned(function, given, region)
+            for half_values, function in followed
+            for part in half_values.part_returned(function, assignment, region)
         )
 
     def part_returned(
-        self, function: cst.FunctionDef, given: Given, around: Region | None
+        self, function: cst.FunctionDef, assignment: Given, around: Region | None
     ) -> Iterator[Found]:
         """Yield what is known of one element of the tuples that a function of the script returns.
 
@@ -212,10 +216,10 @@ class HalfValues:
         """
         for returned in self._facts.bindings.returns[id(function)]:
             part = UNKNOWN
-            if isinstance(returned, cst.Tuple) and given.index is not None:
+            if isinstance(returned, cst.Tuple) and assignment.index is not None:
                 elements = returned.elements
-                if given.index < len(elements) == given.count:
-                    part = self.of(elements[given.index].value, around)
+                if assignment.index < len(elements) == assignment.count:
+                    part = self.of(elements[assignment.index].value, around)
             yield part
 
     def returned(self, function: cst.FunctionDef, around: Region | None) -> Iterator[Found]:
@@ -245,10 +249,10 @@ class HalfValues:
             put = [put.value for put in self._facts.bindings.put_into(node)]
             values = self._assigned(node)
             if put:
-                return some(self.of(one) for one in put)
-            return either(self.of(one) for one in values) if values else UNKNOWN
-        found = self.of(node.value, around)
-        return Found(Half.UNKNOWN) if found.half else NO  # `out.logits`, `out.loss`, `out.ids`
+                return some(self.of(value) for value in put)
+            return either(self.of(value) for value in values) if values else UNKNOWN
+        precision = self.of(node.value, around)
+        return Found(Half.UNKNOWN) if precision.half else NO  # `out.logits`, `out.loss`, `out.ids`
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return what the class around assigns to its attribute."""
@@ -270,12 +274,12 @@ class HalfValues:
             return self.of(node.value, around)
         if not isinstance(node.value, cst.Name | cst.Attribute):
             return UNKNOWN
-        put = [one for one in self._facts.bindings.put_into(node.value) if one.key == key]
+        put = [stored for stored in self._facts.bindings.put_into(node.value) if stored.key == key]
         if put:
-            return some(self.of(one.value, around) for one in put)
+            return some(self.of(stored.value, around) for stored in put)
         values: list[cst.BaseExpression | None] = []
         if isinstance(node.value, cst.Name):
-            values = [one.value for one in self._facts.bindings.reaching(node.value)]
+            values = [assignment.value for assignment in self._facts.bindings.reaching(node.value)]
         entries = [
             element.value
             for value in values
@@ -283,7 +287,7 @@ class HalfValues:
             for element in value.elements
             if isinstance(element, cst.DictElement) and string_value(element.key) == key
         ]
-        return either(self.of(one, around) for one in entries) if entries else UNKNOWN
+        return either(self.of(entry, around) for entry in entries) if entries else UNKNOWN
 
     def _of_operation(self, node: cst.BinaryOperation, around: Region | None) -> Found:
         region = self._region(node, around)
@@ -306,8 +310,8 @@ class HalfValues:
         plain = isinstance(other, cst.BaseNumber)
         if not plain and self._facts.values.is_tensor(other):
             return NO  # one of float32, most likely, which decides
-        found = sides[half]
-        return found if plain or not found.half else Found(Half.UNKNOWN)
+        precision = sides[half]
+        return precision if plain or not precision.half else Found(Half.UNKNOWN)
 
     def _computes(self, call: cst.Call) -> bool:
         """Whether `call` is a function of torch or a method, none of the project."""
@@ -321,7 +325,9 @@ class HalfValues:
         followed = self._followed(call)
         if followed:
             return either(
-                part for one, function in followed for part in one.returned(function, region)
+                part
+                for half_values, function in followed
+                for part in half_values.returned(function, region)
             )
         qualified = self._context.qualified_name(call.func)
         if qualified in PARAMETERS:
@@ -331,9 +337,9 @@ class HalfValues:
         if isinstance(call.func, cst.Name) and call.func.value in LISTS and call.args:
             return self.of(call.args[0].value, around)
         if qualified is None and isinstance(call.func, cst.Attribute):
-            found = self._of_method(call, call.func, region, around)
-            if found is not None:
-                return found
+            precision = self._of_method(call, call.func, region, around)
+            if precision is not None:
+                return precision
         if self._is_model(call):
             return self._of_model(call, region, around)
         if isinstance(call.func, cst.Attribute) and qualified is None:
@@ -364,7 +370,7 @@ class HalfValues:
             return NO
         args = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
         if name == "where":
-            return every(self.of(one, around) for one in args[1:3])
+            return every(self.of(arg, around) for arg in args[1:3])
         return self.of(args[0], around) if args else UNKNOWN
 
     def _of_method(
@@ -419,7 +425,7 @@ class HalfValues:
 
     def _followed(self, call: cst.Call) -> list[tuple[HalfValues, cst.FunctionDef]]:
         """Return the functions that `call` runs, with the values of their files; none if one is not read."""
-        found: list[tuple[HalfValues, cst.FunctionDef]] = []
+        functions: list[tuple[HalfValues, cst.FunctionDef]] = []
         for definition in self._context.run_by(call):
             values: HalfValues | None = self
             if definition.path != self._context.file:
@@ -427,16 +433,16 @@ class HalfValues:
             function = values.function_at(definition.line) if values is not None else None
             if values is None or function is None or not values.has_result(function):
                 return []
-            found.append((values, function))
-        if not found and is_attribute_of_self(call.func):
+            functions.append((values, function))
+        if not functions and is_attribute_of_self(call.func):
             around = self._context.class_around(call)
             for method in around.body.body if around is not None else ():
                 named = isinstance(method, cst.FunctionDef) and method.name.value == last_part(
                     call.func
                 )
                 if isinstance(method, cst.FunctionDef) and named and self.has_result(method):
-                    found.append((self, method))
-        return found
+                    functions.append((self, method))
+        return functions
 
     def function_at(self, line: int) -> cst.FunctionDef | None:
         """Return the function of the script whose `def` stands in `line`."""
@@ -462,7 +468,7 @@ class HalfValues:
         if is_attribute_of_self(func):
             values = list(self._assigned(cst.ensure_type(func, cst.Attribute)))
         elif isinstance(func, cst.Name):
-            values = [one.value for one in self._facts.bindings.given(func)]
+            values = [assignment.value for assignment in self._facts.bindings.given(func)]
         for value in values:
             if isinstance(value, cst.IfExp):
                 values += [value.body, value.orelse]
@@ -470,18 +476,18 @@ class HalfValues:
 
     def _of_model(self, call: cst.Call, region: Region | None, around: Region | None) -> Found:
         """Return what is known of the output of a module whose `forward` is not in the script."""
-        given = call.args[0].value if call.args else None
+        argument = call.args[0].value if call.args else None
         layers = self._layers(call.func)
-        found = [self._of_layer(layer, given, region, around) for layer in layers]
-        known = [one for one in found if one is not None]
-        if known and len(known) == len(found):
+        precisions = [self._of_layer(layer, argument, region, around) for layer in layers]
+        known = [precision for precision in precisions if precision is not None]
+        if known and len(known) == len(precisions):
             return either(known)
         return Found(Half.SURE, region) if region is not None else UNKNOWN
 
     def _of_layer(
         self,
         layer: cst.Call,
-        given: cst.BaseExpression | None,
+        argument: cst.BaseExpression | None,
         region: Region | None,
         around: Region | None,
     ) -> Found | None:
@@ -493,42 +499,44 @@ class HalfValues:
         if kind == "Sequential":
             last = layer.args[-1].value if layer.args and not layer.args[-1].star else None
             return (
-                self._of_layer(last, given, region, around) if isinstance(last, cst.Call) else None
+                self._of_layer(last, argument, region, around)
+                if isinstance(last, cst.Call)
+                else None
             )
         if kind in NARROW_MODULES:
             return Found(Half.SURE, region) if region is not None else UNKNOWN
-        if kind in SAME_MODULES and given is not None:
-            return self.of(given, around)
+        if kind in SAME_MODULES and argument is not None:
+            return self.of(argument, around)
         return FLOAT32 if kind in WIDE_MODULES and region is not None else NO
 
     def _given_class(self, func: cst.BaseExpression) -> str:
         """Return the class that the name `func` holds, `norm_layer=nn.LayerNorm`; empty if it is not one."""
         if not isinstance(func, cst.Name):
             return ""
-        names = {self._context.qualified_name(one) for one in self._facts.values.given_to(func)}
+        names = {self._context.qualified_name(value) for value in self._facts.values.given_to(func)}
         return (names.pop() or "") if len(names) == 1 else ""
 
 
-def either(found: Iterable[Found]) -> Found:
+def either(precisions: Iterable[Found]) -> Found:
     """Return what is known of a value that is one of several: sure where no other one is known."""
-    parts = list(found)
-    best = max(parts, key=lambda one: one.half, default=NO)
-    others = [one for one in parts if one.half is Half.NO]
+    parts = list(precisions)
+    best = max(parts, key=lambda part: part.half, default=NO)
+    others = [part for part in parts if part.half is Half.NO]
     if best.half is Half.SURE and others:
-        return Found(Half.POSSIBLE, best.region, any(one.wide for one in others))
+        return Found(Half.POSSIBLE, best.region, any(other.wide for other in others))
     if best.half is Half.NO:
-        return FLOAT32 if parts and all(one.wide for one in parts) else NO
+        return FLOAT32 if parts and all(part.wide for part in parts) else NO
     return best
 
 
-def some(found: Iterable[Found]) -> Found:
+def some(precisions: Iterable[Found]) -> Found:
     """Return what is known of a list of several values, which become one tensor: the surest."""
-    return max(found, key=lambda one: one.half, default=NO)
+    return max(precisions, key=lambda precision: precision.half, default=NO)
 
 
-def every(found: Iterable[Found]) -> Found:
+def every(precisions: Iterable[Found]) -> Found:
     """Return what is known of several values of which each may be another: the least sure."""
-    return min(found, key=lambda one: one.half, default=NO)
+    return min(precisions, key=lambda precision: precision.half, default=NO)
 
 
 def _is_empty(value: cst.BaseExpression | None) -> bool:

@@ -43,7 +43,7 @@ def array_arguments(call: cst.Call, facts: Facts) -> Iterator[cst.Arg]:
 def is_container(node: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `node` is a list or another container, not a tensor."""
     if isinstance(node, cst.Name):
-        values = [given.value for given in facts.bindings.given(node)]
+        values = [assignment.value for assignment in facts.bindings.given(node)]
         return any(value is not None and _makes_container(value) for value in values)
     return _makes_container(node)
 

@@ -77,10 +77,10 @@ def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
             return None
         path, line = facts.context.calls.narrow_regions[0]
         around = Region(path, line, half=False)
-    found = _differing(tensors, values, around)
-    if found is None:
+    differing = _differing(tensors, values, around)
+    if differing is None:
         return None
-    half, wide, sure = found
+    half, wide, sure = differing
     region = values.of(half, around).region or around
     return Mixed(half, wide, table is NARROWED, sure, region), here
 
@@ -89,17 +89,17 @@ def _differing(
     tensors: list[cst.BaseExpression], values: HalfValues, around: Region
 ) -> tuple[cst.BaseExpression, tuple[cst.BaseExpression, ...], bool] | None:
     """Return the tensor that is half, those that are float32, and whether that is sure."""
-    found: list[tuple[cst.BaseExpression, Found]] = [
-        (one, values.of(one, around)) for one in tensors
+    pairs: list[tuple[cst.BaseExpression, Found]] = [
+        (tensor, values.of(tensor, around)) for tensor in tensors
     ]
-    sure = [one for one, known in found if known.half is Half.SURE]
-    wide = [one for one, known in found if known.wide]
+    sure = [tensor for tensor, known in pairs if known.half is Half.SURE]
+    wide = [tensor for tensor, known in pairs if known.wide]
     if not wide:
         return None
-    only = [one for one, known in found if known.wide and known.half is Half.NO]
+    only = [tensor for tensor, known in pairs if known.wide and known.half is Half.NO]
     if sure:
         return sure[0], tuple(wide), bool(only)
-    possible = [one for one, known in found if known.half is Half.POSSIBLE]
+    possible = [tensor for tensor, known in pairs if known.half is Half.POSSIBLE]
     return (possible[0], tuple(only), False) if possible and only else None
 
 
@@ -112,9 +112,9 @@ def running_region(node: cst.CSTNode, facts: Facts, depth: int = DEEPEST) -> Reg
     if depth <= 0 or not isinstance(function, cst.FunctionDef):
         return None
     for call, _ in facts.bindings.callers(function):
-        found = running_region(call, facts, depth - 1)
-        if found is not None:
-            return found
+        around = running_region(call, facts, depth - 1)
+        if around is not None:
+            return around
     return None
 
 
@@ -125,25 +125,25 @@ def _name(call: cst.Call, facts: Facts) -> str:
     if name is None:
         is_method = isinstance(func, cst.Attribute) and func.attr.value in METHODS
         return cst.ensure_type(func, cst.Attribute).attr.value if is_method else ""
-    root = next((one for one in ROOTS if name.startswith(one)), None)
+    root = next((prefix for prefix in ROOTS if name.startswith(prefix)), None)
     return name[len(root) :] if root is not None else ""
 
 
 def _tensors(call: cst.Call, parameters: tuple[str, ...], facts: Facts) -> list[cst.BaseExpression]:
     """Return the tensors that `call` is given, those that may have no type of their own left out."""
-    found: list[cst.BaseExpression] = []
+    tensors: list[cst.BaseExpression] = []
     func = call.func
     names = list(parameters)
     if isinstance(func, cst.Attribute) and facts.context.qualified_name(func) is None:
-        found.append(func.value)
+        tensors.append(func.value)
         names = names[1:]
     for index, name in enumerate(names):
         arg = keyword(call, name)
         if arg is None and index < len(call.args):
             placed = call.args[index]
-            if any(one.star for one in call.args[: index + 1]):
+            if any(arg.star for arg in call.args[: index + 1]):
                 break
             arg = placed if placed.keyword is None else None
         if arg is not None and name not in NO_TENSORS:
-            found.append(arg.value)
-    return found
+            tensors.append(arg.value)
+    return tensors

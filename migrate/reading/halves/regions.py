@@ -59,7 +59,7 @@ def region_around(node: cst.CSTNode, context: Script) -> Region | None:
         elif isinstance(above, cst.FunctionDef):
             if below is not above.body:
                 return None  # a default, or a decorator
-            decorators = (_region(one.decorator, context) for one in above.decorators)
+            decorators = (_region(decorator.decorator, context) for decorator in above.decorators)
             return next((region for region in decorators if region is not None), None)
         elif isinstance(above, cst.Lambda | cst.ClassDef):
             return None
@@ -67,30 +67,30 @@ def region_around(node: cst.CSTNode, context: Script) -> Region | None:
     return None
 
 
-def _region(made: cst.BaseExpression, context: Script, depth: int = 0) -> Region | None:
-    """Return the region that `made` is: a call of autocast, or what such a call is bound to."""
+def _region(node: cst.BaseExpression, context: Script, depth: int = 0) -> Region | None:
+    """Return the region that `node` is: a call of autocast, or what such a call is bound to."""
     if depth > DEEPEST:
         return None
-    found: list[Region] = []
-    if isinstance(made, cst.Call):
-        if (region := _of_call(made, made, context)) is not None:
+    candidates: list[Region] = []
+    if isinstance(node, cst.Call):
+        if (region := _of_call(node, node, context)) is not None:
             return region
-        for function in _functions(made.func, context):
+        for function in _functions(node.func, context):
             if isinstance(function, cst.Call):  # functools.partial(autocast, …)
-                region = _of_call(function, made, context)
+                region = _of_call(function, node, context)
             else:
-                region = _of_call(made.with_changes(func=function), made, context)
-            found += [region] if region is not None else []
-    elif isinstance(made, cst.Name):
-        values = context.bound_values(made)
+                region = _of_call(node.with_changes(func=function), node, context)
+            candidates += [region] if region is not None else []
+    elif isinstance(node, cst.Name):
+        values = context.bound_values(node)
         regions = (
             _region(value, context, depth + 1)
             for value in values
             if isinstance(value, cst.BaseExpression)
         )
-        found = [region for region in regions if region is not None]
-    halves = [region for region in found if region.half]
-    return next(iter(halves or found), None)
+        candidates = [region for region in regions if region is not None]
+    halves = [region for region in candidates if region.half]
+    return next(iter(halves or candidates), None)
 
 
 def _functions(func: cst.BaseExpression, context: Script) -> Iterator[cst.BaseExpression]:
@@ -105,10 +105,10 @@ def _functions(func: cst.BaseExpression, context: Script) -> Iterator[cst.BaseEx
             yield value
 
 
-def _of_call(call: cst.Call, made: cst.Call, context: Script) -> Region | None:
+def _of_call(call: cst.Call, maker: cst.Call, context: Script) -> Region | None:
     func, args = call.func, list(call.args)
     if context.qualified_name(func) == PARTIAL and args:
-        func, args = args[0].value, [*args[1:], *(made.args if made is not call else ())]
+        func, args = args[0].value, [*args[1:], *(maker.args if maker is not call else ())]
     name = context.qualified_name(func)
     if name not in PARAMETERS:
         return None
@@ -116,7 +116,7 @@ def _of_call(call: cst.Call, made: cst.Call, context: Script) -> Region | None:
     bound = bind(call.with_changes(args=plain), PARAMETERS[name])
     half = bound is not None and _is_half(name, bound, len(plain) < len(args), context)
     narrow = bound is None or _is_narrow(bound, context)
-    return Region(context.file, context.position(made).line, half, narrow)
+    return Region(context.file, context.position(maker).line, half, narrow)
 
 
 def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) -> bool:
@@ -129,7 +129,7 @@ def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) 
     if "dtype" not in bound:
         return name != SHIMS and not more
     types = types_of(bound["dtype"].value, context)
-    return types is not None and any(context.qualified_name(one) in HALF for one in types)
+    return types is not None and any(context.qualified_name(dtype) in HALF for dtype in types)
 
 
 def _is_narrow(bound: dict[str, cst.Arg], context: Script) -> bool:
@@ -142,4 +142,4 @@ def _is_narrow(bound: dict[str, cst.Arg], context: Script) -> bool:
         if kind in OTHERS and kind != "xla":
             return False
     types = types_of(bound["dtype"].value, context) if "dtype" in bound else None
-    return types is None or any(context.qualified_name(one) not in WIDE for one in types)
+    return types is None or any(context.qualified_name(dtype) not in WIDE for dtype in types)

@@ -119,16 +119,20 @@ class Bindings:
     def nearest(self, name: cst.Name) -> Given | None:
         """Return what `name` is given at the last place above it; None where that is not plain to see."""
         bindings = self._context.bindings(name)
-        given = self.given(name)
-        if not given:
+        assignments = self.given(name)
+        if not assignments:
             return None
         if bindings[0].scope.node is self.owner(name):
             start = self._context.position(self._context.statement_around(name))
-            earlier = [one for one in given if one.place < (start.line, start.column)]
-            if not earlier and any(isinstance(one.node, cst.Param) for one in bindings):
+            earlier = [
+                assignment
+                for assignment in assignments
+                if assignment.place < (start.line, start.column)
+            ]
+            if not earlier and any(isinstance(binding.node, cst.Param) for binding in bindings):
                 return None
-            given = earlier or given  # bound below, in an earlier turn of a loop
-        return given[-1]
+            assignments = earlier or assignments  # bound below, in an earlier turn of a loop
+        return assignments[-1]
 
     def reaching(self, name: cst.Name) -> list[Given]:
         """Return what `name` may hold where it stands: what is given last, and in branches that may be run.
@@ -139,19 +143,19 @@ class Bindings:
         if last is None:
             return []
         around = self._branches(name)
-        found: list[Given] = []
+        assignments: list[Given] = []
         bound = [b.node for b in self._context.bindings(name) if id(b.node) in self._given]
         for node in reversed(bound):
-            given = self._given[id(node)]
-            if given.place > last.place and given is not last:
+            assignment = self._given[id(node)]
+            if assignment.place > last.place and assignment is not last:
                 continue
             branches = self._branches_of(node)
             if any(around.get(test, branch) != branch for test, branch in branches.items()):
                 continue
-            found.append(given)
+            assignments.append(assignment)
             if branches.keys() <= around.keys():
                 break  # it is given this whichever branch is taken
-        return found or [last]
+        return assignments or [last]
 
     def _branches_of(self, binding: cst.CSTNode) -> dict[int, str]:
         """Return `_branches` of a place that binds a name; it is asked at every use of the name."""
@@ -196,9 +200,9 @@ class Bindings:
             calls += [call for call, _ in self.callers(function) if id(call) not in named]
         for call in calls:
             for definition in self._context.run_by(call):
-                if not any(one is function for one in self._context.here([definition])):
+                if not any(candidate is function for candidate in self._context.here([definition])):
                     continue
-                bound = bind(call, names[is_method + definition.given :])
+                bound = bind(call, names[is_method + definition.bound :])
                 if bound is not None and name in bound:
                     yield bound[name].value
 
@@ -211,12 +215,12 @@ class Bindings:
 
     @cached_property
     def _callers(self) -> dict[int, list[tuple[cst.Call, int]]]:
-        found: dict[int, list[tuple[cst.Call, int]]] = defaultdict(list)
+        callers: dict[int, list[tuple[cst.Call, int]]] = defaultdict(list)
         for call in self._context.all_of(cst.Call):
             for definition in self._context.run_by(call):
                 for function in self._context.here([definition]):
-                    found[id(function)].append((call, definition.given))
-        return found
+                    callers[id(function)].append((call, definition.bound))
+        return callers
 
     def _add_assign(self, node: cst.Assign) -> None:
         for target in node.targets:
@@ -322,16 +326,16 @@ class Bindings:
 
     def _number(self, name: cst.BaseExpression, index: int | None, count: int) -> None:
         """Note which element of a tuple a name is given."""
-        given = self._given.get(id(name))
-        if given is not None and index is not None:
-            self._given[id(name)] = replace(given, index=index, count=count)
+        assignment = self._given.get(id(name))
+        if assignment is not None and index is not None:
+            self._given[id(name)] = replace(assignment, index=index, count=count)
 
     def _taken_apart(
         self, value: cst.BaseExpression, index: int, count: int
     ) -> cst.BaseExpression | None:
         """Return element `index` of a tuple of `count`, also of one of two: `(a, b) if c else (d, e)`."""
         if isinstance(value, cst.Tuple | cst.List):
-            if any(isinstance(one, cst.StarredElement) for one in value.elements):
+            if any(isinstance(element, cst.StarredElement) for element in value.elements):
                 return None
             return value.elements[index].value if len(value.elements) == count else None
         if isinstance(value, cst.IfExp):
@@ -353,8 +357,8 @@ class Bindings:
         if isinstance(target, cst.Name):
             start = self._context.position(self._context.statement_around(node))
             before = target if how is How.ADDED else None
-            given = Given((start.line, start.column), how, value, loop, before=before)
-            self._given[id(target)] = given
+            assignment = Given((start.line, start.column), how, value, loop, before=before)
+            self._given[id(target)] = assignment
 
 
 ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {
@@ -394,10 +398,12 @@ def pairs(
     name = called.value if isinstance(called, cst.Name) else None
     if isinstance(called, cst.Attribute):
         name = called.attr.value
-    given = value.args if isinstance(value, cst.Call) else ()
-    args = [arg.value for arg in given]
+    passed = value.args if isinstance(value, cst.Call) else ()
+    args = [arg.value for arg in passed]
     # Those that a zip goes over; `strict=True` is an option of it.
-    zipped = [] if any(arg.star for arg in given) else [a.value for a in given if a.keyword is None]
+    zipped = (
+        [] if any(arg.star for arg in passed) else [a.value for a in passed if a.keyword is None]
+    )
     parts = [e.value for e in target.elements] if isinstance(target, cst.Tuple | cst.List) else []
     if name == "range":
         yield target, How.COUNTER, None
@@ -409,13 +415,13 @@ def pairs(
             yield from pairs(part, arg)
     elif name in NAMED and len(parts) == 2:
         yield parts[0], How.COUNTER, None
-        for one in _flat(parts[1]):
-            yield one, How.ELEMENT, value
+        for leaf in _flat(parts[1]):
+            yield leaf, How.ELEMENT, value
     elif name in TRANSPARENT or name == "log_every":
         yield from pairs(target, args[0]) if args else ()
     else:
-        for one in _flat(target):
-            yield one, How.ELEMENT, value
+        for leaf in _flat(target):
+            yield leaf, How.ELEMENT, value
 
 
 def _starred(
@@ -425,11 +431,11 @@ def _starred(
     if not isinstance(value, cst.Tuple | cst.List):
         return None
     elements = value.elements
-    stars = [i for i, one in enumerate(elements) if isinstance(one, cst.StarredElement)]
+    stars = [i for i, element in enumerate(elements) if isinstance(element, cst.StarredElement)]
     count = len(target.elements)
     if len(stars) != 1 or count < len(elements) - 1:
         return None
-    if not all(isinstance(one, cst.Element) for one in target.elements):
+    if not all(isinstance(element, cst.Element) for element in target.elements):
         return None
     after = len(elements) - 1 - stars[0]
     if index < stars[0]:
@@ -451,15 +457,15 @@ def calls_of(function: cst.FunctionDef, context: Parsed) -> list[cst.Call]:
     """Return the calls of a function of the module; none where it is used other than called."""
     if context.functions.get(function.name.value) is not function:
         return []
-    found = []
+    calls = []
     for mention in context.mentions(function.name):
         call = context.parent(mention)
         if mention is function.name:
             continue
         if not isinstance(call, cst.Call) or call.func is not mention:
             return []
-        found.append(call)
-    return found
+        calls.append(call)
+    return calls
 
 
 def passed_for(name: cst.Name, context: Parsed) -> list[cst.BaseExpression]:
@@ -471,11 +477,13 @@ def passed_for(name: cst.Name, context: Parsed) -> list[cst.BaseExpression]:
     owner, parameter = context.bound_to(name)
     if not isinstance(owner, cst.FunctionDef) or not isinstance(parameter, cst.Param):
         return []
-    parameters = [one.name.value for one in (*owner.params.params, *owner.params.kwonly_params)]
-    found = []
+    parameters = [
+        parameter.name.value for parameter in (*owner.params.params, *owner.params.kwonly_params)
+    ]
+    passed = []
     for call in calls_of(owner, context):
         bound = bind(call, parameters)
         if bound is None or name.value not in bound:
             return []
-        found.append(bound[name.value].value)
-    return found
+        passed.append(bound[name.value].value)
+    return passed

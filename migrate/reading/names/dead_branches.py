@@ -48,14 +48,14 @@ def never_runs(node: cst.CSTNode, script: Parsed) -> str | None:
     does that somebody may set to another constant (`DEBUG = False`).
     """
     below = node
-    found: str | None = None
+    first_reason: str | None = None
     for above in script.ancestors(node):
         for reason in _reasons(above, below, script):
             if not reason:
                 return reason
-            found = found or reason
+            first_reason = first_reason or reason
         below = above
-    return found
+    return first_reason
 
 
 def _reasons(above: cst.CSTNode, below: cst.CSTNode, script: Parsed) -> Iterator[str]:

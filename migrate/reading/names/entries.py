@@ -78,8 +78,12 @@ def _values(
 ) -> Iterator[cst.BaseExpression]:
     """Yield what `holder` may be."""
     if isinstance(holder, cst.Name):
-        given = [one.value for one in facts.bindings.given(holder) if one.how is How.VALUE]
-        yield from (value for value in given if value is not None)
+        values = [
+            assignment.value
+            for assignment in facts.bindings.given(holder)
+            if assignment.how is How.VALUE
+        ]
+        yield from (value for value in values if value is not None)
         parameter = facts.bindings.parameter(holder)
         if parameter is not None:
             yield from facts.bindings.passed(parameter[0], holder.value)
@@ -122,13 +126,13 @@ def _filled(name: cst.Name, key: str, facts: Facts, depth: int) -> Iterator[cst.
         ):
             continue
         for function in facts.context.called(call):
-            names = [one.name.value for one in function.params.params]
+            names = [parameter.name.value for parameter in function.params.params]
             passed = bind(call, names[names[:1] == ["self"] :]) or {}
             for parameter, arg in passed.items():
                 if not (isinstance(arg.value, cst.Name) and arg.value.value == name.value):
                     continue
                 inside = nodes_of(function.body, cst.Name)
-                mention = next((one for one in inside if one.value == parameter), None)
+                mention = next((name for name in inside if name.value == parameter), None)
                 if mention is not None:
                     for put in facts.bindings.put_into(mention):
                         if put.key == key:

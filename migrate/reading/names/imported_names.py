@@ -49,8 +49,8 @@ class ImportedNames:
         use = self._uses.get(id(root))
         if use is None:
             return None
-        found = set(self._found(node, root, use))
-        return found.pop() if len(found) == 1 else None
+        names = set(self._found(node, root, use))
+        return names.pop() if len(names) == 1 else None
 
     def _found(self, node: cst.CSTNode, root: cst.CSTNode, use: Use) -> Iterator[str]:
         if use.reads:
@@ -99,8 +99,8 @@ class ImportedNames:
     def _meanings_of(self, statement: Import) -> list[list[tuple[str, str]]]:
         if id(statement) not in self._meanings:
             is_star = isinstance(statement.names, cst.ImportStar)
-            found = [list(self._stars.items())] if is_star else list(_meanings(statement))
-            self._meanings[id(statement)] = found
+            meanings = [list(self._stars.items())] if is_star else list(_meanings(statement))
+            self._meanings[id(statement)] = meanings
         return self._meanings[id(statement)]
 
 
@@ -117,10 +117,10 @@ def _before(name: str, use: Use) -> list[Binding]:
     """Return the bindings of `name` before its use; where there is none, those of the scope around."""
     scope = use.scope
     bindings = scope.find(name, scope)
-    found = [b for b in bindings if b.scope is not scope or b.number < use.number]
-    if bindings and not found and scope.parent is not scope:
+    earlier = [b for b in bindings if b.scope is not scope or b.number < use.number]
+    if bindings and not earlier and scope.parent is not scope:
         return scope.parent.find(name, scope)
-    return found
+    return earlier
 
 
 def _meanings(statement: Import) -> Iterator[list[tuple[str, str]]]:

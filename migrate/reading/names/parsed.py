@@ -87,17 +87,17 @@ class Parsed:
         imports = self.all_of(cst.Import, cst.ImportFrom)
         names = ImportedNames(self.module, self._uses, imports, self._stars)
         outside = self.calls.outside if names.roots else str
-        found: dict[int, str] = {}
+        imported: dict[int, str] = {}
         for root in names.roots:
             node: cst.CSTNode | None = root
             while node is not None:
                 name = names.of(node)
                 if name is not None:
-                    found[id(node)] = outside(name)
+                    imported[id(node)] = outside(name)
                 above = self.parent(node)
                 in_full = isinstance(above, cst.Attribute) and above.value is node
                 node = above if in_full else None
-        return found
+        return imported
 
     @cached_property
     def spelled(self) -> str:
@@ -128,17 +128,21 @@ class Parsed:
     @cached_property
     def callers(self) -> Mapping[int, list[cst.Call]]:
         """The calls of this script that run a function or method of it, by the id of the function."""
-        found: dict[int, list[cst.Call]] = defaultdict(list)
+        calls: dict[int, list[cst.Call]] = defaultdict(list)
         for call in self.all_of(cst.Call):
             for function in self.called(call):
-                found[id(function)].append(call)
-        return dict(found)
+                calls[id(function)].append(call)
+        return dict(calls)
 
     def here(self, definitions: Iterable[Definition]) -> list[cst.FunctionDef]:
         """Return those of some functions of the project that are of this script."""
         here = self.file
-        found = (self.function_at(one.line) for one in definitions if one.path == here)
-        return [function for function in found if function is not None]
+        functions = (
+            self.function_at(definition.line)
+            for definition in definitions
+            if definition.path == here
+        )
+        return [function for function in functions if function is not None]
 
     @cached_property
     def file(self) -> Path:
@@ -202,7 +206,7 @@ class Parsed:
     def _stars(self) -> Mapping[str, str]:
         """What the names stand for that `from module import *` brings."""
         imports = self.all_of(cst.ImportFrom)
-        has_stars = any(isinstance(one.names, cst.ImportStar) for one in imports)
+        has_stars = any(isinstance(statement.names, cst.ImportStar) for statement in imports)
         return self.calls.stars if has_stars else {}
 
     def bindings(self, name: cst.CSTNode) -> list[Binding]:
@@ -224,10 +228,10 @@ class Parsed:
             parameter that is never assigned, or what the only assignment `name = value` assigns. The value
             is None where the name is bound otherwise or more than once.
         """
-        found = self.bindings(name)
-        if not found:
+        bindings = self.bindings(name)
+        if not bindings:
             return None, None
-        return found[0].scope.node, self.value_of(found[0]) if len(found) == 1 else None
+        return bindings[0].scope.node, self.value_of(bindings[0]) if len(bindings) == 1 else None
 
     def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
         """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
@@ -266,11 +270,13 @@ class Parsed:
 
         The attribute as it stands there, and its value where that is plain to see.
         """
-        found: dict[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]] = defaultdict(list)
+        attributes: dict[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]] = defaultdict(
+            list
+        )
         for target in self.targets:
             if isinstance(target, cst.Attribute):
-                found[target.attr.value].append((target, self._value(target)))
-        return dict(found)
+                attributes[target.attr.value].append((target, self._value(target)))
+        return dict(attributes)
 
     def _value(self, target: cst.CSTNode) -> cst.BaseExpression | None:
         """Return what is assigned to `target`, a target or an element of one; None where not plain to see."""
@@ -310,7 +316,7 @@ class Parsed:
         if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Name):
             return False
         named = loop.target.value
-        args = [self.parent(one) for one in nodes_of(loop.body, cst.Name) if one.value == named]
+        args = [self.parent(name) for name in nodes_of(loop.body, cst.Name) if name.value == named]
         return bool(args) and all(
             isinstance(arg, cst.Arg) and self._is_of_attributes(self.parent(arg)) for arg in args
         )
@@ -397,16 +403,16 @@ class Parsed:
         if len(kinds) == 1:
             return self._by_kind.get(kinds[0], ())
         if kinds not in self._of_kinds:
-            found = (node for kind in kinds for node in self._by_kind.get(kind, ()))
-            self._of_kinds[kinds] = sorted(found, key=self._number)
+            nodes = (node for kind in kinds for node in self._by_kind.get(kind, ()))
+            self._of_kinds[kinds] = sorted(nodes, key=self._number)
         return self._of_kinds[kinds]
 
     @cached_property
     def _by_kind(self) -> dict[type[cst.CSTNode], list[cst.CSTNode]]:
-        found: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        nodes: dict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
         for node in self.nodes:
-            found[type(node)].append(node)
-        return dict(found)
+            nodes[type(node)].append(node)
+        return dict(nodes)
 
     @cached_property
     def functions(self) -> dict[str, cst.FunctionDef]:
@@ -421,10 +427,10 @@ class Parsed:
 
     @cached_property
     def _mentions(self) -> dict[str, list[cst.Name]]:
-        found: dict[str, list[cst.Name]] = defaultdict(list)
+        mentions: dict[str, list[cst.Name]] = defaultdict(list)
         for name in self.all_of(cst.Name):
-            found[name.value].append(name)
-        return dict(found)
+            mentions[name.value].append(name)
+        return dict(mentions)
 
     def mentions(self, node: cst.Name | cst.Attribute) -> list[cst.Name | cst.Attribute]:
         """Return every mention of the name or attribute `node` in the script, whatever it is bound to."""
@@ -432,7 +438,7 @@ class Parsed:
 
     @cached_property
     def _by_text(self) -> dict[str, list[cst.Name | cst.Attribute]]:
-        found: dict[str, list[cst.Name | cst.Attribute]] = defaultdict(list)
+        nodes: dict[str, list[cst.Name | cst.Attribute]] = defaultdict(list)
         for node in self.all_of(cst.Name, cst.Attribute):
             if isinstance(node, cst.Name):
                 above = self.parent(node)
@@ -440,10 +446,10 @@ class Parsed:
                     continue  # the last part of `torch.cuda.stream` is no mention of `stream`
                 if isinstance(above, cst.Arg) and above.keyword is node:
                     continue
-                found[node.value].append(node)
+                nodes[node.value].append(node)
             elif isinstance(node.value, cst.Name):
-                found[f"{node.value.value}.{node.attr.value}"].append(node)
-        return found
+                nodes[f"{node.value.value}.{node.attr.value}"].append(node)
+        return nodes
 
     @cached_property
     def uses_rpc(self) -> bool:

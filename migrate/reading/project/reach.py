@@ -44,8 +44,10 @@ def leaving(
     calls = [(call, origin, False) for call, origin in facts.steps.calls]
     calls += [(call, at, True) for call, at in facts.steps.beside.calls if id(call) not in inside]
     for call, origin, beside in calls:
-        ran = [one for one in facts.context.run_by(call) if one.path != here]
-        later = [one for one in facts.context.run_later(call) if one.path != here]
+        ran = [definition for definition in facts.context.run_by(call) if definition.path != here]
+        later = [
+            definition for definition in facts.context.run_later(call) if definition.path != here
+        ]
         if not ran and not later:
             continue
         where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
@@ -53,10 +55,10 @@ def leaving(
         for definition in () if beside else later:  # they are given gradients
             yield definition, Entry(definition.line, where, marked=marked)
         for definition in ran:
-            positional = [Kind.UNKNOWN] * definition.given
+            positional = [Kind.UNKNOWN] * definition.bound
             loaded: set[int | str] = set()
             at, named_drawn = drawn_of(facts).passed(call)
-            drawn: set[int | str] = {position + definition.given for position in at}
+            drawn: set[int | str] = {position + definition.bound for position in at}
             drawn |= named_drawn
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
@@ -74,14 +76,14 @@ def leaving(
                 for arg in call.args
                 if arg.keyword is not None and is_loaded(arg.value, facts)
             )
-            given = Given(
+            passed = Given(
                 tuple(positional),
                 named,
                 frozenset(loaded),
                 frozenset(drawn),
-                frozenset(_numbers(call, definition.given, facts)),
+                frozenset(_numbers(call, definition.bound, facts)),
             )
-            yield definition, Entry(definition.line, where, (given,), marked, trains, beside)
+            yield definition, Entry(definition.line, where, (passed,), marked, trains, beside)
 
 
 def _numbers(call: cst.Call, before: int, facts: Facts) -> Iterator[int | str]:
@@ -108,8 +110,8 @@ def reached(
     while waiting:
         turns.update(waiting)
         again: dict[Path, None] = {}
-        for found in look(waiting, entries):
-            for definition, entry in found:
+        for function in look(waiting, entries):
+            for definition, entry in function:
                 if _note(entries[definition.path], entry) and turns[definition.path] < TURNS:
                     again[definition.path] = None
         waiting = list(again)
@@ -158,7 +160,7 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
     waiting = [function.region for function in functions if function.name in METHODS]
     waiting += analysis.step_loops
     seen: set[Region] = set()
-    found: set[Path] = set()
+    paths: set[Path] = set()
     while waiting:
         region = waiting.pop()
         if region in seen:
@@ -170,8 +172,8 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
             for callee in (*ran.functions, *ran.later):
                 waiting.append(callee.region)
                 if callee.module is not scope.module:
-                    found.add(callee.module.path)
-    return frozenset(found)
+                    paths.add(callee.module.path)
+    return frozenset(paths)
 
 
 def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
@@ -189,7 +191,7 @@ def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
                 for callee in (*ran.functions, *ran.later):
                     if callee.module is scope.module:
                         waiting.append(callee)
-                    elif callee in ran.given or not _is_known_to_run(callee):
+                    elif callee in ran.bound or not _is_known_to_run(callee):
                         return True
     return False
 

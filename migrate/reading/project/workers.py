@@ -155,7 +155,7 @@ def keep(script: Script) -> None:
     before it is asked for.
     """
     _kept.pop(script.file, None)
-    if sum(len(one.source.data) for one in _kept.values()) < _room:
+    if sum(len(parsed.source.data) for parsed in _kept.values()) < _room:
         _kept[script.file] = script
 
 

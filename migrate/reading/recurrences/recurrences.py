@@ -45,7 +45,7 @@ def _turns(over: cst.BaseExpression, facts: Facts, depth: int = 0) -> str | None
     if depth > DEEPEST:
         return None  # `steps = tqdm(steps)`
     if isinstance(over, cst.Name):
-        values = [given.value for given in facts.bindings.given(over)]
+        values = [assignment.value for assignment in facts.bindings.given(over)]
         only = values[0] if len(values) == 1 else None
         return _turns(only, facts, depth + 1) if isinstance(only, cst.Call) else None
     if not isinstance(over, cst.Call):
@@ -76,7 +76,8 @@ def _is_size(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
         return _is_shape(node.value)
     if isinstance(node, cst.Name):
         return any(
-            _is_given_size(given, facts, depth + 1) for given in facts.bindings.given(node)
+            _is_given_size(assignment, facts, depth + 1)
+            for assignment in facts.bindings.given(node)
         ) or (_is_passed_size(node, facts, depth + 1))
     if not isinstance(node, cst.Call) or not node.args:
         return False
@@ -91,12 +92,12 @@ def _is_size(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
     return False
 
 
-def _is_given_size(given: Given, facts: Facts, depth: int) -> bool:
-    if given.value is None:
+def _is_given_size(assignment: Given, facts: Facts, depth: int) -> bool:
+    if assignment.value is None:
         return False
-    if given.how is How.PART:
-        return _is_shape(given.value)
-    return given.how is How.VALUE and _is_size(given.value, facts, depth)
+    if assignment.how is How.PART:
+        return _is_shape(assignment.value)
+    return assignment.how is How.VALUE and _is_size(assignment.value, facts, depth)
 
 
 def _is_passed_size(name: cst.Name, facts: Facts, depth: int) -> bool:
@@ -143,7 +144,9 @@ def _is_tensor(name: str, loop: cst.For, facts: Facts) -> bool:
         for node in nodes_of(loop.body, cst.Name)
         if node.value == name and facts.context.bindings(node)
     ]
-    values = [given.value for given in facts.bindings.given(mentions[0])] if mentions else []
+    values = (
+        [assignment.value for assignment in facts.bindings.given(mentions[0])] if mentions else []
+    )
     return any(map(facts.values.is_tensor, [*values, *mentions])) or any(
         isinstance(value, cst.Call) and _makes_alike(value, facts) for value in values
     )
@@ -172,16 +175,18 @@ def _depends_on_itself(name: str, counters: set[str], loop: cst.For, facts: Fact
             into = [target.target for target in assign.targets]
             stores.update(id(part) for part in _summands(assign.value) if code(part) == name)
         for target in into:
-            stores.update(id(one) for one in nodes_of(target, cst.Name))
+            stores.update(id(name) for name in nodes_of(target, cst.Name))
             if _is_own_part(target, counters):  # `out[:, t] = out[:, t] * 2`
                 same = (
-                    one
-                    for one in nodes_of(assign.value, cst.Subscript)
-                    if code(one) == code(target)
+                    subscript
+                    for subscript in nodes_of(assign.value, cst.Subscript)
+                    if code(subscript) == code(target)
                 )
-                stores.update(id(part) for one in same for part in nodes_of(one, cst.Name))
-    reads = (one for one in nodes_of(loop.body, cst.Name) if one.value == name)
-    return any(id(one) not in stores and not _is_described(one, facts) for one in reads)
+                stores.update(
+                    id(part) for subscript in same for part in nodes_of(subscript, cst.Name)
+                )
+    reads = (mention for mention in nodes_of(loop.body, cst.Name) if mention.value == name)
+    return any(id(mention) not in stores and not _is_described(mention, facts) for mention in reads)
 
 
 def _summands(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -40,8 +40,8 @@ def is_met(barrier: cst.Call, halves: Sequence[cst.Call], context: Script) -> bo
         return False
     sides = [side(half, context) for half in halves]
     before = next(index for index, half in enumerate(halves) if half is barrier)
-    number = sum(one is own for one in sides[:before])
-    return number < sum(one is not None and one is not own for one in sides)
+    number = sum(side is own for side in sides[:before])
+    return number < sum(side is not None and side is not own for side in sides)
 
 
 def side(barrier: cst.Call, context: Script) -> Side | None:

@@ -56,27 +56,27 @@ ASKED = frozenset({"shims.device_type"})
 
 def guarded(context: Parsed) -> frozenset[int]:
     """Return the ids of the nodes that only CUDA runs, and of the questions whether this is CUDA."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for node in context.nodes if context.references("shims") else ():
         for root in _for_cuda(node, context):
-            found.update(id(below) for below in nodes(root))
+            ids.update(id(below) for below in nodes(root))
     skipped: list[cst.CSTNode] = []
     for comparison in context.all_of(cst.Comparison):
         for root in _well_skipped(comparison, context):
-            found.update(id(below) for below in nodes(root))
+            ids.update(id(below) for below in nodes(root))
             skipped.append(root)
     for root in _goes_on_with(skipped, context):
-        found.update(id(below) for below in nodes(root))
+        ids.update(id(below) for below in nodes(root))
     for value in _said_to_others(context):
-        found.update(id(below) for below in nodes(value))
+        ids.update(id(below) for below in nodes(value))
     for choice in context.all_of(cst.IfExp):
         if _is_a_figure(choice, context):
-            found.update(id(below) for root in (choice.test, choice.body) for below in nodes(root))
+            ids.update(id(below) for root in (choice.test, choice.body) for below in nodes(root))
     for call in context.all_of(cst.Call):
         if context.qualified_name(call.func) == AVAILABLE:
             for root in (*_only_where_available(call, context), *_only_pinned(call, context)):
-                found.update(id(below) for below in nodes(root))
-    return frozenset(found)
+                ids.update(id(below) for below in nodes(root))
+    return frozenset(ids)
 
 
 def _only_where_available(call: cst.Call | cst.Name, context: Parsed) -> Iterator[cst.CSTNode]:
@@ -88,7 +88,7 @@ def _only_where_available(call: cst.Call | cst.Name, context: Parsed) -> Iterato
     """
     above = context.parent(call)
     if isinstance(above, cst.Assign) and isinstance(call, cst.Call):
-        targets = [one.target for one in above.targets]
+        targets = [target.target for target in above.targets]
         guarded = [*_behind_uses(targets[0], context)] if len(targets) == 1 else []
         if guarded:
             yield call
@@ -144,21 +144,21 @@ def decides_about_pinned(call: cst.Call, context: Parsed) -> bool:
             return True
     flag = _kept_as(whole, context)
     branches = list(_below(flag, context)) if flag is not None else []
-    return bool(branches) and all(pins(one.body, context) for one in branches)
+    return bool(branches) and all(pins(branch.body, context) for branch in branches)
 
 
 def pins(branch: cst.CSTNode, context: Parsed) -> bool:
     """Whether `branch` pins memory, as torch's loader does for CUDA, and does nothing a training needs."""
-    found = False
+    pinned = False
     for node in nodes(branch):
         method = node.func if isinstance(node, cst.Call) else None
         if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
             return False
         if isinstance(method, cst.Attribute) and method.attr.value == "pin_memory":
-            found = True
+            pinned = True
         elif isinstance(node, cst.Name | cst.Attribute):
-            found = found or PINS.match(context.qualified_name(node) or "") is not None
-    return found
+            pinned = pinned or PINS.match(context.qualified_name(node) or "") is not None
+    return pinned
 
 
 def _only_pinned(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNode]:
@@ -214,19 +214,21 @@ def lists_of_gpus(root: cst.CSTNode, context: Parsed) -> list[cst.BaseExpression
 
     They are the devices of workers: on a TPU each replica has one, and the list is empty.
     """
-    found: list[cst.BaseExpression] = []
-    for made in (*nodes_of(root, cst.ListComp), *nodes_of(root, cst.GeneratorExp)):
-        asked = nodes_of(made.for_in.iter, cst.Call)
+    lists: list[cst.BaseExpression] = []
+    for node in (*nodes_of(root, cst.ListComp), *nodes_of(root, cst.GeneratorExp)):
+        asked = nodes_of(node.for_in.iter, cst.Call)
         counts = any(context.qualified_name(call.func) == COUNT for call in asked)
-        if counts and NAMES_DEVICE.search(code(made.elt)):
-            found.append(made)
-    return found
+        if counts and NAMES_DEVICE.search(code(node.elt)):
+            lists.append(node)
+    return lists
 
 
-def _is_or_derives(made: cst.ClassDef | None, base: cst.ClassDef | None, context: Parsed) -> bool:
+def _is_or_derives(
+    definition: cst.ClassDef | None, base: cst.ClassDef | None, context: Parsed
+) -> bool:
     """Whether the class `made` is `base`, or is made from it in the same file."""
     by_name = {node.name.value: node for node in context.all_of(cst.ClassDef)}
-    open_classes, seen = [made], set[int]()
+    open_classes, seen = [definition], set[int]()
     while open_classes:
         current = open_classes.pop()
         if current is base:
@@ -244,7 +246,7 @@ def _behind_uses(target: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:
     if not isinstance(target, cst.Name) or len(context.bindings(target)) != 1:
         return
     owner, _ = context.bound_to(target)
-    found: list[cst.CSTNode] = []
+    nodes: list[cst.CSTNode] = []
     for use in context.references(target.value):
         if use is target or context.bound_to(use)[0] is not owner:
             continue
@@ -255,8 +257,8 @@ def _behind_uses(target: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:
             guarded = [above.body] if needs_cuda(above.body, context) else []
         if not guarded:
             return
-        found += guarded
-    yield from found
+        nodes += guarded
+    yield from nodes
 
 
 def _imports_kernels(block: cst.IndentedBlock) -> bool:
@@ -265,8 +267,12 @@ def _imports_kernels(block: cst.IndentedBlock) -> bool:
         method = node.func if isinstance(node, cst.Call) else None
         if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
             return False
-    froms = [one.module for one in nodes_of(block, cst.ImportFrom) if one.module is not None]
-    plain = [alias.name for one in nodes_of(block, cst.Import) for alias in one.names]
+    froms = [
+        statement.module
+        for statement in nodes_of(block, cst.ImportFrom)
+        if statement.module is not None
+    ]
+    plain = [alias.name for statement in nodes_of(block, cst.Import) for alias in statement.names]
     entries = (catalogue.of_import(code(name)) for name in (*froms, *plain))
     return any(entry is not None and entry.code.startswith("XLA40") for entry in entries)
 
@@ -291,13 +297,13 @@ def _said_to_others(context: Parsed) -> Iterator[cst.BaseExpression]:
             if asks_for_cuda(value):
                 yield value
             continue
-        _, made = context.bound_to(value)
-        if not isinstance(made, cst.BaseExpression) or not asks_for_cuda(made):
+        _, bound = context.bound_to(value)
+        if not isinstance(bound, cst.BaseExpression) or not asks_for_cuda(bound):
             continue
-        uses = [use for use in context.references(value.value) if context.bound_to(use)[1] is made]
+        uses = [use for use in context.references(value.value) if context.bound_to(use)[1] is bound]
         targets = (cst.AssignTarget, cst.AnnAssign)
         if all(id(use) in arguments or isinstance(context.parent(use), targets) for use in uses):
-            yield made
+            yield bound
 
 
 def _is_a_figure(choice: cst.IfExp, context: Parsed) -> bool:
@@ -312,7 +318,7 @@ def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:
 
     What waits for the device has to wait on XLA too, whatever else is in the branch.
     """
-    found = False
+    has_cuda = False
     for node in nodes(branch):
         method = node.func if isinstance(node, cst.Call) else None
         if context.qualified_name(method) == WAIT:
@@ -323,13 +329,13 @@ def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:
             name = context.qualified_name(node) or ""
             if NEEDED_OF_CUDA.fullmatch(name):
                 return False
-            found = found or ONLY_CUDA.match(name) is not None
-            found = found or (
+            has_cuda = has_cuda or ONLY_CUDA.match(name) is not None
+            has_cuda = has_cuda or (
                 isinstance(node, cst.Name) and EIGHT_BITS.search(node.value) is not None
             )
         elif isinstance(node, cst.Arg) and node.keyword is not None:
-            found = found or (node.keyword.value == "fused" and code(node.value) == "True")
-    return found
+            has_cuda = has_cuda or (node.keyword.value == "fused" and code(node.value) == "True")
+    return has_cuda
 
 
 def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.CSTNode]:
@@ -406,7 +412,7 @@ def _bound_in(branch: cst.BaseSuite, context: Parsed) -> Iterator[tuple[str, cst
     for target in targets(branch):
         owner = _owner(target, context)
         if isinstance(target, cst.Name):
-            bindings = [given.node for given in context.bindings(target)]
+            bindings = [binding.node for binding in context.bindings(target)]
         elif is_attribute_of_self(target):
             bindings = [
                 node

@@ -132,8 +132,8 @@ class Guards:
             below = above
         return None
 
-    def _is_before(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
-        return self._context.position(one).line < self._context.position(other).line
+    def _is_before(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
+        return self._context.position(node).line < self._context.position(other).line
 
     def _missing_for_some(self, test: cst.BaseExpression) -> bool:
         """Whether `test` holds where a replica has not what others have: `writer is None`, `not writer`."""
@@ -152,26 +152,26 @@ class Guards:
             if not isinstance(target.operator, cst.IsNot) or not is_none(target.comparator):
                 return False
             test = test.left
-        given: Sequence[tuple[cst.CSTNode, cst.CSTNode | None]]
+        assigned: Sequence[tuple[cst.CSTNode, cst.CSTNode | None]]
         if self._context.place(test) in self._context.calls.held_by_some:
             return True
         if isinstance(test, cst.Attribute):
-            given = self._context.attributes.get(test.attr.value, [])
+            assigned = self._context.attributes.get(test.attr.value, [])
         elif isinstance(test, cst.Name):
             nodes = [binding.node for binding in self._context.bindings(test)]
-            given = list(zip(nodes, self._context.bound_values(test), strict=True))
+            assigned = list(zip(nodes, self._context.bound_values(test), strict=True))
         else:
             return False
         if any(
             isinstance(value, cst.IfExp)
             and self.asks(value.test)
             and (is_none(value.body) or is_none(value.orelse))
-            for _, value in given
+            for _, value in assigned
         ):
             return True
-        return any(is_none(value) for _, value in given) and any(
+        return any(is_none(value) for _, value in assigned) and any(
             value is not None and not is_none(value) and self.around(place) is not None
-            for place, value in given
+            for place, value in assigned
         )
 
     def asks(self, test: cst.BaseExpression) -> bool:
@@ -236,16 +236,16 @@ class Guards:
 
     def _is_of_matrix(self, node: cst.Name | cst.Attribute) -> bool:
         """Whether what may be called a rank is that of a tensor or matrix: `x.dim()`, `rank=4` of a layer."""
-        given = self._given_to(node)
-        return bool(given) and all(
-            value is not None and self._counts_axes(value) for value in given
+        values = self._given_to(node)
+        return bool(values) and all(
+            value is not None and self._counts_axes(value) for value in values
         )
 
     def _counts_axes(self, value: cst.CSTNode) -> bool:
         if isinstance(value, cst.Name):
             bound = self._context.bound_values(value)
             return bool(bound) and all(
-                isinstance(one, cst.Param) and self._counts_axes(one) for one in bound
+                isinstance(node, cst.Param) and self._counts_axes(node) for node in bound
             )
         if isinstance(value, cst.Param):  # the index of a replica would be 0, -1 or None
             return isinstance(value.default, cst.Integer) and int(value.default.value, 0) > 0
@@ -267,9 +267,9 @@ class Guards:
             return False
         if isinstance(node, cst.Call):
             return bool(self._context.run_by(node))
-        given = self._given_to(node)
-        return bool(given) and all(
-            isinstance(value, cst.Call) and bool(self._context.run_by(value)) for value in given
+        values = self._given_to(node)
+        return bool(values) and all(
+            isinstance(value, cst.Call) and bool(self._context.run_by(value)) for value in values
         )
 
     def _given_to(self, node: cst.Name | cst.Attribute) -> list[cst.CSTNode | None]:
@@ -284,12 +284,12 @@ class Guards:
         """Whether all that a name is given is the index and something more: `node * 8 + local_rank`."""
         if not isinstance(node, cst.Name | cst.Attribute):
             return False
-        given = self._given_to(node)
-        return bool(given) and all(
+        values = self._given_to(node)
+        return bool(values) and all(
             isinstance(value, cst.BinaryOperation)
             and isinstance(value.operator, cst.Add)
             and any(self.is_index(side) for side in (value.left, value.right))
-            for value in given
+            for value in values
         )
 
     def _is_environment(self, node: cst.BaseExpression) -> bool:
@@ -318,9 +318,9 @@ class Guards:
         results: list[cst.CSTNode | None] = [r.value for r in nodes_of(function.body, cst.Return)]
         if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
             results = [y.value for y in nodes_of(function.body, cst.Yield)]
-        found = any(map(self._tells, results))
+        is_first = any(map(self._tells, results))
         self._under_way.discard(id(function))
-        return found
+        return is_first
 
     def _compares(self, test: cst.Comparison) -> bool:
         if len(test.comparisons) != 1:
@@ -409,9 +409,11 @@ class Guards:
         """Return the `if`s among `statements` whose branch leaves the block, by their ids."""
         if id(statements) not in self._leaving:
             self._leaving[id(statements)] = {
-                id(one): one
-                for one in statements
-                if isinstance(one, cst.If) and one.orelse is None and _leaves(one.body)
+                id(statement): statement
+                for statement in statements
+                if isinstance(statement, cst.If)
+                and statement.orelse is None
+                and _leaves(statement.body)
             }
         return self._leaving[id(statements)]
 
@@ -470,17 +472,19 @@ class Guards:
         function = self._context.functions.get(named.value) if isinstance(named, cst.Name) else None
         if function is None or not function.params.params or id(function) in self._under_way:
             return False
-        given = function.params.params[0].name
-        mentions = [name for name in nodes_of(function.body, cst.Name) if name.value == given.value]
+        parameter = function.params.params[0].name
+        mentions = [
+            name for name in nodes_of(function.body, cst.Name) if name.value == parameter.value
+        ]
         self._under_way.add(id(function))
         called = [
             mention
             for mention in mentions
             if isinstance(call := self._context.parent(mention), cst.Call) and call.func is mention
         ]
-        found = bool(called) and all(self.around(mention) is not None for mention in called)
+        is_guarded = bool(called) and all(self.around(mention) is not None for mention in called)
         self._under_way.discard(id(function))
-        return found
+        return is_guarded
 
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
         if self.is_for_first(function):
@@ -495,9 +499,9 @@ class Guards:
         if not mentions:
             return False
         self._under_way.add(id(function))
-        found = all(self._is_guarded_call(mention) for mention in mentions)
+        is_guarded = all(self._is_guarded_call(mention) for mention in mentions)
         self._under_way.discard(id(function))
-        return found
+        return is_guarded
 
     def mentions_of(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of a function or method of the script, besides its definition.
@@ -522,7 +526,7 @@ class Guards:
             return False
         call = self._context.parent(above)
         if isinstance(call, cst.Call) and call.func is above and self._context.run_by(call):
-            return any(one is function for one in self._context.called(call))
+            return any(callee is function for callee in self._context.called(call))
         if isinstance(above.value, cst.Name) and above.value.value in ("self", "cls"):
             owner = self._context.parent(self._context.parent(function))
             return self._context.class_around(above) is owner

@@ -69,8 +69,8 @@ class Launch:
 
     def _find_guard(self) -> tuple[cst.If | None, list[cst.If]]:
         guards = [s for s in self._context.module.body if isinstance(s, cst.If) and is_guard(s)]
-        one = guards[0] if len(guards) == 1 and guards[0].orelse is None else None
-        return one, guards
+        guard = guards[0] if len(guards) == 1 and guards[0].orelse is None else None
+        return guard, guards
 
     def _find_style(self) -> Style:
         if self._starts_itself():
@@ -208,17 +208,17 @@ class Launch:
             if isinstance(node, cst.FunctionDef):
                 yield from node.decorators
                 yield from (
-                    one.default
-                    for one in nodes_of(node.params, cst.Param)
-                    if one.default is not None
+                    parameter.default
+                    for parameter in nodes_of(node.params, cst.Param)
+                    if parameter.default is not None
                 )
             elif isinstance(node, cst.ClassDef):
                 yield from node.decorators
                 waiting.extend(node.body.body)
                 yield from (
-                    one
-                    for one in node.body.body
-                    if not isinstance(one, cst.FunctionDef | cst.ClassDef)
+                    statement
+                    for statement in node.body.body
+                    if not isinstance(statement, cst.FunctionDef | cst.ClassDef)
                 )
 
     def _asks_for_rank(self, node: cst.CSTNode) -> bool:
@@ -274,19 +274,19 @@ class Launch:
             live: leave out branches that constant tests rule out: `if distributed:` after
                 `distributed = False`.
         """
-        found: list[cst.CSTNode] = []
+        reached: list[cst.CSTNode] = []
         stack = list(roots)
         seen: set[int] = set()
         while stack:
             root = stack.pop()
             for node in live_nodes(root, self._context) if live else nodes(root):
-                found.append(node)
+                reached.append(node)
                 if isinstance(node, cst.Name) and self._may_run(node):
                     for definition in self._definitions.get(node.value, ()):
                         if id(definition) not in seen:
                             seen.add(id(definition))
                             stack.append(definition)
-        return found
+        return reached
 
     def _may_run(self, name: cst.Name) -> bool:
         """Whether `name` may be a function of the file: no part of an import, attribute or keyword."""
@@ -302,34 +302,34 @@ class Launch:
 
     @cached_property
     def _definitions(self) -> dict[str, list[cst.FunctionDef | cst.ClassDef]]:
-        found: dict[str, list[cst.FunctionDef | cst.ClassDef]] = defaultdict(list)
+        definitions: dict[str, list[cst.FunctionDef | cst.ClassDef]] = defaultdict(list)
         for statement in self._context.module.body:
             if isinstance(statement, cst.FunctionDef | cst.ClassDef):
-                found[statement.name.value].append(statement)
+                definitions[statement.name.value].append(statement)
                 for decorator in statement.decorators:  # `@main.command()`: `main` runs it
                     root = base_name(decorator.decorator)
                     if root is not None and root.partition(".")[0] in self._context.functions:
-                        found[root.partition(".")[0]].append(statement)
-        return found
+                        definitions[root.partition(".")[0]].append(statement)
+        return definitions
 
     def workers(self) -> Iterator[cst.FunctionDef]:
         """Yield the functions of the script that it starts in processes of their own."""
         for call in self._calls:
             is_process = self.starts_replica(call)
             if is_process or self._context.qualified_name(call.func) in LAUNCHERS:
-                given = keyword(call, "target" if is_process else "fn")
-                if given is None and not is_process and call.args:
-                    given = call.args[0]
-                if given is not None and isinstance(given.value, cst.Name):
-                    worker = self._context.functions.get(given.value.value)
+                target = keyword(call, "target" if is_process else "fn")
+                if target is None and not is_process and call.args:
+                    target = call.args[0]
+                if target is not None and isinstance(target.value, cst.Name):
+                    worker = self._context.functions.get(target.value.value)
                     if worker is not None:
                         yield worker
 
     @cached_property
     def for_one_device(self) -> frozenset[int]:
         """The ids of the calls that run a worker in this process where there is but one device."""
-        found = (one_device(call, self._context) for call in self._calls)
-        return frozenset(id(one[1]) for one in found if one is not None)
+        matches = (one_device(call, self._context) for call in self._calls)
+        return frozenset(id(match[1]) for match in matches if match is not None)
 
     @cached_property
     def _in_replicas(self) -> frozenset[int]:
@@ -402,9 +402,9 @@ def declares_local_rank(call: cst.Call) -> bool:
 
 def names_in(root: cst.CSTNode) -> frozenset[str]:
     """Return the names at and below `root`: no attributes, no keywords of calls."""
-    found = set()
+    names = set()
     for node in nodes_of(root, cst.Name):
-        found.add(node.value)
+        names.add(node.value)
     for attribute in nodes_of(root, cst.Attribute):
-        found.discard(attribute.attr.value)
-    return frozenset(found)
+        names.discard(attribute.attr.value)
+    return frozenset(names)

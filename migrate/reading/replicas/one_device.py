@@ -33,13 +33,15 @@ def one_device(call: cst.Call, context: Parsed) -> tuple[cst.If, cst.Call] | Non
     if asked is None or not _asks_for_more(asked, bound["nprocs"].value, context):
         return None
     passed = [element.value for element in elements(bound["args"])] if "args" in bound else []
-    given = [arg.value for arg in instead.args]
+    alternatives = [arg.value for arg in instead.args]
     same = (
         code(instead.func) == code(bound["fn"].value)
         and not any(arg.keyword or arg.star for arg in instead.args)
-        and len(given) == len(passed) + 1
-        and isinstance(given[0], cst.Integer)
-        and all(one.deep_equals(other) for one, other in zip(given[1:], passed, strict=True))
+        and len(alternatives) == len(passed) + 1
+        and isinstance(alternatives[0], cst.Integer)
+        and all(
+            first.deep_equals(other) for first, other in zip(alternatives[1:], passed, strict=True)
+        )
     )
     return (node, instead) if same else None
 
@@ -70,14 +72,14 @@ def _meant(node: cst.If, context: Parsed) -> cst.BaseExpression | None:
 
 def _only_value(place: cst.BaseExpression, context: Parsed) -> cst.BaseExpression | None:
     """Return what is assigned to a variable or an attribute, if one statement does."""
-    found = [
+    values = [
         assign.value
         for assign in context.all_of(cst.Assign)
         if any(target.target.deep_equals(place) for target in assign.targets)
     ]
-    if not isinstance(place, cst.Name | cst.Attribute) or len(found) != 1:
+    if not isinstance(place, cst.Name | cst.Attribute) or len(values) != 1:
         return None
-    return found[0]
+    return values[0]
 
 
 def _asks_for_more(test: cst.BaseExpression, count: cst.BaseExpression, context: Parsed) -> bool:

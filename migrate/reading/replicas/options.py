@@ -62,9 +62,9 @@ class _Followed:
         try:
             if isinstance(name, cst.Name):
                 bindings = self._context.bindings(name)
-                return bool(bindings) and all(self._counts(one, name) for one in bindings)
-            given = self._context.attributes.get(last_part(name), ())
-            return bool(given) and all(self.plain(value) for _, value in given)
+                return bool(bindings) and all(self._counts(binding, name) for binding in bindings)
+            values = self._context.attributes.get(last_part(name), ())
+            return bool(values) and all(self.plain(value) for _, value in values)
         finally:
             self._under_way.discard(text)
 
@@ -79,9 +79,9 @@ class _Followed:
             passed = passed_for(name, self._context)
             return bool(passed) and all(map(self.plain, passed))
         above = self._context.parent(node)
-        made = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
-        if isinstance(made, cst.Assign | cst.AnnAssign | cst.AugAssign):
-            return self.plain(made.value) and self._is_reached_by_all(made)
+        statement = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
+        if isinstance(statement, cst.Assign | cst.AnnAssign | cst.AugAssign):
+            return self.plain(statement.value) and self._is_reached_by_all(statement)
         return self._is_counted(node, above)
 
     def _is_reached_by_all(self, statement: cst.CSTNode) -> bool:
@@ -105,9 +105,11 @@ class _Followed:
             if context.values.is_tensor(name):
                 return True
             if isinstance(name, cst.Name):
-                given = context.bound_values(name)
+                values = context.bound_values(name)
                 if any(
-                    self._differs(one, seen) for one in given if isinstance(one, cst.BaseExpression)
+                    self._differs(value, seen)
+                    for value in values
+                    if isinstance(value, cst.BaseExpression)
                 ):
                     return True
         return False

@@ -152,10 +152,10 @@ class _Alone:
                 call, above = above, self._context.parent(above)
             if isinstance(above, cst.Call) and above.func is call:
                 ran = self._context.called(above)
-                if not ran or any(one is function for one in ran):
-                    found = self.around(above, depth + 1)
-                    if found is not None:
-                        return found
+                if not ran or any(callee is function for callee in ran):
+                    outer = self.around(above, depth + 1)
+                    if outer is not None:
+                        return outer
         return None
 
 
@@ -249,12 +249,12 @@ class _Own:
             return call
         if ran and len(here) < len(ran) and self._context.effects.reads(call):
             return call
-        given = [arg.value for arg in call.args]
+        values = [arg.value for arg in call.args]
         method = call.func if isinstance(call.func, cst.Attribute) else None
         known = self._context.qualified_name(call.func) is not None
         if method is not None and not known:
-            given.append(method.value)
-        for part in given:
+            values.append(method.value)
+        for part in values:
             if (own := self.of(part)) is not None:
                 return own
         reads = method is not None and method.attr.value in READ_METHODS and not known
@@ -287,8 +287,8 @@ class _Own:
             return True
         if bindings and not all(self._is_unknown(binding, name) for binding in bindings):
             return False
-        given = [self._given(binding.node) for binding in bindings]
-        if given and all(isinstance(value, cst.BaseNumber) for value in given):
+        values = [self._given(binding.node) for binding in bindings]
+        if values and all(isinstance(value, cst.BaseNumber) for value in values):
             return False
         if self._context.values.kind(name) is Kind.MODEL:
             return False  # `score_model` is no score
@@ -394,8 +394,8 @@ class _Own:
         named = node.attr.value
         if self._is_reduced(node, code(node)):
             return None
-        given = self._context.attributes.get(named, ())
-        for target, value in given:
+        assigned = self._context.attributes.get(named, ())
+        for target, value in assigned:
             stated = value if value is not None else self._given(target)
             if stated is not None and (self.of(stated) is not None or self._decided(target)):
                 return node
@@ -406,7 +406,7 @@ class _Own:
             return node
         if same_everywhere(node):
             return None
-        known = [v for _, v in given if not isinstance(v, cst.BaseNumber | cst.UnaryOperation)]
+        known = [v for _, v in assigned if not isinstance(v, cst.BaseNumber | cst.UnaryOperation)]
         return node if not known and METRIC.fullmatch(named) and named != "val" else None
 
     def _holds_own(self, node: cst.Name | cst.Attribute) -> bool:
@@ -425,11 +425,11 @@ class _Own:
         )
 
     def _methods(self, root: cst.CSTNode) -> dict[str, list[cst.Call]]:
-        found: dict[str, list[cst.Call]] = {}
+        calls: dict[str, list[cst.Call]] = {}
         for call in nodes_of(root, cst.Call):
             if isinstance(call.func, cst.Attribute):
-                found.setdefault(code(call.func.value), []).append(call)
-        return found
+                calls.setdefault(code(call.func.value), []).append(call)
+        return calls
 
     def _equalizes(self, call: cst.Call) -> bool:
         """Whether the result of `call`, or what it is given, is the same on all replicas after it."""
@@ -489,10 +489,10 @@ class _Own:
         """Whether a collective of the function makes `text` the same on all replicas."""
         around = self._context.function_around(node) or self._context.module
         if id(around) not in self._reduced:
-            found: dict[str, list[cst.Call]] = {}
-            for call, made in self._made_equal(around):
-                found.setdefault(made, []).append(call)
-            self._reduced[id(around)] = found
+            reduced: dict[str, list[cst.Call]] = {}
+            for call, target in self._made_equal(around):
+                reduced.setdefault(target, []).append(call)
+            self._reduced[id(around)] = reduced
         calls = self._reduced[id(around)].get(text, ())
         return any(self._may_precede(call, node) for call in calls)
 
@@ -504,7 +504,7 @@ class _Own:
         at = self._context.position(node).line
         if self._context.position(call).line <= at:
             return True
-        above = {id(one) for one in self._context.ancestors(call)}
+        above = {id(ancestor) for ancestor in self._context.ancestors(call)}
         for loop in self._context.ancestors(node):
             if isinstance(loop, cst.FunctionDef):
                 return False
@@ -521,10 +521,10 @@ class _Own:
             if not self._equalizes(call):
                 continue
             first_only = called(call, self._context) is not None
-            given = [arg.value for arg in (call.args[:1] if first_only else call.args)]
+            values = [arg.value for arg in (call.args[:1] if first_only else call.args)]
             if isinstance(call.func, cst.Attribute) and not first_only:
-                given.append(call.func.value)
-            for part in given:
+                values.append(call.func.value)
+            for part in values:
                 yield call, code(part)
                 if isinstance(part, cst.List | cst.Tuple):
                     yield from ((call, code(element.value)) for element in part.elements)
@@ -542,8 +542,8 @@ class _Own:
         for name in nodes_of(value, cst.Name) if depth else ():
             if self._is_reduced(name, name.value):
                 return True
-            given = (self._given(binding.node) for binding in self._context.bindings(name))
-            if any(one is not None and self._is_equal(one, depth - 1) for one in given):
+            values = (self._given(binding.node) for binding in self._context.bindings(name))
+            if any(value is not None and self._is_equal(value, depth - 1) for value in values):
                 return True
         return False
 

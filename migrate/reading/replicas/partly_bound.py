@@ -44,7 +44,7 @@ class PartlyBound:
             name: a name, or an attribute of `self`, where it is used.
             besides: statements that are to run on all replicas, though a test of the rank is around them.
         """
-        found: cst.If | None = None
+        first_guard: cst.If | None = None
         sides: set[tuple[int, bool]] = set()
         for binding in self._bindings(name):
             if isinstance(binding, cst.Param):
@@ -62,8 +62,8 @@ class PartlyBound:
             sides.add((id(guard), is_body))
             if (id(guard), not is_body) in sides:
                 return None  # both branches bind it
-            found = found or guard
-        return found
+            first_guard = first_guard or guard
+        return first_guard
 
     def missing(
         self, name: cst.Name | cst.Attribute, besides: Collection[cst.CSTNode] = ()
@@ -120,12 +120,12 @@ class PartlyBound:
         None where all replicas have what it needs.
         """
         for name in used(function.body):
-            found = self.guard(name)
-            if found is None or self._is_in(found, (function,)):
+            guard = self.guard(name)
+            if guard is None or self._is_in(guard, (function,)):
                 continue
             asked = self._guards.around(name)
             if asked is None or asked is function or not self._is_in(asked, (function,)):
-                return name, found
+                return name, guard
         seen |= {id(function)}
         for call in nodes_of(function.body, cst.Call):
             for inner in self._context.called(call):

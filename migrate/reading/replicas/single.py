@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
-def is_of_one_process(found: cst.CSTNode, name: str, context: Script) -> bool:
+def is_of_one_process(node: cst.CSTNode, name: str, context: Script) -> bool:
     """Whether a script of one process reads the variable `name` with the default that is right for it.
 
     It runs by itself, no other file imports it, and it joins no process group.
     """
-    if not isinstance(found, cst.Call) or len(found.args) != 2:
+    if not isinstance(node, cst.Call) or len(node.args) != 2:
         return False
-    default = found.args[1].value
+    default = node.args[1].value
     value = string_value(default) or (default.value if isinstance(default, cst.Integer) else None)
     if value != ("1" if name.endswith("SIZE") else "0"):
         return False
@@ -31,4 +31,4 @@ def is_of_one_process(found: cst.CSTNode, name: str, context: Script) -> bool:
         return False
     if any(called(call, context) == "init_process_group" for call in context.all_of(cst.Call)):
         return False
-    return any("__main__" in code(one.test) for one in context.all_of(cst.If))
+    return any("__main__" in code(guard.test) for guard in context.all_of(cst.If))

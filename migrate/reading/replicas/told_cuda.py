@@ -58,8 +58,8 @@ def _library(call: cst.Call, context: Parsed) -> str:
 def _spread(values: list[cst.BaseExpression], context: Parsed) -> Iterator[cst.BaseExpression]:
     """Yield the values of such names in the dictionaries that `**` spreads."""
     for value in values:
-        made = context.bound_values(value) if isinstance(value, cst.Name) else [value]
-        for dictionary in made:
+        dictionaries = context.bound_values(value) if isinstance(value, cst.Name) else [value]
+        for dictionary in dictionaries:
             if isinstance(dictionary, cst.Dict):
                 for element in dictionary.elements:
                     named = isinstance(element, cst.DictElement) and string_value(element.key)

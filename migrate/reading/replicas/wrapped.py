@@ -28,8 +28,8 @@ def wraps(name: cst.CSTNode, context: Parsed) -> Iterator[cst.BaseExpression]:
         context: the script.
     """
     for value in _values(name, context):
-        made = context.qualified_name(_made_by(value)) or ""
-        if isinstance(value, cst.BaseExpression) and made.endswith(WRAPPERS):
+        maker = context.qualified_name(_made_by(value)) or ""
+        if isinstance(value, cst.BaseExpression) and maker.endswith(WRAPPERS):
             yield value
 
 
@@ -38,13 +38,13 @@ def _values(name: cst.CSTNode, context: Parsed) -> list[cst.Param | cst.BaseExpr
         return context.bound_values(name)
     if not is_attribute_of_self(name):
         return []
-    found = [
+    values = [
         (context.class_around(target), value)
         for target, value in context.attributes.get(name.attr.value, ())
         if is_attribute_of_self(target)
     ]
     own = context.class_around(name)
-    return [value for at, value in found if at is own] or [value for _, value in found]
+    return [value for at, value in values if at is own] or [value for _, value in values]
 
 
 def _made_by(value: cst.CSTNode | None) -> cst.CSTNode | None:

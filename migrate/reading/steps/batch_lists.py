@@ -40,10 +40,10 @@ def lists_of_parts(result: cst.Return, facts: Facts) -> Iterator[cst.BaseExpress
     samples = {p.name.value for p in function.params.params} - {"self", "cls"}
     seen: set[int] = set()
     for part in _handed_out(result.value, facts):
-        made = _list_of(part, samples, texts, facts)
-        if made is not None and id(made) not in seen:
-            seen.add(id(made))
-            yield made
+        parts = _list_of(part, samples, texts, facts)
+        if parts is not None and id(parts) not in seen:
+            seen.add(id(parts))
+            yield parts
 
 
 def _handed_out(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
@@ -61,9 +61,9 @@ def _handed_out(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExp
             if arg.keyword is None or not NO_TENSORS.search(arg.keyword.value):
                 yield from _handed_out(arg.value, facts)
     else:
-        for one in facts.bindings.reaching(value) if isinstance(value, cst.Name) else ():
-            if one.how is How.VALUE and isinstance(one.value, cst.Tuple | cst.Dict):
-                yield from _handed_out(one.value, facts)
+        for assignment in facts.bindings.reaching(value) if isinstance(value, cst.Name) else ():
+            if assignment.how is How.VALUE and isinstance(assignment.value, cst.Tuple | cst.Dict):
+                yield from _handed_out(assignment.value, facts)
         yield value
 
 
@@ -87,14 +87,18 @@ def _list_of(
         return next((zipped for zipped in whole if zipped is not None), None)
     if not isinstance(value, cst.Name) or NO_TENSORS.search(value.value):
         return None
-    for one in facts.bindings.reaching(value):
-        zipped = _zip_of(one.value, samples)
-        if zipped is not None and one.how is not How.VALUE:
-            return zipped if one.index not in texts else None
-        if one.how is How.VALUE and one.value is not None and not isinstance(one.value, cst.Name):
-            made = _list_of(one.value, samples, texts, facts)
-            if made is not None:
-                return made
+    for assignment in facts.bindings.reaching(value):
+        zipped = _zip_of(assignment.value, samples)
+        if zipped is not None and assignment.how is not How.VALUE:
+            return zipped if assignment.index not in texts else None
+        if (
+            assignment.how is How.VALUE
+            and assignment.value is not None
+            and not isinstance(assignment.value, cst.Name)
+        ):
+            parts = _list_of(assignment.value, samples, texts, facts)
+            if parts is not None:
+                return parts
     for put in facts.bindings.put_into(value):
         loop = next((a for a in facts.context.ancestors(put.value) if isinstance(a, cst.For)), None)
         if (

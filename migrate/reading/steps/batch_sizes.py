@@ -53,7 +53,7 @@ def drawn_size(call: cst.Call | cst.Subscript, facts: Facts) -> cst.BaseExpressi
 def is_first_use(call: cst.Call | cst.Subscript, draw: cst.BaseExpression, facts: Facts) -> bool:
     """Whether nothing above `call` in the file gives a batch the size of the same draw."""
     others = facts.context.all_of(cst.Call, cst.Subscript)
-    return next((one for one in others if drawn_size(one, facts) is draw), None) is call
+    return next((other for other in others if drawn_size(other, facts) is draw), None) is call
 
 
 def decides_size(call: cst.Call | cst.Subscript, facts: Facts) -> bool:
@@ -146,9 +146,13 @@ def _is_drawn(size: cst.BaseExpression, facts: Facts, seen: frozenset[int] = fro
     if isinstance(size, cst.Tuple | cst.List):
         return any(_is_drawn(element.value, facts, seen) for element in size.elements)
     if isinstance(size, cst.Name):
-        for one in facts.bindings.given(size):
-            whole = one.loop is None and one.index is None
-            if whole and isinstance(one.value, LISTED) and _is_drawn(one.value, facts, seen):
+        for assignment in facts.bindings.given(size):
+            whole = assignment.loop is None and assignment.index is None
+            if (
+                whole
+                and isinstance(assignment.value, LISTED)
+                and _is_drawn(assignment.value, facts, seen)
+            ):
                 return True
     drawn = drawn_of(facts)
     return drawn.is_drawn(size) or drawn.gives_drawn(size)
@@ -158,7 +162,7 @@ def _draw(size: cst.BaseExpression, facts: Facts, depth: int) -> cst.BaseExpress
     """Return the expression of the file that draws `size`, or `size` where that is not plain to see."""
     values: list[cst.BaseExpression | None] = []
     if isinstance(size, cst.Name):
-        values = [one.value for one in facts.bindings.given(size)]
+        values = [assignment.value for assignment in facts.bindings.given(size)]
         parameter = facts.bindings.parameter(size)
         if parameter is not None and not values:
             values += facts.bindings.passed(parameter[0], size.value)

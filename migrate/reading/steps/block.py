@@ -70,13 +70,13 @@ class Body:
     @cached_property
     def state(self) -> frozenset[str]:
         """The names of models and optimizers: what a step changes though it does not bind it."""
-        found = set()
+        names = set()
         for call in nodes_of(self.block, cst.Call):
             if isinstance(call.func, cst.Attribute) and ON_STATE.fullmatch(call.func.attr.value):
-                found.add(base_name(call.func.value))
+                names.add(base_name(call.func.value))
             elif self.values.is_state(call):
-                found.add(get_full_name_for_node(call.func))
-        return frozenset(name for name in found if name) - self.values.names
+                names.add(get_full_name_for_node(call.func))
+        return frozenset(name for name in names if name) - self.values.names
 
     @cached_property
     def aliases(self) -> list[tuple[str, str]]:
@@ -101,8 +101,10 @@ class Body:
                 break  # what is above is there before the steps of that loop
             if overlap(statement.flow.written, used):
                 if isinstance(statement.node, cst.SimpleStatementLine):
-                    made = statement.flow.assigned
-                    used = {n for n in used if n.split(".")[0] not in made and n not in made}
+                    assigned = statement.flow.assigned
+                    used = {
+                        n for n in used if n.split(".")[0] not in assigned and n not in assigned
+                    }
                 used |= self._inputs(index)
                 if statement.on_device or statement.clears_gradients:
                     first = index
@@ -137,14 +139,14 @@ class Body:
             index: of the statement.
             batch: whether what the loop binds is on the device.
         """
-        if name not in {one.split(".")[0] for one in self.values.names}:
+        if name not in {full_name.split(".")[0] for full_name in self.values.names}:
             return False
         for before in range(index - 1, -1, -1):
             statement = self.statements[before]
-            if name not in {one.split(".")[0] for one in statement.flow.assigned}:
+            if name not in {full_name.split(".")[0] for full_name in statement.flow.assigned}:
                 continue
-            found = [self._is_made_on_device(v, before, batch) for v in _made(name, statement)]
-            if any(found) or not found:
+            answers = [self._is_made_on_device(v, before, batch) for v in _made(name, statement)]
+            if any(answers) or not answers:
                 return True
             if isinstance(statement.node, cst.SimpleStatementLine):
                 return False
@@ -159,10 +161,10 @@ class Body:
         if next(moves(value, self.context), None) is not None:
             return True
         calls = list(nodes_of(value, cst.Call))
-        if any(self.values.is_state(one) or self.context.effects.moves(one) for one in calls):
+        if any(self.values.is_state(call) or self.context.effects.moves(call) for call in calls):
             return True
         names = {name.value for name in nodes_of(value, cst.Name)}
-        return any(self.is_on_device(one, index, batch) for one in names)
+        return any(self.is_on_device(name, index, batch) for name in names)
 
     def ends(self) -> list[int]:
         """Return the indices that may be the last of the step, the preferred one first.
@@ -171,16 +173,16 @@ class Body:
         it is taken along where nothing that has to stay outside lies between.
         """
         last = max(i for i, statement in enumerate(self.statements) if statement.effect)
-        found = [last]
+        nodes = [last]
         for index in range(last + 1, len(self.statements)):
             statement = self.statements[index]
-            between = {s.outside for s in self.statements[found[0] + 1 : index]} - {None}
+            between = {s.outside for s in self.statements[nodes[0] + 1 : index]} - {None}
             over_logs = between <= {Outside.READ, Outside.LOG, Outside.SYNC}
             ends = not between and statement.outside is None and statement.ends_a_step
             averages = statement.averages and statement.outside is None
             if ends or (averages and over_logs):
-                found.insert(0, index)
-        return found
+                nodes.insert(0, index)
+        return nodes
 
 
 def _made(name: str, statement: Statement) -> list[cst.BaseExpression]:
@@ -189,5 +191,5 @@ def _made(name: str, statement: Statement) -> list[cst.BaseExpression]:
         assign.value
         for assign in nodes_of(statement.node, cst.Assign)
         for target in assign.targets
-        if any(one.value == name for one in nodes_of(target.target, cst.Name))
+        if any(node.value == name for node in nodes_of(target.target, cst.Name))
     ]

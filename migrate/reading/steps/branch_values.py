@@ -76,8 +76,10 @@ def _filled(branch: cst.CSTNode) -> Iterator[str]:
 def _is_given_at(name: cst.Name, places: set[Place], facts: Facts) -> bool:
     """Whether `name` may be what a statement at one of `places` gives it, and that is no number."""
     return any(
-        given.place in places and given.value is not None and not _is_number(given.value, facts)
-        for given in facts.bindings.reaching(name)
+        assignment.place in places
+        and assignment.value is not None
+        and not _is_number(assignment.value, facts)
+        for assignment in facts.bindings.reaching(name)
     )
 
 
@@ -85,8 +87,8 @@ def _is_given_after(name: cst.Name, end: CodePosition, facts: Facts) -> bool:
     """Whether `name` is given another value between `end` and where it stands."""
     reaching = facts.bindings.reaching(name)
     return bool(reaching) and all(
-        (end.line, end.column) <= given.place and given.place < _place(name, facts)
-        for given in reaching
+        (end.line, end.column) <= assignment.place and assignment.place < _place(name, facts)
+        for assignment in reaching
     )
 
 

@@ -22,9 +22,9 @@ DEEPEST = 4
 
 def _values(name: cst.Name, facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield the expressions that may be the value of `name` where it stands."""
-    for given in facts.bindings.reaching(name):
-        if given.how is How.VALUE and given.value is not None:
-            yield given.value
+    for assignment in facts.bindings.reaching(name):
+        if assignment.how is How.VALUE and assignment.value is not None:
+            yield assignment.value
 
 
 def is_chosen(function: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
@@ -72,8 +72,10 @@ def mapping_of(
 ) -> cst.BaseExpression | None:
     """Return the mapping whose items, keys or values a collection holds, in whatever order."""
     if isinstance(value, cst.Name) and depth < DEEPEST:
-        found = (mapping_of(given, facts, depth + 1) for given in _values(value, facts))
-        return next((of for of in found if of is not None), None)
+        mappings = (
+            mapping_of(alternative, facts, depth + 1) for alternative in _values(value, facts)
+        )
+        return next((of for of in mappings if of is not None), None)
     if not isinstance(value, cst.Call):
         return None
     if isinstance(value.func, cst.Attribute) and value.func.attr.value in VIEWS:
@@ -87,7 +89,7 @@ def is_set_of_strings(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -
     if isinstance(turns, cst.Name) and depth < DEEPEST:
         return any(is_set_of_strings(value, facts, depth + 1) for value in _values(turns, facts))
     if isinstance(turns, cst.Set):
-        return any(isinstance(one.value, cst.SimpleString) for one in turns.elements)
+        return any(isinstance(element.value, cst.SimpleString) for element in turns.elements)
     if isinstance(turns, cst.BinaryOperation):
         return any(is_set_of_strings(s, facts, depth) for s in (turns.left, turns.right))
     if not isinstance(turns, cst.Call) or not isinstance(turns.func, cst.Name) or not turns.args:
@@ -98,5 +100,5 @@ def is_set_of_strings(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -
     if turns.func.value not in ("set", "frozenset"):
         return False
     if isinstance(of, cst.List | cst.Tuple):
-        return any(isinstance(one.value, cst.SimpleString) for one in of.elements)
+        return any(isinstance(element.value, cst.SimpleString) for element in of.elements)
     return mapping_of(of, facts) is not None

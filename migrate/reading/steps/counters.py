@@ -79,15 +79,15 @@ class Counters:
         below: cst.CSTNode = name
         for above in self._script.ancestors(name):
             if isinstance(above, cst.For | cst.While) and below is not getattr(above, "iter", None):
-                made = self._made_in(above, name, depth, graphs)
-                if made is not None:
-                    return made and (not graphs or self._runs_graphs(above))
+                change = self._made_in(above, name, depth, graphs)
+                if change is not None:
+                    return change and (not graphs or self._runs_graphs(above))
             if isinstance(above, cst.FunctionDef):
                 return self._is_given(name, above, depth)
             if isinstance(above, cst.ListComp | cst.GeneratorExp | cst.SetComp):
-                made = None if graphs else self._made_by(above.for_in, name, depth)
-                if made is not None:
-                    return made
+                change = None if graphs else self._made_by(above.for_in, name, depth)
+                if change is not None:
+                    return change
                 if graphs:
                     return False
             if isinstance(above, cst.Lambda):
@@ -114,7 +114,7 @@ class Counters:
             if isinstance(node.target, cst.Name) and node.target.value == name.value:
                 return isinstance(node.value, cst.Integer) or self._advances(name.value, node, loop)
         for assign in nodes_of(loop.body, cst.Assign):
-            if any(code(one.target) == name.value for one in assign.targets):
+            if any(code(target.target) == name.value for target in assign.targets):
                 mentions = [n for n in nodes_of(assign.value, cst.Name) if n.value == name.value]
                 if mentions and self._advances(name.value, assign, loop):
                     return True
@@ -128,8 +128,8 @@ class Counters:
         if not isinstance(target, cst.Name) or not isinstance(loop, cst.While):
             return False
         ends = [part.test for part in nodes_of(loop.body, cst.If) if any(nodes_of(part, cst.Break))]
-        asked = {one.value for test in (loop.test, *ends) for one in nodes_of(test, cst.Name)}
-        starts = (given.value for given in self._facts.bindings.given(target))
+        asked = {node.value for test in (loop.test, *ends) for node in nodes_of(test, cst.Name)}
+        starts = (assignment.value for assignment in self._facts.bindings.given(target))
         return name in asked and any(isinstance(value, cst.Integer) for value in starts)
 
     def _counts(self, over: cst.BaseExpression, path: Path, depth: int) -> bool:
@@ -162,23 +162,23 @@ class Counters:
     def _holds(self, name: cst.Name, path: Path, depth: int) -> bool:
         """Whether a list that `name` is bound to, or that is filled one by one, holds such numbers."""
         bindings = self._facts.bindings
-        made = [given.value for given in bindings.given(name)]
+        values = [assignment.value for assignment in bindings.given(name)]
         put = [put.value for put in bindings.put_into(name)]
-        if put and all(isinstance(value, cst.List) and not value.elements for value in made):
+        if put and all(isinstance(value, cst.List) and not value.elements for value in values):
             return all(
                 value is not None and self._part_changes(value, path, depth) for value in put
             )
-        return bool(made) and all(v is not None and self._counts(v, path, depth) for v in made)
+        return bool(values) and all(v is not None and self._counts(v, path, depth) for v in values)
 
     def _yields(self, function: cst.FunctionDef, path: Path, depth: int) -> bool:
         """Whether a generator yields such numbers, or a function returns a list of them."""
-        for made in nodes_of(function.body, cst.Yield):
-            if isinstance(made.value, cst.From):
-                if self._counts(made.value.item, path, depth):
+        for node in nodes_of(function.body, cst.Yield):
+            if isinstance(node.value, cst.From):
+                if self._counts(node.value.item, path, depth):
                     return True
-            elif made.value is not None and self._part_changes(made.value, path, depth):
+            elif node.value is not None and self._part_changes(node.value, path, depth):
                 return True
-        returned = (one.value for one in nodes_of(function.body, cst.Return))
+        returned = (statement.value for statement in nodes_of(function.body, cst.Return))
         return any(value is not None and self._counts(value, path, depth) for value in returned)
 
     def _part_changes(self, value: cst.BaseExpression, path: Path, depth: int) -> bool:
@@ -201,7 +201,7 @@ class Counters:
         if any(is_step(block, script) for block in nodes_of(loop.body, cst.With)):
             return True
         inner = nodes_of(loop, cst.For | cst.While)  # type: ignore[arg-type]
-        if any(script.effects.is_step_loop(one) for one in inner):
+        if any(script.effects.is_step_loop(inner_loop) for inner_loop in inner):
             return True
         return self._without_gradients(loop) and not self._facts.steps.inside(loop)
 
@@ -215,7 +215,7 @@ class Counters:
             if isinstance(above, cst.With):
                 items.extend(item.item for item in above.items)
             elif isinstance(above, cst.FunctionDef):
-                items.extend(one.decorator for one in above.decorators)
+                items.extend(decorator.decorator for decorator in above.decorators)
         names = (item.func if isinstance(item, cst.Call) else item for item in items)
         return any(self._script.qualified_name(name) in NO_GRADIENTS for name in names)
 
@@ -235,8 +235,8 @@ class Counters:
         if around is None:
             return False
         return any(
-            code(made.target) == code(node) and self._facts.steps.inside(made)
-            for made in nodes_of(around.body, cst.AugAssign)
+            code(statement.target) == code(node) and self._facts.steps.inside(statement)
+            for statement in nodes_of(around.body, cst.AugAssign)
         )
 
 

@@ -84,15 +84,15 @@ class Drawn:
         if self._vain.get(id(node), depth + 1) <= depth:
             return False
         self._known[id(node)] = False  # where it is made of itself
-        found = self._is_made_by_draw(node, depth)
-        if depth == 0 or found:
-            self._known[id(node)] = found
+        is_made = self._is_made_by_draw(node, depth)
+        if depth == 0 or is_made:
+            self._known[id(node)] = is_made
         else:
             del self._known[id(node)]  # not seen to the end
             self._vain[id(node)] = depth
-        if depth == 0 or found:
+        if depth == 0 or is_made:
             self._vain.clear()  # what was made of this one may be drawn now
-        return found
+        return is_made
 
     def _is_made_by_draw(self, node: cst.BaseExpression, depth: int) -> bool:
         match node:
@@ -163,20 +163,26 @@ class Drawn:
             return False
         match node:
             case cst.Name():
-                given = self._facts.bindings.reaching(node)
-                values = [one.value for one in given if one.how in (How.VALUE, How.ADDED)]
-                values += [one.before for one in given if one.before is not None]
+                assignments = self._facts.bindings.reaching(node)
+                values = [
+                    assignment.value
+                    for assignment in assignments
+                    if assignment.how in (How.VALUE, How.ADDED)
+                ]
+                values += [
+                    assignment.before for assignment in assignments if assignment.before is not None
+                ]
                 parameter = self._facts.bindings.parameter(node)
-                if not given and parameter is not None:
+                if not assignments and parameter is not None:
                     values += self._facts.bindings.passed(parameter[0], node.value)
                 return any(self.gives_drawn(value, depth + 1) for value in values)
             case cst.BinaryOperation():
                 return any(self.gives_drawn(side, depth) for side in (node.left, node.right))
             case cst.IfExp():
-                return any(self.gives_drawn(one, depth) for one in (node.body, node.orelse))
+                return any(self.gives_drawn(side, depth) for side in (node.body, node.orelse))
             case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
                 source = node.for_in
-                tests = [one.test for one in source.ifs]
+                tests = [condition.test for condition in source.ifs]
                 return self.gives_drawn(source.iter, depth + 1) or any(
                     self.is_drawn(test, depth + 1) or self._is_among_drawn(test, depth + 1)
                     for test in tests
@@ -217,12 +223,15 @@ class Drawn:
         if isinstance(func, cst.Attribute) and not name and func.attr.value in READS:
             base = func.value
             if isinstance(base, cst.Name):
-                given = self._facts.bindings.reaching(base)
-                bases = [one.value for one in given if one.how is How.VALUE]
+                assignments = self._facts.bindings.reaching(base)
+                bases = [
+                    assignment.value for assignment in assignments if assignment.how is How.VALUE
+                ]
             else:
                 bases = [base]
             return any(
-                isinstance(one, cst.Call) and self._draws_list(one, depth + 1) for one in bases
+                isinstance(value, cst.Call) and self._draws_list(value, depth + 1)
+                for value in bases
             )
         if name.startswith("torch."):
             return False  # its elements are tensors
@@ -242,9 +251,9 @@ class Drawn:
         return _draws_numbers(call) or any(self.is_drawn(count, depth) for count in counts)
 
     def _is_name(self, name: cst.Name, depth: int) -> bool:
-        given = self._facts.bindings.reaching(name)
-        if given:
-            return any(self._is_given(one, depth) for one in given)
+        assignments = self._facts.bindings.reaching(name)
+        if assignments:
+            return any(self._is_given(assignment, depth) for assignment in assignments)
         parameter = self._facts.bindings.parameter(name)
         if parameter is None:
             return False
@@ -300,10 +309,10 @@ class Drawn:
         if isinstance(starred, cst.Name) and (around := self._catcher(starred)) is not None:
             names = _positional(around)
             for call, before in self._facts.bindings.callers(around):
-                given = self.passed(call, depth)
+                drawn = self.passed(call, depth)
                 first = len(names) - before
-                positions |= {position - first for position in given[0] if position >= first}
-                keywords |= given[1] - {*names}
+                positions |= {position - first for position in drawn[0] if position >= first}
+                keywords |= drawn[1] - {*names}
             entry = self._facts.entries.get(self._facts.context.position(around).line)
             for passed in entry.calls if entry is not None else ():
                 for place in passed.drawn:
@@ -324,20 +333,20 @@ class Drawn:
                 return function
         return None
 
-    def _is_given(self, given: Given, depth: int) -> bool:
+    def _is_given(self, assignment: Given, depth: int) -> bool:
         """Whether a name is given a random number: of a loop, an element of random numbers."""
-        if given.loop is None and given.how is not How.ELEMENT:
-            return self.is_drawn(given.value, depth) or self.is_drawn(given.before, depth)
-        value = given.value
-        if given.how is not How.ELEMENT or value is None:
+        if assignment.loop is None and assignment.how is not How.ELEMENT:
+            return self.is_drawn(assignment.value, depth) or self.is_drawn(assignment.before, depth)
+        value = assignment.value
+        if assignment.how is not How.ELEMENT or value is None:
             return False
         if isinstance(value, cst.Name):
-            made = [one.value for one in self._facts.bindings.reaching(value)]
+            values = [earlier.value for earlier in self._facts.bindings.reaching(value)]
         else:
-            made = [value]
+            values = [value]
         return any(
-            isinstance(one, cst.Call) and _draws_numbers(one) and self.is_drawn(one, depth)
-            for one in made
+            isinstance(source, cst.Call) and _draws_numbers(source) and self.is_drawn(source, depth)
+            for source in values
         )
 
     def _is_call(self, call: cst.Call, depth: int) -> bool:
@@ -403,8 +412,12 @@ class Drawn:
                 last = code(node.func).rpartition(".")[2]
                 return last in GIVE_STRINGS
             case cst.Name() if depth < DEEPEST:
-                given = self._facts.bindings.reaching(node)
-                values = [one.value for one in given if one.how is not How.ELEMENT]
+                assignments = self._facts.bindings.reaching(node)
+                values = [
+                    assignment.value
+                    for assignment in assignments
+                    if assignment.how is not How.ELEMENT
+                ]
                 return any(v is not None and self._may_be_string(v, depth + 1) for v in values)
         return False
 
@@ -421,15 +434,15 @@ class Drawn:
         if not isinstance(base, cst.Call):
             return False
         last = code(base.func).rpartition(".")[2]
-        made = last in EMPTIES - LIKES and (self._facts.names.of(base.func) or "").startswith(
+        is_made = last in EMPTIES - LIKES and (self._facts.names.of(base.func) or "").startswith(
             "torch."
         )
-        return made and not last.endswith("_like") and self._is_on_host(base)
+        return is_made and not last.endswith("_like") and self._is_on_host(base)
 
     def _is_generator(self, base: cst.BaseExpression) -> bool:
         """Whether `base` is a generator of `random` or NumPy that the script makes."""
         if isinstance(base, cst.Name):
-            values = [given.value for given in self._facts.bindings.given(base)]
+            values = [assignment.value for assignment in self._facts.bindings.given(base)]
         elif isinstance(base, cst.Attribute):
             values = list(self._facts.values.given_to(base))
         else:
@@ -573,5 +586,7 @@ def _holds_transforms(container: cst.Call, facts: Facts) -> bool:
     held = [arg.value for arg in container.args]
     if len(held) == 1 and isinstance(held[0], cst.List | cst.Tuple):
         held = [element.value for element in held[0].elements]
-    names = [facts.names.of(one.func) or "" if isinstance(one, cst.Call) else "" for one in held]
+    names = [
+        facts.names.of(value.func) or "" if isinstance(value, cst.Call) else "" for value in held
+    ]
     return bool(names) and all(name.startswith(TRANSFORMS) for name in names)

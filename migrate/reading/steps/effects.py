@@ -105,8 +105,8 @@ class Effects:
 
     def given_moving(self, call: cst.Call) -> bool:
         """Whether `call` is given a model that moves its inputs to the GPU: one of `moves_inputs`."""
-        given = self._calls.given_moving
-        return bool(given) and self._context.place(call) in given
+        moving = self._calls.given_moving
+        return bool(moving) and self._context.place(call) in moving
 
     def reads(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that reads values of tensors."""
@@ -150,13 +150,13 @@ class Effects:
     def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
         """Return the functions of the script with an effect that `statements` call."""
         calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
-        found = {
+        functions = {
             id(function): function
             for call in calls
             if self._of_call(call)
             for function in self._context.called(call)
         }
-        return list(found.values())
+        return list(functions.values())
 
     def _of_call(self, call: cst.Call) -> Effect:
         return self._calls.effects.get(self._context.place(call), Effect.NONE)

@@ -28,16 +28,23 @@ def growing_list(call: cst.Call, facts: Facts) -> cst.Name | None:
     loop = _loop_around(call, facts)
     if not isinstance(held, cst.Name) or loop is None or not _joins(call, facts):
         return None
-    given = facts.bindings.given(held)
-    if not given or any(one.value is None or code(one.value) not in EMPTIES for one in given):
+    assignments = facts.bindings.given(held)
+    if not assignments or any(
+        assignment.value is None or code(assignment.value) not in EMPTIES
+        for assignment in assignments
+    ):
         return None
-    begun = [one.value for one in given if one.value is not None]
-    begun += [one for one in facts.context.mentions(held) if _shortens(one, facts)]
-    for one in begun:
-        within = _is_in(one, loop, facts)
-        if within and (_is_sometimes(call, loop, facts) or not _is_sometimes(one, loop, facts)):
+    begun = [assignment.value for assignment in assignments if assignment.value is not None]
+    begun += [mention for mention in facts.context.mentions(held) if _shortens(mention, facts)]
+    for node in begun:
+        within = _is_in(node, loop, facts)
+        if within and (_is_sometimes(call, loop, facts) or not _is_sometimes(node, loop, facts)):
             return None  # it is as long in each turn that comes to the call
-    put = [one.value for one in facts.bindings.put_into(held) if _is_in(one.value, loop, facts)]
+    put = [
+        stored.value
+        for stored in facts.bindings.put_into(held)
+        if _is_in(stored.value, loop, facts)
+    ]
     return held if any(map(facts.values.is_tensor, put)) else None
 
 

@@ -151,13 +151,13 @@ class Steps:
         Where that is a step of its own, such as a `forward`, all steps of the file count: more is known of
         what they are given.
         """
-        found: set[int] = set()
+        ids: set[int] = set()
         for node in self._context.all_of(cst.FunctionDef):
             beside = self.beside.functions.get(id(node.body))
             if beside or self.origin(node.body) or (self.knows_more and self.inside(node.body)):
-                found.update(id(below) for below in nodes(node))
-                found.update(id(above) for above in self._context.ancestors(node))
-        return frozenset(found)
+                ids.update(id(below) for below in nodes(node))
+                ids.update(id(above) for above in self._context.ancestors(node))
+        return frozenset(ids)
 
     def origin(self, node: cst.CSTNode) -> str:
         """Return where a step of another file calls what `node` is a part of; nothing where none does."""
@@ -169,13 +169,13 @@ class Steps:
     @cached_property
     def beside(self) -> Beside:
         """The functions that run at every step, but not inside of it: metrics, and what logs them."""
-        found = Beside(self._context)
+        collected = Beside(self._context)
         for body in list(self._bodies):
             for call in self._beside_calls(body):
-                found.take(call, self._bodies[body])
+                collected.take(call, self._bodies[body])
         for function, origin in self._called_beside:
-            found.enter(function, origin)
-        return found
+            collected.enter(function, origin)
+        return collected
 
     def _beside_calls(self, body: int) -> Iterator[cst.Call]:
         """Yield the calls of a training loop that are no part of its step and that every turn makes."""
@@ -186,16 +186,16 @@ class Steps:
     @cached_property
     def _calls_by_body(self) -> Mapping[int, Sequence[cst.Call]]:
         """The calls of the training loops that run functions of the project, by the id of the body."""
-        found: dict[int, list[cst.Call]] = {}
+        calls: dict[int, list[cst.Call]] = {}
         for call in self._context.all_of(cst.Call) if self._bodies else ():
             for above in self._context.ancestors(call):
                 if id(above) in self._bodies:
                     if self._context.run_by(call):
-                        found.setdefault(id(above), []).append(call)
+                        calls.setdefault(id(above), []).append(call)
                     break
                 if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda):
                     break
-        return found
+        return calls
 
     def calls_it(self, function: cst.CSTNode | None) -> bool:
         """Whether steps of this file or of another one call a function: not a forward that nothing calls."""
@@ -239,13 +239,15 @@ class Steps:
     def _without_gradients(self, function: cst.FunctionDef) -> bool:
         names = (
             decorator.func if isinstance(decorator, cst.Call) else decorator
-            for decorator in (one.decorator for one in function.decorators)
+            for decorator in (node.decorator for node in function.decorators)
         )
         return any(self._context.qualified_name(name) in NO_GRADIENTS for name in names)
 
     def trains(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs inside of a step that trains, not of one that only evaluates."""
-        return any(id(one) in self._trains for one in (node, *self._context.ancestors(node)))
+        return any(
+            id(ancestor) in self._trains for ancestor in (node, *self._context.ancestors(node))
+        )
 
     def in_training(self, call: cst.Call) -> bool:
         """Whether a call of the steps, one of `calls`, runs in a step that trains."""
@@ -314,8 +316,8 @@ class Steps:
         spans = trained.accumulated() if trained.accumulates else None
         for block, names in trained.leaving if spans is not None else ():
             self._take_steps(block, names, origin)
-        one = trained.span() if spans is None else None
-        for span in spans or ((one,) if one is not None else ()):
+        span_of_all = trained.span() if spans is None else None
+        for span in spans or ((span_of_all,) if span_of_all is not None else ()):
             for node in _nodes(span):
                 self._take(node, origin)
 

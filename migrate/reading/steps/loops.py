@@ -135,7 +135,7 @@ def _counts(value: cst.BaseExpression) -> bool:
         return _counts(value.value)
     if isinstance(value, cst.List | cst.Tuple):
         return bool(value.elements) and all(
-            isinstance(one.value, cst.Integer | cst.Float) for one in value.elements
+            isinstance(element.value, cst.Integer | cst.Float) for element in value.elements
         )
     return _called(value) in ("range", "trange", "count")
 

@@ -46,8 +46,8 @@ def is_gathered(call: cst.Call, facts: Facts) -> bool:
 def _metric(call: cst.Call, methods: frozenset[str], facts: Facts) -> cst.Call | None:
     """Return the call that makes the metric one of whose `methods` is called; `metric(x)` is its forward."""
     func = call.func
-    if "forward" in methods and (made := next(_made(func, facts), None)) is not None:
-        return made
+    if "forward" in methods and (metric := next(_made(func, facts), None)) is not None:
+        return metric
     if isinstance(func, cst.Attribute) and func.attr.value in methods:
         return next(_made(func.value, facts), None)
     return None
@@ -55,17 +55,17 @@ def _metric(call: cst.Call, methods: frozenset[str], facts: Facts) -> cst.Call |
 
 def _made(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.Call]:
     """Yield the calls of torchmetrics that make the object `value`, also moved: `MeanMetric().to(device)`."""
-    given: list[cst.CSTNode | None] = [value]
+    values: list[cst.CSTNode | None] = [value]
     if isinstance(value, cst.Name):
-        given = [*facts.context.bound_values(value)]
+        values = [*facts.context.bound_values(value)]
     elif is_attribute_of_self(value):
-        given = [one for _, one in facts.context.attributes.get(value.attr.value, ())]
-    for made in given:
+        values = [node for _, node in facts.context.attributes.get(value.attr.value, ())]
+    for node in values:
         while (
-            isinstance(made, cst.Call)
-            and isinstance(made.func, cst.Attribute)
-            and made.func.attr.value in MOVES
+            isinstance(node, cst.Call)
+            and isinstance(node.func, cst.Attribute)
+            and node.func.attr.value in MOVES
         ):
-            made = made.func.value
-        if isinstance(made, cst.Call) and (facts.names.of(made.func) or "").startswith(f"{ROOT}."):
-            yield made
+            node = node.func.value
+        if isinstance(node, cst.Call) and (facts.names.of(node.func) or "").startswith(f"{ROOT}."):
+            yield node

@@ -71,16 +71,16 @@ def _has_steps(statement: cst.BaseStatement, context: Script) -> bool:
 
 def _calls(statement: cst.CSTNode) -> list[cst.Call]:
     """Return the calls that running `statement` makes: not those of functions that it defines."""
-    found = []
+    calls = []
     stack = [statement]
     while stack:
         node = stack.pop()
         if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda):
             continue
         if isinstance(node, cst.Call):
-            found.append(node)
+            calls.append(node)
         stack.extend(children(node))
-    return found
+    return calls
 
 
 def _is_computation(call: cst.Call, context: Script) -> bool:

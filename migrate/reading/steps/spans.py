@@ -159,12 +159,12 @@ def given_batches(function: cst.FunctionDef) -> list[str]:
     None is in one that says itself that it is a number, a switch or a text, or that gradients are clipped by.
     """
     return [
-        one.name.value
-        for one in function.params.params
-        if not isinstance(one.default, cst.BaseNumber | cst.BaseString)
-        and code(one.default or one.name) not in ("True", "False")
-        and not (one.annotation and NUMBER.search(code(one.annotation.annotation)))
-        and not CLIP.fullmatch(one.name.value)
+        parameter.name.value
+        for parameter in function.params.params
+        if not isinstance(parameter.default, cst.BaseNumber | cst.BaseString)
+        and code(parameter.default or parameter.name) not in ("True", "False")
+        and not (parameter.annotation and NUMBER.search(code(parameter.annotation.annotation)))
+        and not CLIP.fullmatch(parameter.name.value)
     ]
 
 

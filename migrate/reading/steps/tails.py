@@ -58,9 +58,11 @@ def _computes(statement: Statement) -> bool:
     if statement.outside is None:
         return True
     lines = nodes_of(statement.node, cst.SimpleStatementLine)
-    inner = (Statement(one, statement.values, statement.context) for one in lines)
+    inner = (Statement(line, statement.values, statement.context) for line in lines)
     compound = isinstance(statement.node, cst.BaseCompoundStatement)
-    return compound and any(one.outside is None and one.on_device for one in inner)
+    return compound and any(
+        statement.outside is None and statement.on_device for statement in inner
+    )
 
 
 def _is_pure(test: cst.BaseExpression) -> bool:

@@ -73,9 +73,9 @@ def _length(over: cst.BaseExpression, facts: Facts) -> float:
     if isinstance(over, cst.Tuple | cst.List):
         return len(over.elements)
     if isinstance(over, cst.Name):
-        made = [given.value for given in facts.bindings.given(over)]
-        if len(made) == 1 and isinstance(made[0], cst.Tuple | cst.List):
-            return len(made[0].elements)
+        values = [assignment.value for assignment in facts.bindings.given(over)]
+        if len(values) == 1 and isinstance(values[0], cst.Tuple | cst.List):
+            return len(values[0].elements)
     if not isinstance(over, cst.Call) or not over.args:
         return float("inf")
     name = code(over.func).rpartition(".")[2]
@@ -83,7 +83,7 @@ def _length(over: cst.BaseExpression, facts: Facts) -> float:
         bounds = [_number(arg.value, facts) for arg in over.args if arg.keyword is None]
         if not bounds or None in bounds:
             return float("inf")
-        return len(range(*(one for one in bounds if one is not None)))
+        return len(range(*(bound for bound in bounds if bound is not None)))
     if name in AROUND:
         return _length(over.args[0].value, facts)
     if name == "zip":
@@ -98,9 +98,9 @@ def _number(node: cst.BaseExpression, facts: Facts) -> int | None:
     if isinstance(node, cst.Integer):
         return node.evaluated_value
     if isinstance(node, cst.Name):
-        made = [given.value for given in facts.bindings.given(node)]
-        if made and all(isinstance(one, cst.Integer) for one in made):
-            return max(one.evaluated_value for one in made if isinstance(one, cst.Integer))
+        values = [assignment.value for assignment in facts.bindings.given(node)]
+        if values and all(isinstance(value, cst.Integer) for value in values):
+            return max(value.evaluated_value for value in values if isinstance(value, cst.Integer))
     return None
 
 
@@ -108,7 +108,10 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
     """Whether `loop` is no part of a training step, of a forward, or around steps that train."""
     effects = facts.context.effects
     inner = list(nodes_of(loop, cst.For | cst.While))  # type: ignore[arg-type]
-    if any(effects.is_step_loop(one) for one in inner) or effects.of(loop.body) != Effect.NONE:
+    if (
+        any(effects.is_step_loop(inner_loop) for inner_loop in inner)
+        or effects.of(loop.body) != Effect.NONE
+    ):
         return False
     if any(effects.has_steps(call) for call in nodes_of(loop.body, cst.Call)):
         return False
@@ -132,12 +135,12 @@ def _models(
     block: cst.CSTNode, facts: Facts, depth: int = 0, seen: Sequence[int] = ()
 ) -> Iterator[cst.Call]:
     """Yield the calls in `block` that run a model and keep its output; inner loops are left out."""
-    given = _parameters(block, facts)
+    parameters = _parameters(block, facts)
     for call in _own_calls(block, facts):
         if not call.args or _is_layer(call, facts):
             continue
         direct = _is_model(call, facts) or (
-            (code(call.func) in given and _is_given(call, block, facts))
+            (code(call.func) in parameters and _is_given(call, block, facts))
             or _takes_batch(call, block, facts)
         )
         kept = direct and not isinstance(facts.context.parent(call), cst.Expr)
@@ -193,7 +196,7 @@ def _parameters(block: cst.CSTNode, facts: Facts) -> frozenset[str]:
         *function.params.params,
         *function.params.kwonly_params,
     )
-    return frozenset(one.name.value for one in params if one.default is None)
+    return frozenset(parameter.name.value for parameter in params if parameter.default is None)
 
 
 def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
@@ -201,8 +204,8 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     loop = facts.context.parent(block)
     if not isinstance(loop, cst.For | cst.While):
         return False
-    given = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
-    return not given.isdisjoint(carried(loop))
+    names = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    return not names.isdisjoint(carried(loop))
 
 
 def is_unknown_callee(call: cst.Call, context: Script) -> bool:
@@ -314,14 +317,14 @@ def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
             line = context.position(above).line
             if _is_decorated(above, facts) or line in context.calls.gradient_free:
                 return True
-            if any(_evaluates(one, facts) for one in nodes_of(above.body, cst.Call)):
+            if any(_evaluates(call, facts) for call in nodes_of(above.body, cst.Call)):
                 return True
-    module = (one for one in facts.calls if context.function_around(one) is None)
-    return any(_is_switched_off(one, facts) for one in module)
+    module = (call for call in facts.calls if context.function_around(call) is None)
+    return any(_is_switched_off(call, facts) for call in module)
 
 
 def _is_decorated(function: cst.FunctionDef, facts: Facts) -> bool:
-    return any(_is_free(one.decorator, facts) for one in function.decorators)
+    return any(_is_free(decorator.decorator, facts) for decorator in function.decorators)
 
 
 def _is_free(node: cst.BaseExpression, facts: Facts) -> bool:
@@ -411,10 +414,12 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
 def _is_of_held(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` is made for each object that an attribute of `self` holds: there may be none."""
     receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
-    given = facts.bindings.given(receiver) if isinstance(receiver, cst.Name) else ()
+    assignments = facts.bindings.given(receiver) if isinstance(receiver, cst.Name) else ()
     return any(
-        one.how in (How.ELEMENT, How.COUNTER) and one.value is not None and _is_held(one.value)
-        for one in given
+        assignment.how in (How.ELEMENT, How.COUNTER)
+        and assignment.value is not None
+        and _is_held(assignment.value)
+        for assignment in assignments
     )
 
 

@@ -31,8 +31,8 @@ def is_complex(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
     if isinstance(node, cst.Imaginary):
         return True
     if isinstance(node, cst.Name):
-        given = facts.bindings.nearest(node)
-        return given is not None and is_complex(given.value, facts, depth + 1)
+        assignment = facts.bindings.nearest(node)
+        return assignment is not None and is_complex(assignment.value, facts, depth + 1)
     if isinstance(node, cst.Attribute):
         return node.attr.value not in REAL and is_complex(node.value, facts, depth + 1)
     if isinstance(node, cst.Subscript):

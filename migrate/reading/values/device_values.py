@@ -128,11 +128,13 @@ class DeviceValues:
         func = container(call.func)
         if isinstance(func, cst.Name):
             bindings = self._context.bindings(func)
-            return bool(bindings) and not any(isinstance(one.node, NO_OBJECT) for one in bindings)
+            return bool(bindings) and not any(
+                isinstance(binding.node, NO_OBJECT) for binding in bindings
+            )
         if not is_attribute_of_self(func):
             return False
         named = func.attr.value
-        return all(one.name != named for one in self._context.run_by(call))
+        return all(definition.name != named for definition in self._context.run_by(call))
 
     def _call(self, call: cst.Call) -> bool:
         by_itself = self._context.values.by_itself(call)
@@ -141,12 +143,12 @@ class DeviceValues:
         if _is_conversion(call, self._context):
             return True
         func = call.func
-        if any(self.mentions(one.body) for one in _chosen(func, self._context)):
+        if any(self.mentions(choice.body) for choice in _chosen(func, self._context)):
             return True
         if self.is_state(call) and self._context.values.calls_model(call):
             return True
         called = self._context.called(call)
-        if any(next(moves(one.body, self._context), None) is not None for one in called):
+        if any(next(moves(callee.body, self._context), None) is not None for callee in called):
             return True
         if isinstance(func, cst.Attribute) and self.mentions(func.value):
             return True
@@ -157,10 +159,10 @@ def _chosen(func: cst.BaseExpression, context: Script) -> Iterable[cst.Lambda]:
     """Return the lambdas of which a call of `func` runs one: `{"a": lambda: model(x)}[kind]()`."""
     if isinstance(func, cst.Subscript):
         of = func.value
-        made = context.bound_to(of)[1] if isinstance(of, cst.Name) else of
-        if isinstance(made, cst.Dict | cst.List | cst.Tuple):
-            parts = [element.value for element in made.elements]
-            return [one for one in parts if isinstance(one, cst.Lambda)]
+        value = context.bound_to(of)[1] if isinstance(of, cst.Name) else of
+        if isinstance(value, cst.Dict | cst.List | cst.Tuple):
+            parts = [element.value for element in value.elements]
+            return [part for part in parts if isinstance(part, cst.Lambda)]
     return [func] if isinstance(func, cst.Lambda) else []
 
 

@@ -150,12 +150,12 @@ def device_of_generator(call: cst.Call, context: Placed) -> cst.Arg | None:
     """Return the device that `call`, which makes a generator, gives; none where it is that of another one."""
     first = 0
     if context.qualified_name(call.func) != GENERATOR:
-        made, around = code(call.func), context.class_around(call)
+        callee, around = code(call.func), context.class_around(call)
         partial = context.qualified_name(call.func) == "functools.partial"
-        unbound = made.endswith(".__init__") and not made.startswith("super(")
-        first = 1 if partial or unbound or made.endswith(".__new__") else 0
+        unbound = callee.endswith(".__init__") and not callee.startswith("super(")
+        first = 1 if partial or unbound or callee.endswith(".__new__") else 0
         own = (around.name.value, "cls", "type(self)", "self.__class__") if around else ()
-        copied = made in own
+        copied = callee in own
     else:
         copied = False
     arg = keyword(call, "device")

@@ -51,28 +51,28 @@ class Entry:
     def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
         """Yield what the calls pass for the parameter `name` of `function`."""
         names = _positions(function)
-        for given in self.calls:
-            if name in names and names.index(name) < len(given.positional):
-                yield given.positional[names.index(name)]
-            yield from (kind for key, kind in given.named if key == name)
+        for call in self.calls:
+            if name in names and names.index(name) < len(call.positional):
+                yield call.positional[names.index(name)]
+            yield from (kind for key, kind in call.named if key == name)
 
     def numbers(self, function: cst.FunctionDef, name: str) -> list[bool]:
         """Return of each call that passes something for the parameter `name` whether it is a number."""
         names = _positions(function)
         at = names.index(name) if name in names else len(names)
         return [
-            _is_among(given.numbers, function, name)
-            for given in self.calls
-            if at < len(given.positional) or any(key == name for key, _ in given.named)
+            _is_among(call.numbers, function, name)
+            for call in self.calls
+            if at < len(call.positional) or any(key == name for key, _ in call.named)
         ]
 
     def is_loaded(self, function: cst.FunctionDef, name: str) -> bool:
         """Whether a call passes a part of a checkpoint, on the host, for the parameter `name`."""
-        return any(_is_among(given.loaded, function, name) for given in self.calls)
+        return any(_is_among(call.loaded, function, name) for call in self.calls)
 
     def is_drawn(self, function: cst.FunctionDef, name: str) -> bool:
         """Whether a call passes a random number of the host for the parameter `name`."""
-        return any(_is_among(given.drawn, function, name) for given in self.calls)
+        return any(_is_among(call.drawn, function, name) for call in self.calls)
 
 
 def _is_among(places: frozenset[int | str], function: cst.FunctionDef, name: str) -> bool:

@@ -57,13 +57,13 @@ def environment_name(node: cst.CSTNode, context: Parsed) -> str | None:
 
 def is_read(node: cst.CSTNode, context: Parsed) -> bool:
     """Whether the literal `node` names a variable whose value, or existence, is asked for."""
-    found = access(node, context)
-    if isinstance(found, cst.Subscript):
-        return not _is_target(found, context)
-    if isinstance(found, cst.Call):
-        name = context.qualified_name(found.func) or ""
+    variable = access(node, context)
+    if isinstance(variable, cst.Subscript):
+        return not _is_target(variable, context)
+    if isinstance(variable, cst.Call):
+        name = context.qualified_name(variable.func) or ""
         return not name.endswith((".setdefault", ".putenv"))
-    return found is not None
+    return variable is not None
 
 
 def _is_target(node: cst.CSTNode, context: Parsed) -> bool:
@@ -196,13 +196,13 @@ def _needed(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
     name = environment_name(node, context)
     if name not in OF_TORCHRUN or not is_read(node, context):
         return None
-    found = access(node, context)
-    if isinstance(found, cst.Call):
-        above = context.parent(context.parent(found))
+    variable = access(node, context)
+    if isinstance(variable, cst.Call):
+        above = context.parent(context.parent(variable))
         is_number = isinstance(above, cst.Call) and code(above.func) == "int"
-        if len(found.args) > 1 or not is_number:
+        if len(variable.args) > 1 or not is_number:
             return None
-    elif not isinstance(found, cst.Subscript):
+    elif not isinstance(variable, cst.Subscript):
         return None
     return None if _is_asked_for(node, context, spawns) else name
 

@@ -49,7 +49,9 @@ def is_on_the_cpu(
         return is_on_the_cpu(value.elt, context, followed)
     if isinstance(value, cst.List):
         elements = [element.value for element in value.elements]
-        return bool(elements) and all(is_on_the_cpu(one, context, followed) for one in elements)
+        return bool(elements) and all(
+            is_on_the_cpu(element, context, followed) for element in elements
+        )
     if isinstance(value, cst.Subscript):
         return _is_of_loader(value, context) or is_on_the_cpu(value.value, context, followed)
     if not isinstance(value, cst.Call):
@@ -75,31 +77,37 @@ def is_on_the_cpu(
 
 def _is_variable_on_the_cpu(name: cst.Name, context: Script, followed: frozenset[int]) -> bool:
     """Whether everything that the variable `name` is given is on the CPU, and what is put into it."""
-    given = context.values.bindings.given(name)
-    if not given or len(given) != len(context.bindings(name)):
+    assignments = context.values.bindings.given(name)
+    if not assignments or len(assignments) != len(context.bindings(name)):
         return False
     if context.loop_around(name) is None:  # in a loop, what is given below may be there
-        given = context.values.bindings.reaching(name) or given
-    given = [one for one in given if id(one) not in followed]
-    if all(_is_of_loader(one.value, context) or _is_element(one, context) for one in given):
+        assignments = context.values.bindings.reaching(name) or assignments
+    assignments = [assignment for assignment in assignments if id(assignment) not in followed]
+    if all(
+        _is_of_loader(assignment.value, context) or _is_element(assignment, context)
+        for assignment in assignments
+    ):
         return True
-    if any(one.how is not How.VALUE or isinstance(one.value, cst.Name) for one in given):
+    if any(
+        assignment.how is not How.VALUE or isinstance(assignment.value, cst.Name)
+        for assignment in assignments
+    ):
         return False
-    followed |= {id(one) for one in given}
-    put = [one.value for one in context.values.bindings.put_into(name)]
-    for one in given:
-        made = one.value
-        if isinstance(made, cst.List) and not made.elements and len(put) > 0:
+    followed |= {id(assignment) for assignment in assignments}
+    put = [stored.value for stored in context.values.bindings.put_into(name)]
+    for assignment in assignments:
+        value = assignment.value
+        if isinstance(value, cst.List) and not value.elements and len(put) > 0:
             if not all(is_on_the_cpu(item, context, followed) for item in put):
                 return False
             continue
-        if isinstance(made, cst.Call) and place_of_load(made) is not None:
+        if isinstance(value, cst.Call) and place_of_load(value) is not None:
             # A checkpoint: what is put into it stays where it is.
-            function = context.function_around(made)
+            function = context.function_around(value)
             inside = function if function is not None else context.module
             if not all(_is_of_itself(item, name.value) for item in items_put(name.value, inside)):
                 return False
-        if made is None or not is_on_the_cpu(made, context, followed):
+        if value is None or not is_on_the_cpu(value, context, followed):
             return False
     return True
 
@@ -112,9 +120,9 @@ def _is_at_the_file(func: cst.Attribute, context: Script) -> bool:
     opened = []
     for binding in bindings:
         item = context.parent(context.parent(binding.node) or binding.node)
-        made = item.item if isinstance(item, cst.WithItem) else context.value_of(binding)
-        if isinstance(made, cst.Call):
-            opened.append(made)
+        source = item.item if isinstance(item, cst.WithItem) else context.value_of(binding)
+        if isinstance(source, cst.Call):
+            opened.append(source)
     return (
         bool(bindings) and len(opened) == len(bindings) and all(_opens(c, context) for c in opened)
     )
@@ -135,28 +143,36 @@ def _is_of_loader(value: cst.BaseExpression | None, context: Script, depth: int 
         value = value.value
     if not isinstance(value, cst.Name) or not depth:
         return False
-    given = context.values.bindings.given(value)
-    return bool(given) and all(_is_element(one, context, depth - 1) for one in given)
+    assignments = context.values.bindings.given(value)
+    return bool(assignments) and all(
+        _is_element(assignment, context, depth - 1) for assignment in assignments
+    )
 
 
-def _is_element(given: Given, context: Script, depth: int = 8) -> bool:
+def _is_element(assignment: Given, context: Script, depth: int = 8) -> bool:
     """Whether a name is given a part of what a loader of the host yields."""
-    if given.value is None or not depth or given.how in (How.ADDED, How.OTHER, How.COUNTER):
+    if (
+        assignment.value is None
+        or not depth
+        or assignment.how in (How.ADDED, How.OTHER, How.COUNTER)
+    ):
         return False
-    if given.how is How.ELEMENT and _is_host_loader(given.value, context):
+    if assignment.how is How.ELEMENT and _is_host_loader(assignment.value, context):
         return True
-    return _is_of_loader(given.value, context, depth)
+    return _is_of_loader(assignment.value, context, depth)
 
 
 def _is_host_loader(value: cst.BaseExpression, context: Script) -> bool:
     """Whether `value` is a DataLoader, a list of some, or a zip of such: their batches are on the host."""
     if isinstance(value, cst.Name):
-        made = context.bound_values(value)
-        followed = [one for one in made if isinstance(one, cst.Call | cst.ListComp | cst.List)]
+        values = context.bound_values(value)
+        followed = [
+            source for source in values if isinstance(source, cst.Call | cst.ListComp | cst.List)
+        ]
         return (
-            bool(made)
-            and len(followed) == len(made)
-            and all(_is_host_loader(one, context) for one in followed)
+            bool(values)
+            and len(followed) == len(values)
+            and all(_is_host_loader(source, context) for source in followed)
         )
     if isinstance(value, cst.ListComp):
         return _is_host_loader(value.elt, context)
@@ -181,15 +197,16 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
         return (context.qualified_name(value.func) or "").startswith(DATASETS)
     if not isinstance(value, cst.Name):
         return False
-    made = context.bound_values(value)
-    if len(made) > 1 and context.loop_around(value) is None:
+    sources = context.bound_values(value)
+    if len(sources) > 1 and context.loop_around(value) is None:
         # `data = torch.load(path)` in the one branch, and in the other it is made and saved.
         reaching = context.values.bindings.reaching(value)
-        if all(given.how is How.VALUE for given in reaching):
-            made = [given.value for given in reaching]
-    made = made or [*passed_for(value, context)]
-    return bool(made) and all(
-        isinstance(one, cst.Call | cst.IfExp) and is_dataset(one, context) for one in made
+        if all(assignment.how is How.VALUE for assignment in reaching):
+            sources = [assignment.value for assignment in reaching]
+    sources = sources or [*passed_for(value, context)]
+    return bool(sources) and all(
+        isinstance(source, cst.Call | cst.IfExp) and is_dataset(source, context)
+        for source in sources
     )
 
 
@@ -207,7 +224,7 @@ def items_put(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 
 def _is_of_itself(item: cst.BaseExpression, name: str) -> bool:
     """Whether what is put into `name` comes from there, or is plain: no tensor of another place."""
-    return all(one.value in (name, "None", "True", "False") for one in nodes_of(item, cst.Name))
+    return all(node.value in (name, "None", "True", "False") for node in nodes_of(item, cst.Name))
 
 
 def _is_of_the_host(data: cst.BaseExpression) -> bool:

@@ -42,7 +42,7 @@ def is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0, by_name: bool = 
         types = [dtype.value] if dtype is not None else []
         if node.func.attr.value in ("to", "type"):
             types = [arg.value for arg in node.args]
-        if any(facts.names.of(one) == "torch.bool" for one in types):
+        if any(facts.names.of(dtype) == "torch.bool" for dtype in types):
             return True
         return node.func.attr.value in BOOLEAN_METHODS
     if isinstance(node, cst.Subscript):  # a part of a mask
@@ -57,6 +57,6 @@ def is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0, by_name: bool = 
         parameter = facts.bindings.parameter(node) if binding is None else None
         passed = list(facts.bindings.passed(parameter[0], node.value)) if parameter else []
         if passed:
-            return any(is_boolean(one, facts, depth + 1, by_name) for one in passed)
+            return any(is_boolean(value, facts, depth + 1, by_name) for value in passed)
         return by_name and MASK.search(node.value) is not None
     return False

@@ -40,8 +40,8 @@ def fractional(node: cst.BaseExpression, facts: Facts, binary: bool = True, dept
             return not (divisor and (4096 / divisor).is_integer())
         return True
     if isinstance(node, cst.Name | cst.Attribute) and depth < DEEPEST:
-        given = facts.values.given_to(node)
-        return bool(given) and all(fractional(one, facts, binary, depth + 1) for one in given)
+        values = facts.values.given_to(node)
+        return bool(values) and all(fractional(value, facts, binary, depth + 1) for value in values)
     return False
 
 
@@ -61,6 +61,6 @@ def is_infinite(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
     if is_infinity(node, facts):
         return True
     if isinstance(node, cst.Name | cst.Attribute) and depth < DEEPEST:
-        given = facts.values.given_to(node)
-        return bool(given) and all(is_infinite(one, facts, depth + 1) for one in given)
+        values = facts.values.given_to(node)
+        return bool(values) and all(is_infinite(value, facts, depth + 1) for value in values)
     return False

@@ -55,7 +55,7 @@ def is_in_optimizer(node: cst.CSTNode, context: Script) -> bool:
         ]
         if any(name.startswith("torch.optim.") for name in names):
             return True
-        classes = {made.name.value: made for made in context.all_of(cst.ClassDef)}
+        classes = {node.name.value: node for node in context.all_of(cst.ClassDef)}
         if any(name.rpartition(".")[2].endswith("Optimizer") for name in names):
             return True
         around = next((classes[name] for name in names if name in classes), None)
@@ -80,8 +80,8 @@ def _binds_parameters(name: cst.Name, context: Script, seen: set[int]) -> bool:
     """Whether something gives parameters to `name`, a variable or the attribute of `self`."""
     above = context.parent(name)
     if isinstance(above, cst.Attribute) and above.attr is name:
-        given = context.values.given_to(above)
-        return any(holds_parameters(value, context, seen) for value in given)
+        values = context.values.given_to(above)
+        return any(holds_parameters(value, context, seen) for value in values)
     for binding in context.bindings(name):
         if isinstance(binding.node, cst.Param):
             if _is_given_parameters(binding.node, context, seen):
@@ -111,12 +111,12 @@ def _is_given_parameters(param: cst.Param, context: Script, seen: set[int]) -> b
     if id(param) in seen or not isinstance(function, cst.FunctionDef):
         return False
     seen.add(id(param))
-    names = [one.name.value for one in function.params.params]
+    names = [parameter.name.value for parameter in function.params.params]
     if function.name.value == "__init__" and is_in_optimizer(function, context):
         return names[1:2] == [param.name.value]
     is_method = names[:1] == ["self"]
     for call in context.callers.get(id(function), ()):
-        given = (bind(call, names[is_method:]) or {}).get(param.name.value)
-        if given is not None and holds_parameters(given.value, context, seen):
+        argument = (bind(call, names[is_method:]) or {}).get(param.name.value)
+        if argument is not None and holds_parameters(argument.value, context, seen):
             return True
     return False

@@ -95,16 +95,16 @@ def _bookkeeping(
     """Return the statements about the list `kept`, None where they do more than keep and join."""
     if not kept:
         return ()
-    found = []
+    statements = []
     for statement in block:
         if statement is loop or kept not in _names(statement):
             continue
         text = code(statement)
         if text == f"{kept} = []" or _joins(statement, kept):
-            found.append(statement)
+            statements.append(statement)
         else:
             return None
-    return tuple(found)
+    return tuple(statements)
 
 
 def _joins(statement: cst.BaseStatement, kept: str) -> bool:

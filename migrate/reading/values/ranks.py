@@ -86,7 +86,9 @@ class Ranks:
         kept = {"args.local_rank"} if self._declares_local_rank() else set()
         for _ in range(2):  # `args.rank` from the environment, then `args.gpu` from `args.rank`
             self._kept = frozenset(kept)
-            kept |= {name for name, found in values.items() if all(map(self.is_rank, found))}
+            kept |= {
+                name for name, expressions in values.items() if all(map(self.is_rank, expressions))
+            }
         return frozenset(kept)
 
     def _declares_local_rank(self) -> bool:

@@ -63,30 +63,30 @@ def arguments(
     if not spreads:
         return Arguments(bound)
     options = dictionaries(spreads[0].value, context)
-    if options is None or any("device_type" in given for given in options):
+    if options is None or any("device_type" in arguments for arguments in options):
         return None
     return Arguments(bound, spreads[0], options)
 
 
 def dictionaries(value: cst.BaseExpression, context: Parsed) -> list[Options] | None:
     """Return the dictionaries that `value` may be, where all of them are written in the script."""
-    made = context.bound_values(value) if isinstance(value, cst.Name) else [value]
-    found = [_entries(one) for one in made]
-    if not found or (isinstance(value, cst.Name) and _changes(value, context)):
+    values = context.bound_values(value) if isinstance(value, cst.Name) else [value]
+    entries = [_entries(value) for value in values]
+    if not entries or (isinstance(value, cst.Name) and _changes(value, context)):
         return None
-    known = [entries for entries in found if entries is not None]
-    return known if len(known) == len(found) else None
+    known = [options for options in entries if options is not None]
+    return known if len(known) == len(entries) else None
 
 
-def _entries(made: cst.CSTNode | None) -> Options | None:
-    if isinstance(made, cst.Call) and dotted(made.func) == "dict":
-        named = {arg.keyword.value: arg.value for arg in made.args if arg.keyword is not None}
-        return named if len(named) == len(made.args) else None
-    if isinstance(made, cst.Dict):
-        pairs = [e for e in made.elements if isinstance(e, cst.DictElement)]
-        given = {string_value(element.key): element.value for element in pairs}
-        if len(given) == len(made.elements) and None not in given:
-            return {str(name): value for name, value in given.items()}
+def _entries(node: cst.CSTNode | None) -> Options | None:
+    if isinstance(node, cst.Call) and dotted(node.func) == "dict":
+        named = {arg.keyword.value: arg.value for arg in node.args if arg.keyword is not None}
+        return named if len(named) == len(node.args) else None
+    if isinstance(node, cst.Dict):
+        pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
+        options = {string_value(element.key): element.value for element in pairs}
+        if len(options) == len(node.elements) and None not in options:
+            return {str(name): value for name, value in options.items()}
     return None
 
 
@@ -108,6 +108,6 @@ def is_type_of_options(node: cst.CSTNode, context: Parsed) -> bool:
     """Whether `node` is the entry "dtype" of a dictionary that is written in the script."""
     above = context.parent(node)
     if isinstance(node, cst.Arg):
-        made = isinstance(above, cst.Call) and dotted(above.func) == "dict"
-        return made and node.keyword is not None and node.keyword.value == "dtype"
+        is_dictionary = isinstance(above, cst.Call) and dotted(above.func) == "dict"
+        return is_dictionary and node.keyword is not None and node.keyword.value == "dtype"
     return isinstance(node, cst.DictElement) and string_value(node.key) == "dtype"

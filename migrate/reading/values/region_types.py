@@ -68,21 +68,21 @@ def _parts(value: cst.BaseExpression, context: Parsed) -> Iterable[cst.CSTNode |
 def _assigned(attribute: cst.Attribute, context: Parsed) -> list[cst.CSTNode | None] | None:
     """Return what the class around assigns to its attribute."""
     around = context.class_around(attribute)
-    given = [
+    assigned = [
         value
         for target, value in context.attributes.get(attribute.attr.value, ())
         if context.class_around(target) is around and code(target.value) == "self"
     ]
-    return [*given] or None
+    return [*assigned] or None
 
 
 def _entries(table: cst.CSTNode, context: Parsed) -> list[cst.CSTNode | None] | None:
     """Return the values of a dictionary that is written in the script."""
     tables = context.bound_values(table) if isinstance(table, cst.Name) else [table]
-    found: list[cst.CSTNode | None] = []
+    entries: list[cst.CSTNode | None] = []
     for written in tables:
         if not isinstance(written, cst.Dict):
             return None
         for element in written.elements:
-            found.append(element.value if isinstance(element, cst.DictElement) else None)
-    return found or None
+            entries.append(element.value if isinstance(element, cst.DictElement) else None)
+    return entries or None

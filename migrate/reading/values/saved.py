@@ -62,10 +62,10 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
     if isinstance(value, cst.Tuple | cst.List):
         return all(_is_part(element.value, context) for element in value.elements)
     if isinstance(value, cst.Name):
-        made = context.bound_to(value)[1]
+        bound = context.bound_to(value)[1]
         if _is_dict_of_host(value, context):
             return True
-        value = made if isinstance(made, cst.DictComp) else value
+        value = bound if isinstance(bound, cst.DictComp) else value
     inner = value.value if isinstance(value, cst.DictComp) else value
     while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
         if inner.func.attr.value in READ_METHODS:
@@ -86,26 +86,28 @@ def _returns_host(call: cst.Call, context: Script, depth: int) -> bool:
         for statement in nodes_of(function.body, cst.Return)
     ]
     return bool(returned) and all(
-        _is_dict_of_host(one, context, depth)
-        if isinstance(one, cst.Name)
-        else isinstance(one, cst.Dict) and _is_host_value(one, context)
-        for one in returned
+        _is_dict_of_host(value, context, depth)
+        if isinstance(value, cst.Name)
+        else isinstance(value, cst.Dict) and _is_host_value(value, context)
+        for value in returned
     )
 
 
 def _is_dict_of_host(name: cst.Name, context: Script, depth: int = 3) -> bool:
     """Whether each value of the variable `name` is a dict of what is in the memory of the host."""
-    made = context.bound_values(name)
-    in_turns = any(isinstance(one, cst.For | cst.While) for one in context.ancestors(name))
-    if not in_turns and all(one is not None for one in made):
-        made = [one.value for one in context.values.bindings.reaching(name)]
-    if len(made) == 1 and isinstance(made[0], cst.Call) and depth:
-        return _returns_host(made[0], context, depth - 1)
-    if not made or not all(isinstance(one, cst.Dict) and one.elements for one in made):
+    values = context.bound_values(name)
+    in_turns = any(
+        isinstance(ancestor, cst.For | cst.While) for ancestor in context.ancestors(name)
+    )
+    if not in_turns and all(value is not None for value in values):
+        values = [assignment.value for assignment in context.values.bindings.reaching(name)]
+    if len(values) == 1 and isinstance(values[0], cst.Call) and depth:
+        return _returns_host(values[0], context, depth - 1)
+    if not values or not all(isinstance(value, cst.Dict) and value.elements for value in values):
         return False
-    put = [one.value for one in context.values.bindings.put_into(name)]
-    parts = [one for one in (*made, *put) if isinstance(one, cst.BaseExpression)]
-    return all(_is_host_value(one, context) for one in parts)
+    put = [stored.value for stored in context.values.bindings.put_into(name)]
+    parts = [part for part in (*values, *put) if isinstance(part, cst.BaseExpression)]
+    return all(_is_host_value(part, context) for part in parts)
 
 
 def _is_part(value: cst.BaseExpression, context: Script) -> bool:
@@ -124,13 +126,15 @@ def _is_part(value: cst.BaseExpression, context: Script) -> bool:
 def _is_passed_loaded(value: cst.BaseExpression, context: Script) -> bool:
     """Whether `value` is a parameter for which every call passes what was loaded on the CPU."""
     passed = passed_for(value, context) if isinstance(value, cst.Name) else []
-    return bool(passed) and all(_is_loaded(one, context) for one in passed)
+    return bool(passed) and all(_is_loaded(value, context) for value in passed)
 
 
 def _is_loaded(value: cst.BaseExpression, context: Script) -> bool:
     """Whether `value` is a checkpoint that was loaded on the CPU, a part of one, or a dict of parts."""
     if isinstance(value, cst.Dict):
-        parts = [one.value for one in value.elements if isinstance(one, cst.DictElement)]
+        parts = [
+            element.value for element in value.elements if isinstance(element, cst.DictElement)
+        ]
         return len(parts) == len(value.elements) and all(_is_loaded(p, context) for p in parts)
     while isinstance(value, cst.Subscript):
         value = value.value
@@ -138,12 +142,12 @@ def _is_loaded(value: cst.BaseExpression, context: Script) -> bool:
         return False
     owner, _ = context.bound_to(value)
     inside = owner if isinstance(owner, cst.FunctionDef) else context.module
-    made = context.bound_values(value)
+    values = context.bound_values(value)
     loaded = all(
-        isinstance(one, cst.Call) and (is_on_the_cpu(one, context) or _downloads(one))
-        for one in made
+        isinstance(source, cst.Call) and (is_on_the_cpu(source, context) or _downloads(source))
+        for source in values
     )
-    return bool(made) and loaded and next(items_put(value.value, inside), None) is None
+    return bool(values) and loaded and next(items_put(value.value, inside), None) is None
 
 
 def _downloads(call: cst.Call) -> bool:

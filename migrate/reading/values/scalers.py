@@ -45,22 +45,22 @@ def scale_read(call: cst.CSTNode, context: Parsed) -> cst.Attribute | None:
 @lru_cache(maxsize=2)  # the last ones: each statement of a script asks
 def _used(context: Parsed) -> frozenset[str]:
     """Return what `x.unscale_(…)` and `x.scale(loss).backward()` are called on, anywhere in the script."""
-    found = set()
+    names = set()
     for call in context.all_of(cst.Call):
         func = call.func
         if not isinstance(func, cst.Attribute):
             continue
         scaled = func.value
         if func.attr.value == "unscale_":
-            found.add(code(scaled))
+            names.add(code(scaled))
         elif (
             func.attr.value == "backward"
             and isinstance(scaled, cst.Call)
             and isinstance(scaled.func, cst.Attribute)
             and scaled.func.attr.value == "scale"
         ):
-            found.add(code(scaled.func.value))
-    return frozenset(found)
+            names.add(code(scaled.func.value))
+    return frozenset(names)
 
 
 def is_switched_off(call: cst.Call, script: Parsed) -> bool:

@@ -113,17 +113,17 @@ class Values:
             return Kind.UNKNOWN  # a value that depends on itself, or on too much
         self._pending.add(key)
         try:
-            found = self._of(node)
+            kind = self._of(node)
         finally:
             self._pending.discard(key)
-        if isinstance(node, cst.Subscript | cst.Call) and found in (Kind.UNKNOWN, Kind.HOST):
-            found = self._in_the_project(node, found)
-        if isinstance(node, cst.Call) and found is Kind.UNKNOWN and self._makes_optimizer(node):
-            found = Kind.OPTIMIZER
-        if found is Kind.UNKNOWN and self._is_model_of_project(node):
-            found = Kind.MODEL
-        self._known[key] = found
-        return found
+        if isinstance(node, cst.Subscript | cst.Call) and kind in (Kind.UNKNOWN, Kind.HOST):
+            kind = self._in_the_project(node, kind)
+        if isinstance(node, cst.Call) and kind is Kind.UNKNOWN and self._makes_optimizer(node):
+            kind = Kind.OPTIMIZER
+        if kind is Kind.UNKNOWN and self._is_model_of_project(node):
+            kind = Kind.MODEL
+        self._known[key] = kind
+        return kind
 
     def on_device(self, node: cst.CSTNode | None) -> bool:
         """Whether `node` is plausibly a tensor on the device."""
@@ -146,21 +146,21 @@ class Values:
         elif key not in self._devices:
             self._under_way.add(key)
             around, self._met = self._met, set()
-            found = self._device_of(node)
-            undecided = found in (Kind.UNKNOWN, Kind.CPU)
+            device = self._device_of(node)
+            undecided = device in (Kind.UNKNOWN, Kind.CPU)
             if isinstance(node, cst.FormattedString) or (isinstance(node, ASKED) and undecided):
-                found = self._in_the_project(node, found)
-            self._devices[key] = found if found in DEVICES else Kind.UNKNOWN
+                device = self._in_the_project(node, device)
+            self._devices[key] = device if device in DEVICES else Kind.UNKNOWN
             self._under_way.discard(key)
             self._met = around | (self._met - {key})
-            if self._met and found not in DEVICES:
+            if self._met and device not in DEVICES:
                 self._provisional.append(key)  # asked by itself, it may be one
             if not self._under_way:
                 for provisional in self._provisional:
                     del self._devices[provisional]
                 self._provisional.clear()
                 self._met.clear()
-                return found if found in DEVICES else Kind.UNKNOWN
+                return device if device in DEVICES else Kind.UNKNOWN
         return self._devices.get(key, Kind.UNKNOWN)
 
     def _device_of(self, node: cst.CSTNode) -> Kind:
@@ -193,8 +193,8 @@ class Values:
     def _of_device_part(self, node: cst.Attribute) -> Kind:
         """Return the device that `x.to("xla").device`, or `device.type`, is."""
         if node.attr.value == "type":
-            found = self.device(node.value)
-            return found if found in DEVICES - {Kind.INDEX} else self._of_named(node)
+            device = self.device(node.value)
+            return device if device in DEVICES - {Kind.INDEX} else self._of_named(node)
         if isinstance(node.value, cst.Call):
             return Kind.XLA if self.is_move(node.value) else Kind.UNKNOWN  # a probe
         return self._of_named(node)
@@ -226,7 +226,7 @@ class Values:
         first = value.args[0].value
         chosen = [first.body, first.orelse] if isinstance(first, cst.IfExp) else [first]
         return self._context.qualified_name(value.func) in DEVICE and all(
-            (text := string_value(one)) is not None and ":" not in text for one in chosen
+            (text := string_value(node)) is not None and ":" not in text for node in chosen
         )
 
     def is_surely_cpu(self, node: cst.CSTNode | None) -> bool:
@@ -247,7 +247,7 @@ class Values:
             return False
         if call.func.attr.value == "cuda":
             # One that the project defines itself does as it says there.
-            own = any(one.name == "cuda" for one in self._context.run_by(call))
+            own = any(callee.name == "cuda" for callee in self._context.run_by(call))
             return self._context.qualified_name(call.func) is None and not own
         if call.func.attr.value != "to":
             return False
@@ -288,13 +288,13 @@ class Values:
         In `device = torch.device(device)` the argument is what the name held before.
         """
         if isinstance(node, cst.Name):
-            found: list[cst.BaseExpression] = []
+            values: list[cst.BaseExpression] = []
             own = self._assigned_around(node)
             for value in self._context.bound_values(node):
                 plain = value.default if isinstance(value, cst.Param) else value
                 if plain is not None and plain is not own:
-                    found.append(plain)
-            return found
+                    values.append(plain)
+            return values
         return self._assigned(node) or self._options.get(node.attr.value, [])
 
     def _assigned_around(self, node: cst.Name) -> cst.Call | None:
@@ -328,22 +328,22 @@ class Values:
     @cached_property
     def _options(self) -> dict[str, list[cst.BaseExpression]]:
         """The defaults of the command-line options, by the attribute that holds them."""
-        found: dict[str, list[cst.BaseExpression]] = defaultdict(list)
+        options: dict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._context.all_of(cst.Call):
             if is_option(node):
                 default = keyword(node, "default")
                 if default is not None:
                     for name in option_names(node):
-                        found[name].append(default.value)
-        return found
+                        options[name].append(default.value)
+        return options
 
     def _in_the_project(self, node: cst.CSTNode, here: Kind) -> Kind:
         """Return which device `node` is by what other functions and files hand to it, else `here`."""
         devices = self._context.calls.devices
         if not devices:
             return here
-        found = devices.get(self._context.place(node), here)
-        return here if found is Kind.CPU else found
+        kind = devices.get(self._context.place(node), here)
+        return here if kind is Kind.CPU else kind
 
     def calls_model(self, call: cst.Call) -> bool:
         """Whether `call` runs a module: by what made what is called; by its name where that is unknown."""
@@ -376,8 +376,8 @@ class Values:
         return v.CALLED_MODEL.fullmatch(named) is not None
 
     def _makes_optimizer(self, call: cst.Call) -> bool:
-        made = self._context.calls.optimizers.made
-        return bool(made) and self._context.place(call) in made
+        positions = self._context.calls.optimizers.created
+        return bool(positions) and self._context.place(call) in positions
 
     def _is_model_of_project(self, node: cst.CSTNode) -> bool:
         """Whether other functions and files say that `node` is a module."""
@@ -411,16 +411,16 @@ class Values:
             return Kind.INDEX
         if self._is_setting_of_group(node):
             return Kind.HOST
-        found = held([self.kind(node.value)])
-        if found is Kind.TENSOR and isinstance(node.value, cst.Name):
+        kind = held([self.kind(node.value)])
+        if kind is Kind.TENSOR and isinstance(node.value, cst.Name):
             index = node.slice[0].slice
             key = string_value(index.value) if isinstance(index, cst.Index) else None
             parts = [part for part in self.bindings.put_into(node.value) if part.key == key]
             if key is not None and parts:
                 return held(self.kind(part.value) for part in parts)
-        if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
+        if kind in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
             return Kind.UNKNOWN
-        return found
+        return kind
 
     def _is_setting_of_group(self, node: cst.Subscript) -> bool:
         """Whether `node` is a number of an optimizer's group: `group["lr"]`, `opt.param_groups[0]["lr"]`."""
@@ -489,11 +489,11 @@ class Values:
         return held(self.kind(side) for side in compared)
 
     def _of_attribute(self, node: cst.Attribute) -> Kind:
-        found = self._of_part(node)
-        if found in PLACED:
-            return found
+        kind = self._of_part(node)
+        if kind in PLACED:
+            return kind
         device = self.device(node)
-        return held([found]) if device is Kind.UNKNOWN else device
+        return held([kind]) if device is Kind.UNKNOWN else device
 
     def _of_part(self, node: cst.Attribute) -> Kind:
         """Return what the attribute `node` is by what it is an attribute of."""
@@ -531,11 +531,11 @@ class Values:
         if any(map(_is_empty, assigned)):  # modules that are put in later
             kinds |= {self._of_parts(self.bindings.put_into(node))} & {Kind.MODEL}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
-        found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
-        if found not in PLACED and self._is_placed_buffer(node):
+        kind = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
+        if kind not in PLACED and self._is_placed_buffer(node):
             return Kind.ON_DEVICE
-        named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
-        return Kind.MODEL if named else found
+        named = kind is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
+        return Kind.MODEL if named else kind
 
     def is_buffer(self, node: cst.Attribute) -> bool:
         """Whether `node` is a buffer of the module around it, and surely a tensor."""
@@ -581,26 +581,26 @@ class Values:
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):
             return Kind.HOST
-        found = self._of_variable(node)
-        if found in PLACED:
-            return found
+        kind = self._of_variable(node)
+        if kind in PLACED:
+            return kind
         device = self.device(node)
-        return held([found]) if device is Kind.UNKNOWN else device
+        return held([kind]) if device is Kind.UNKNOWN else device
 
     def _of_variable(self, node: cst.Name) -> Kind:
         """Return what the name `node` is by what binds it last."""
         binding = self.bindings.nearest(node)
-        found = Kind.UNKNOWN
+        kind = Kind.UNKNOWN
         if binding is not None:
-            found = self._of_binding(binding)
-            if found is Kind.HOST and binding.how is How.VALUE and _is_empty(binding.value):
-                found = self._of_parts(self.bindings.put_into(node))
+            kind = self._of_binding(binding)
+            if kind is Kind.HOST and binding.how is How.VALUE and _is_empty(binding.value):
+                kind = self._of_parts(self.bindings.put_into(node))
         elif (parameter := self.bindings.parameter(node)) is not None:
-            found = self._of_parameter(*parameter)
+            kind = self._of_parameter(*parameter)
         elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
-        named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
-        return Kind.MODEL if named and not self._is_function(node) else found
+        named = kind is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
+        return Kind.MODEL if named and not self._is_function(node) else kind
 
     def _is_function(self, node: cst.Name) -> bool:
         """Whether `node` is a function of the project, whatever its name: `evaluate_model(model)`."""
@@ -625,9 +625,9 @@ class Values:
             return Kind.INDEX
         values = self.given_to(node)
         types = self._types_before_colon(node) if isinstance(node, cst.Name) else []
-        found = joined(self.device(value) for value in (*values, *types))
-        if found in DEVICES:
-            return found
+        device = joined(self.device(value) for value in (*values, *types))
+        if device in DEVICES:
+            return device
         if isinstance(node, cst.Name):
             passed = [self.device(value) for value in passed_for(node, self._context)]
             if passed and all(kind in (Kind.CUDA, Kind.XLA) for kind in passed):
@@ -661,25 +661,25 @@ class Values:
     def _of_binding(self, binding: Given) -> Kind:
         if binding.how is How.COUNTER:
             return Kind.HOST
-        found = self.kind(binding.value)
+        kind = self.kind(binding.value)
         if binding.how is How.VALUE:
-            return found
+            return kind
         if binding.how is How.PART and self._is_number_returned(binding):
             return Kind.HOST
         if binding.how is How.ELEMENT and self._is_of_parameters(binding.value):
             return Kind.ON_DEVICE
-        found = held([found])
+        kind = held([kind])
         is_element = binding.how is How.ELEMENT and binding.value is not None
-        if is_element and found is Kind.UNKNOWN and self._yields_batches(binding):
+        if is_element and kind is Kind.UNKNOWN and self._yields_batches(binding):
             return Kind.TENSOR
         if binding.how is How.ADDED:
-            found = held((found, self.kind(binding.before)))
-            return Kind.UNKNOWN if found is Kind.HOST else found
-        if binding.how is How.ELEMENT and found in LOADERS:
-            return Kind.ON_DEVICE if found is Kind.DEVICE_LOADER else Kind.TENSOR
-        if binding.how is How.PART and found in HOLDERS:
+            kind = held((kind, self.kind(binding.before)))
+            return Kind.UNKNOWN if kind is Kind.HOST else kind
+        if binding.how is How.ELEMENT and kind in LOADERS:
+            return Kind.ON_DEVICE if kind is Kind.DEVICE_LOADER else Kind.TENSOR
+        if binding.how is How.PART and kind in HOLDERS:
             return Kind.UNKNOWN
-        return found
+        return kind
 
     def _is_number_returned(self, binding: Given) -> bool:
         """Whether a name is a number of the host in each tuple that functions of the script return.
@@ -704,13 +704,15 @@ class Values:
         """Whether `value` is made with `.item()` or alike."""
         if any(last_part(call.func) in v.READS for call in nodes_of(value, cst.Call)):
             return True
-        given = (
-            given.value
+        values = (
+            assignment.value
             for name in (nodes_of(value, cst.Name) if depth else ())
-            for given in self.bindings.reaching(name)
-            if given.how is How.VALUE
+            for assignment in self.bindings.reaching(name)
+            if assignment.how is How.VALUE
         )
-        return any(one is not None and self._is_read_from_tensor(one, depth - 1) for one in given)
+        return any(
+            value is not None and self._is_read_from_tensor(value, depth - 1) for value in values
+        )
 
     def _is_of_parameters(self, value: cst.CSTNode | None) -> bool:
         """Whether `value` is `group["params"]` in an optimizer's own class."""
@@ -785,11 +787,13 @@ class Values:
     def _is_self(self, function: cst.FunctionDef, parameter: cst.Param) -> bool:
         """Whether `parameter` is the object of a method, of a class that is no tensor's."""
         around = self._context.class_around(function)
-        if around is None or all(one is not function for one in around.body.body):
+        if around is None or all(statement is not function for statement in around.body.body):
             return False
         if not function.params.params or function.params.params[0] is not parameter:
             return False
-        if any(last_part(one.decorator) == "staticmethod" for one in function.decorators):
+        if any(
+            last_part(decorator.decorator) == "staticmethod" for decorator in function.decorators
+        ):
             return False
         bases = (self._context.qualified_name(base.value) for base in around.bases)
         return not any((base or "").endswith(("Tensor", "Parameter")) for base in bases)
@@ -848,34 +852,36 @@ class Values:
             return self.is_given_numbers(parameter[0], parameter[1].name.value, depth)
         reaching = self.bindings.reaching(node)
         return bool(reaching) and all(
-            given.how is How.COUNTER
-            or (given.how is How.VALUE and self.is_number(given.value, depth))
+            assignment.how is How.COUNTER
+            or (assignment.how is How.VALUE and self.is_number(assignment.value, depth))
             or (
-                given.how is How.ADDED
-                and self.is_number(given.value, depth)
-                and self._is_number_before(given, depth)
+                assignment.how is How.ADDED
+                and self.is_number(assignment.value, depth)
+                and self._is_number_before(assignment, depth)
             )
-            or (given.how is How.PART and self._is_part_number(given, depth))
-            for given in reaching
+            or (assignment.how is How.PART and self._is_part_number(assignment, depth))
+            for assignment in reaching
         )
 
-    def _is_number_before(self, given: Given, depth: int) -> bool:
+    def _is_number_before(self, assignment: Given, depth: int) -> bool:
         """Whether the name in `name += value` is a number before, other additions left out."""
-        if given.before is None or depth <= 0:
+        if assignment.before is None or depth <= 0:
             return False
-        earlier = [one for one in self.bindings.given(given.before) if one.how is not How.ADDED]
-        parameter = self.bindings.parameter(given.before)
+        earlier = [
+            other for other in self.bindings.given(assignment.before) if other.how is not How.ADDED
+        ]
+        parameter = self.bindings.parameter(assignment.before)
         if parameter is not None:
             return self.is_given_numbers(parameter[0], parameter[1].name.value, depth - 1)
         return bool(earlier) and all(
-            one.how is How.COUNTER
-            or (one.how is How.VALUE and self.is_number(one.value, depth - 1))
-            for one in earlier
+            other.how is How.COUNTER
+            or (other.how is How.VALUE and self.is_number(other.value, depth - 1))
+            for other in earlier
         )
 
-    def _is_part_number(self, given: Given, depth: int) -> bool:
+    def _is_part_number(self, assignment: Given, depth: int) -> bool:
         """Whether a name of `h, w = x.shape[-2:]`, or of `h, w = h // 2, w // 2`, is a number."""
-        value = given.value
+        value = assignment.value
         if isinstance(value, cst.Tuple | cst.List):
             return all(self.is_number(element.value, depth) for element in value.elements)
         return _is_shape(value.value if isinstance(value, cst.Subscript) else value)
@@ -914,8 +920,8 @@ class Values:
         if name in DEVICE or name == "str":
             first = keyword(call, "type") or (call.args[0] if call.args else None)
             literal = first is not None and isinstance(first.value, cst.Integer)
-            found = Kind.INDEX if literal else self.device(first.value if first else None)
-            return Kind.CUDA if found is Kind.INDEX and name in DEVICE else _or_none(found)
+            kind = Kind.INDEX if literal else self.device(first.value if first else None)
+            return Kind.CUDA if kind is Kind.INDEX and name in DEVICE else _or_none(kind)
         if name in ACCELERATOR:
             return Kind.CUDA
         if name in XLA_DEVICES:
@@ -947,7 +953,7 @@ class Values:
         if name in self.bindings.classes:
             bases = [base.value for base in self.bindings.classes[name].bases]
             named = [self._context.qualified_name(base) or code(base) for base in bases]
-            is_module = any(v.MODULE_BASE.match(one) for one in named)
+            is_module = any(v.MODULE_BASE.match(base) for base in named)
             return Kind.MODEL if is_module else Kind.UNKNOWN
         if not self._context.bindings(call.func):
             if name == "dict":
@@ -965,7 +971,10 @@ class Values:
 
     def _callee(self, call: cst.Call, name: str) -> cst.FunctionDef | None:
         """Return the function or method `name` that is called; None for a class or an object."""
-        return next((one for one in self._context.called(call) if one.name.value == name), None)
+        return next(
+            (function for function in self._context.called(call) if function.name.value == name),
+            None,
+        )
 
     def _of_function(self, name: str, call: cst.Call) -> Kind:
         """Return what an imported function returns."""
@@ -987,9 +996,9 @@ class Values:
             return self._as_loader(call)  # tqdm(loader)
         if v.TORCH_OPTIMIZER.fullmatch(name):
             return Kind.OPTIMIZER
-        made = self.made(call)
-        if made is not None:
-            return made
+        kind = self.made(call)
+        if kind is not None:
+            return kind
         if last == "Parameter":
             return Kind.ON_DEVICE
         if last in v.PLAIN or name.startswith(v.PLAIN_MODULES):
@@ -1077,13 +1086,13 @@ class Values:
             if len(self._context.bindings(name)) != 1:
                 return None
             arg = bound.get(name.value)
-            given = None if arg is None else arg.value
+            argument = None if arg is None else arg.value
             if calls:  # `d() if isfunction(d) else d`
-                if isinstance(given, cst.Lambda):
-                    passed.append(given.body)
-            elif not isinstance(given, cst.Lambda):
-                passed.append(given)
-        return joined(self.kind(one) for one in passed) if passed else None
+                if isinstance(argument, cst.Lambda):
+                    passed.append(argument.body)
+            elif not isinstance(argument, cst.Lambda):
+                passed.append(argument)
+        return joined(self.kind(value) for value in passed) if passed else None
 
     def _returned(self, function: cst.FunctionDef) -> Kind:
         values = self.bindings.returns.get(id(function), [])
@@ -1183,10 +1192,12 @@ def type_with_index(node: cst.CSTNode) -> cst.BaseExpression | None:
         return type_with_index(node.left)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
         filled, text = node.right, string_value(node.left)
-        parts = [one.value for one in filled.elements] if isinstance(filled, cst.Tuple) else []
+        parts = (
+            [element.value for element in filled.elements] if isinstance(filled, cst.Tuple) else []
+        )
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         text = string_value(node.func.value) if node.func.attr.value == "format" else None
-        parts = [one.value for one in node.args]
+        parts = [arg.value for arg in node.args]
     else:
         return None
     return parts[0] if len(parts) == 2 and WITH_INDEX.fullmatch(text or "") else None

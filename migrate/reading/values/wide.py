@@ -51,8 +51,8 @@ def wide_dtype(node: cst.CSTNode | None, context: Script, depth: int = 0) -> str
     if isinstance(node, cst.Name):
         return _of_name(node, context, depth)
     if isinstance(node, cst.Attribute):
-        given = context.values.given_to(node)
-        dtypes = {wide_dtype(value, context, depth + 1) for value in given}
+        values = context.values.given_to(node)
+        dtypes = {wide_dtype(value, context, depth + 1) for value in values}
         return dtypes.pop() if len(dtypes) == 1 else ""
     return ""
 
@@ -84,10 +84,14 @@ def _of_call(call: cst.Call, context: Script, depth: int) -> str:
         dtypes = [name for name in named if name]
         if dtypes:
             return dtypes[0]
-        told = any(
+        is_spelled = any(
             (context.qualified_name(arg.value) or "").startswith("torch.") for arg in call.args
         )
-        return "" if told or method == "type" else wide_dtype(call.func.value, context, depth + 1)
+        return (
+            ""
+            if is_spelled or method == "type"
+            else wide_dtype(call.func.value, context, depth + 1)
+        )
     if method in SAME:
         return wide_dtype(call.func.value, context, depth + 1)
     if method == "sum":  # of integers and bools it is int64, and of floats what they are
@@ -134,8 +138,8 @@ def _passed(param: cst.Param, context: Script, depth: int) -> str:
     is_method = names[:1] == ["self"]
     for call in context.all_of(cst.Call):
         if function in context.called(call):
-            given = (bind(call, names[is_method:]) or {}).get(param.name.value)
-            dtype = wide_dtype(given.value, context, depth) if given is not None else ""
+            argument = (bind(call, names[is_method:]) or {}).get(param.name.value)
+            dtype = wide_dtype(argument.value, context, depth) if argument is not None else ""
             if dtype:
                 return dtype
     return ""

@@ -354,7 +354,7 @@ def _made_before(move: cst.Call, context: Workspace) -> str:
 
 def _makes_optimizer(node: cst.Call, context: Workspace) -> bool:
     """Whether `node` makes an optimizer itself; what a function of the project makes, is looked at there."""
-    made = context.calls.optimizers.made
+    made = context.calls.optimizers.created
     if made and context.place(node) in made:
         return True
     return context.values.kind(node) is Kind.OPTIMIZER and not context.run_by(node)
