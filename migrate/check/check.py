@@ -20,7 +20,7 @@ from migrate.reading.facts import Facts, facts_of
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.project.workers import kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.values.entries import Entry
+from migrate.reading.values.entries import StepFunction
 from migrate.syntax.source import Source, parse
 
 NAMES = frozenset({cst.Name, cst.Attribute})
@@ -37,7 +37,7 @@ class Known:
     """
 
     calls: ModuleCalls | None = None
-    entries: Mapping[int, Entry] = field(default_factory=dict)
+    entries: Mapping[int, StepFunction] = field(default_factory=dict)
     whole: bool = True
 
 

@@ -19,7 +19,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
 from migrate.reading.project.workers import OfFile, Workers, keep, kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.values.entries import Entry
+from migrate.reading.values.entries import StepFunction
 from migrate.syntax.notebook.cells import code_of
 from migrate.syntax.notebook.text import SUFFIX
 from migrate.syntax.source import parse
@@ -42,7 +42,7 @@ class _Look:
 
     path: Path
     calls: ModuleCalls
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, StepFunction]
     name: str
 
 
@@ -66,7 +66,7 @@ class Followed:
         source = sum(path.stat().st_size for path in scripts)
         self.workers = Workers(len(files), processes, source)
         self._calls: dict[Path, ModuleCalls] = {}
-        self._entries: dict[Path, dict[int, Entry]] = {}
+        self._entries: dict[Path, dict[int, StepFunction]] = {}
         self._unread: dict[Path, None] = {}
         concerned = {*files, *(path for path in named if path.is_file())}
         for root, members in _by_root(named).items():

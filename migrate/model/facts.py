@@ -61,7 +61,7 @@ from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.started import is_distributed_training
 from migrate.model.processes.threads import handlers_in_threads
-from migrate.model.project.project import Module, Project, file_of
+from migrate.model.project.project import Project, SourceModule, file_of
 from migrate.model.project.read_attributes import read_attributes, set_attributes
 from migrate.model.replicated.broadcasts import NAMES_INFINITE, broadcast_parts
 from migrate.model.replicated.drawn_weights import drawn_weights
@@ -581,7 +581,7 @@ def _properties(
                 yield _end(node, scope.module), definitions
 
 
-def _attributes_read(analysis: Analysis, module: Module) -> frozenset[str]:
+def _attributes_read(analysis: Analysis, module: SourceModule) -> frozenset[str]:
     """Return what a file sets and some file reads; nothing where it makes and sets no parameters."""
     if SETS_PARAMETERS.search(module.data) is None:
         return frozenset()
@@ -832,7 +832,7 @@ def _is_replicated(analysis: Analysis) -> bool:
     return any(word in s.module.data for s in analysis.scopes.values() for word in words)
 
 
-def _broadcast(analysis: Analysis, module: Module) -> frozenset[str]:
+def _broadcast(analysis: Analysis, module: SourceModule) -> frozenset[str]:
     return broadcast_parts(analysis) if NAMES_INFINITE.search(module.data) else frozenset()
 
 
@@ -954,6 +954,6 @@ def _spells(analysis: Analysis, word: bytes) -> bool:
     return any(word in module.data for module in analysis.project.modules.values())
 
 
-def _end(call: ast.expr, module: Module) -> End:
+def _end(call: ast.expr, module: SourceModule) -> End:
     line, offset = call.end_lineno or 0, call.end_col_offset or 0
     return line, module.column(line, offset)

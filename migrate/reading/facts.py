@@ -13,8 +13,8 @@ from migrate.reading.names.bindings import Bindings
 from migrate.reading.names.names import Names, names_of
 from migrate.reading.replicas.guards import Guards
 from migrate.reading.script import Script
-from migrate.reading.steps.in_step import Steps
-from migrate.reading.values.entries import Entry
+from migrate.reading.steps.in_step import StepCode
+from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.values import Values
 from migrate.syntax.tree import dotted, string_value
 
@@ -30,7 +30,7 @@ class Facts:
         entries: the functions, by the lines of their `def`, that steps of other files run.
     """
 
-    def __init__(self, context: Script, entries: Mapping[int, Entry] | None = None) -> None:
+    def __init__(self, context: Script, entries: Mapping[int, StepFunction] | None = None) -> None:
         self.context = context
         self.entries = entries or {}
         self._imported: dict[int, list[str]] = {}  # by the id of the statement
@@ -41,9 +41,9 @@ class Facts:
         return self.values.bindings
 
     @cached_property
-    def steps(self) -> Steps:
+    def steps(self) -> StepCode:
         """Which code runs inside of a training step."""
-        return Steps(self.context, self.entries)
+        return StepCode(self.context, self.entries)
 
     @cached_property
     def values(self) -> Values:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from migrate.model.calls.effect import BOTH, Effect
-from migrate.model.calls.kinds import External, Instance, Place, Value
+from migrate.model.calls.kinds import ClassInstance, External, ProjectModule, Value
 from migrate.model.calls.order import callees_first
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
@@ -210,7 +210,7 @@ class Analysis:
                     yield from self._callable(value)
         for binding, scope in region.imports:
             for value in self.evaluator.imported(binding):
-                if isinstance(value, Place) and (module := self._module_at(value.path)):
+                if isinstance(value, ProjectModule) and (module := self._module_at(value.path)):
                     yield module
             place = self.project.find(scope.module.path, binding.module, binding.level)
             if place is not None and (module := self._module_at(place)):
@@ -222,7 +222,7 @@ class Analysis:
         elif isinstance(value, Class):
             if method := self.evaluator.method(value, "__init__"):
                 yield method
-        elif isinstance(value, Instance) and (
+        elif isinstance(value, ClassInstance) and (
             method := self.evaluator.method(value.of, "__call__")
         ):
             yield method

@@ -21,15 +21,15 @@ from migrate.model.calls.kind import DEVICES, Kind
 from migrate.model.calls.kinds import (
     NOTHING,
     OF_INDEX,
-    Device,
-    Options,
+    DeviceValue,
+    OptionsValue,
     Trait,
     Values,
 )
 from migrate.model.calls.scopes import Scope
 
 
-class Evaluator(Protocol):
+class DeviceEvaluator(Protocol):
     """What is asked here of the evaluator of a project."""
 
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
@@ -65,7 +65,7 @@ BOUNDS = frozenset({"int", "max", "min"})
 WITH_INDEX = re.compile(r"(%s:%[sdi]|\{0?\}:\{1?\})")
 PARTS_TEXT = frozenset({"partition", "rpartition", "rsplit", "split"})
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod, ast.Pow)
-_KINDS = {kind: frozenset([Device(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
+_KINDS = {kind: frozenset([DeviceValue(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
 
 
 def named(node: ast.Constant, scope: Scope) -> Values:
@@ -81,10 +81,10 @@ def named(node: ast.Constant, scope: Scope) -> Values:
         return NOTHING
     line, offset = node.end_lineno or 0, node.end_col_offset or 0
     place = line, scope.module.column(line, offset)
-    return frozenset([Device(Kind.CUDA, (scope.module.path, place))])
+    return frozenset([DeviceValue(Kind.CUDA, (scope.module.path, place))])
 
 
-def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator) -> Values:
+def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: DeviceEvaluator) -> Values:
     """Return the device of f'cuda:{i}', 'cuda:%d' % i, 'cuda:' + i, the index `rank % count`, `rank * 4`."""
     match node:
         case ast.JoinedStr(values=[ast.Constant(value=str(head)), *rest]):
@@ -153,7 +153,7 @@ def type_before_colon(node: ast.expr) -> ast.expr | None:
     return None
 
 
-def _counts(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+def _counts(node: ast.expr, scope: Scope, evaluator: DeviceEvaluator) -> bool:
     """Whether `node` is the number of GPUs, or that within bounds: `max(1, torch.cuda.device_count())`."""
     match node:
         case ast.Call(func=ast.Name(id=name), args=args) if name in BOUNDS:
@@ -165,7 +165,7 @@ def _counts(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
     return False
 
 
-def _of_index(node: ast.BinOp, scope: Scope, evaluator: Evaluator) -> Values:
+def _of_index(node: ast.BinOp, scope: Scope, evaluator: DeviceEvaluator) -> Values:
     """Return the number that is computed from an index: `rank * 4`, `base + rank`."""
     sides = (node.left, node.right)
     computed = any(follows_from_index(evaluator.values(side, scope)) for side in sides)
@@ -177,7 +177,7 @@ def follows_from_index(values: Values) -> bool:
     return OF_INDEX in values or bool(_indices(values))
 
 
-def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
+def of_call(call: ast.Call, scope: Scope, evaluator: DeviceEvaluator) -> Values:
     """Return the device that `call` gives, where it asks torch, the environment or the command line."""
     function = call.func
     if isinstance(function, ast.Attribute):
@@ -196,7 +196,7 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
     if names & ACCELERATOR:
         return _KINDS[Kind.CUDA]
     if names & CONFIGURATIONS:
-        return frozenset([Options(scope.module.path)])
+        return frozenset([OptionsValue(scope.module.path)])
     if names & XLA_DEVICES:
         return _KINDS[Kind.XLA]
     if names & (CURRENT | ASKS_RANK):
@@ -209,14 +209,16 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
     return NOTHING
 
 
-def of_environment(container: ast.expr, key: str, scope: Scope, evaluator: Evaluator) -> Values:
+def of_environment(
+    container: ast.expr, key: str, scope: Scope, evaluator: DeviceEvaluator
+) -> Values:
     """Return the index that `os.environ["LOCAL_RANK"]` is."""
     if key in RANK_VARIABLES and "os.environ" in evaluator.externals(container, scope):
         return _KINDS[Kind.INDEX]
     return NOTHING
 
 
-def of_option(path: Path, name: str, evaluator: Evaluator) -> Values:
+def of_option(path: Path, name: str, evaluator: DeviceEvaluator) -> Values:
     """Return what the option `name` of the command line is by default: as the file `path` declares it.
 
     Where it does not, as any file of the project does.
@@ -229,7 +231,7 @@ def of_option(path: Path, name: str, evaluator: Evaluator) -> Values:
 
 
 @lru_cache(maxsize=2)
-def options_of(evaluator: Evaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
+def options_of(evaluator: DeviceEvaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
     """Return the defaults of the options of a project's command lines, by the attribute that holds them."""
     options: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
     for call, scope in evaluator.calls():
@@ -249,14 +251,15 @@ def options_of(evaluator: Evaluator) -> dict[str, list[tuple[ast.expr, Scope]]]:
 def by_default(values: Values) -> Values:
     """Return `values`, the devices among them as ones in whose place something else may be given."""
     return frozenset(
-        replace(value, by_default=True) if isinstance(value, Device) else value for value in values
+        replace(value, by_default=True) if isinstance(value, DeviceValue) else value
+        for value in values
     )
 
 
 def is_surely_cpu(values: Values) -> bool:
     """Whether the CPU is all that `values` are, whatever a user gives."""
     return bool(values) and all(
-        isinstance(value, Device) and value.kind is Kind.CPU and not value.by_default
+        isinstance(value, DeviceValue) and value.kind is Kind.CPU and not value.by_default
         for value in values
     )
 
@@ -268,10 +271,10 @@ def kind_of(values: Values) -> Kind:
     than an index is none. A device decides before an index does, on XLA as on CUDA: what was rewritten is
     the same to the rules as it was before.
     """
-    kinds = {value.kind for value in values if isinstance(value, Device)}
+    kinds = {value.kind for value in values if isinstance(value, DeviceValue)}
     if Kind.UNKNOWN in kinds:
         return Kind.UNKNOWN
-    if any(not isinstance(value, Device | Trait) for value in values):
+    if any(not isinstance(value, DeviceValue | Trait) for value in values):
         kinds.discard(Kind.INDEX)
     order = (Kind.CUDA, Kind.XLA, Kind.INDEX, Kind.CPU)
     return next((kind for kind in order if kind in kinds), Kind.UNKNOWN)
@@ -280,14 +283,14 @@ def kind_of(values: Values) -> Kind:
 def may_be_accelerator(values: Values) -> bool:
     """Whether one of `values` is an accelerator."""
     kinds = (Kind.CUDA, Kind.INDEX, Kind.XLA)
-    return any(isinstance(value, Device) and value.kind in kinds for value in values)
+    return any(isinstance(value, DeviceValue) and value.kind in kinds for value in values)
 
 
 def _of_method(
-    call: ast.Call, function: ast.Attribute, scope: Scope, evaluator: Evaluator
+    call: ast.Call, function: ast.Attribute, scope: Scope, evaluator: DeviceEvaluator
 ) -> Values:
     if function.attr == "parse_args":
-        return frozenset([Options(scope.module.path)])
+        return frozenset([OptionsValue(scope.module.path)])
     if function.attr == "format" and isinstance(function.value, ast.Constant):
         text = function.value.value
         is_cuda = isinstance(text, str) and text.startswith("cuda:")
@@ -303,7 +306,7 @@ def _of_method(
     return NOTHING
 
 
-def _made(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
+def _made(call: ast.Call, scope: Scope, evaluator: DeviceEvaluator) -> Values:
     """Return what `torch.device(…)` makes: of an index, a CUDA device."""
     first = next((k.value for k in call.keywords if k.arg == "type"), None)
     first = call.args[0] if call.args else first
@@ -315,11 +318,11 @@ def _made(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
 
 
 def _devices(values: Values) -> Values:
-    return frozenset(value for value in values if isinstance(value, Device))
+    return frozenset(value for value in values if isinstance(value, DeviceValue))
 
 
 def _indices(values: Values) -> Values:
-    return frozenset(v for v in values if isinstance(v, Device) and v.kind is Kind.INDEX)
+    return frozenset(v for v in values if isinstance(v, DeviceValue) and v.kind is Kind.INDEX)
 
 
 def _union(sets: Iterable[Values]) -> Values:

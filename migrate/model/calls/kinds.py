@@ -11,7 +11,7 @@ from migrate.model.calls.scopes import Class, Function, Scope
 
 
 @dataclass(frozen=True)
-class Instance:
+class ClassInstance:
     """An object of a class of the project; not exact where it may be of a subclass."""
 
     of: Class
@@ -19,7 +19,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProjectModule:
     """A module or package of the project."""
 
     path: Path
@@ -53,7 +53,7 @@ PREPARES = frozenset(
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceValue:
     """A device, or the name or the index of one.
 
     Args:
@@ -68,7 +68,7 @@ class Device:
     by_default: bool = False
 
 
-UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a parameter
+UNKNOWN = DeviceValue(Kind.UNKNOWN)  # what nothing is known of, handed to a parameter
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ TRAITS = frozenset({OF_INDEX, ON_SOME})
 
 
 @dataclass(frozen=True)
-class Options:
+class OptionsValue:
     """The options of the script, as `parser.parse_args()` or `@hydra.main` gives them in the file `path`."""
 
     path: Path
@@ -118,19 +118,19 @@ Values = frozenset["Value"]
 Value = (
     Function
     | Class
-    | Instance
-    | Place
+    | ClassInstance
+    | ProjectModule
     | External
     | Result
     | Super
-    | Device
+    | DeviceValue
     | Trait
-    | Options
+    | OptionsValue
     | Partial
     | Applied
 )
 NOTHING: Values = frozenset()
-HANDED_BACK = (Function, Class, Instance, Result, Partial, Applied)
+HANDED_BACK = (Function, Class, ClassInstance, Result, Partial, Applied)
 
 
 def class_around(scope: Scope | None) -> Class | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from migrate.catalogue.launchers import LAUNCHERS, PROCESS, SCRIPT
 from migrate.model.calls.kind import Kind
-from migrate.model.calls.kinds import TRAITS, UNKNOWN, Device, External, Values
+from migrate.model.calls.kinds import TRAITS, UNKNOWN, DeviceValue, External, Values
 from migrate.model.calls.scopes import Class, Function, Scope
 from migrate.model.calls.training import Running
 from migrate.model.calls.values import Evaluator
@@ -82,7 +82,7 @@ def _of_external(name: str, ran: Running, evaluator: Evaluator) -> Iterator[Pass
         args = named.get("args") or (call.args[1] if len(call.args) > 1 else None)
         for function in _functions(target, ran.scope, evaluator):
             if not of_process and len(function.parameters) > function.is_bound:
-                index = frozenset([Device(Kind.INDEX)])
+                index = frozenset([DeviceValue(Kind.INDEX)])
                 yield Passed(function, function.parameters[function.is_bound], index)
             if isinstance(args, ast.Tuple | ast.List):
                 yield from _to_function(function, args.elts, [], ran, evaluator, not of_process)

@@ -16,21 +16,21 @@ from migrate.catalogue.words import FIRST_DECORATOR, FIRST_NAME, RANK_FUNCTION, 
 from migrate.model.calls.devices import kind_of
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import Values
-from migrate.model.calls.scopes import Binding, Function, ModuleScope, Scope
-from migrate.model.project.project import Module
+from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
+from migrate.model.project.project import SourceModule
 
 
-class Evaluator(Protocol):
+class RankEvaluator(Protocol):
     """What is asked here of the evaluator of a project, which asks this for `x if rank == 0 else None`."""
 
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
         """Return what an expression may be."""
 
-    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[ValueBinding]:
         """Yield the assignments that a name or an attribute may stand for."""
 
 
-class Analysis(Protocol):
+class RankAnalysis(Protocol):
     """What is asked here of an analysed project."""
 
     @property
@@ -38,7 +38,7 @@ class Analysis(Protocol):
         """The scopes of its modules."""
 
     @property
-    def evaluator(self) -> Evaluator:
+    def evaluator(self) -> RankEvaluator:
         """What expressions of it may be."""
 
     def __hash__(self) -> int: ...  # answers are kept for it
@@ -84,7 +84,7 @@ def is_local(test: ast.expr) -> bool:
 
 
 @lru_cache(maxsize=2)
-def first_attributes(analysis: Analysis) -> frozenset[str]:
+def first_attributes(analysis: RankAnalysis) -> frozenset[str]:
     """Return the attributes that the project makes the outcome of such a test, and nothing else.
 
     `self.chief = rank == 0`, a property that returns that, `Cluster(chief=rank == 0)`.
@@ -95,7 +95,7 @@ def first_attributes(analysis: Analysis) -> frozenset[str]:
 
 
 @lru_cache(maxsize=2)
-def first_functions(analysis: Analysis) -> frozenset[Function]:
+def first_functions(analysis: RankAnalysis) -> frozenset[Function]:
     """Return the functions of a project whose result says whether this is the first replica.
 
     Of a context manager that is what it yields: `with main_only() as chosen:`.
@@ -108,7 +108,7 @@ def first_functions(analysis: Analysis) -> frozenset[Function]:
     )
 
 
-def _says_first(function: Function, analysis: Analysis) -> bool:
+def _says_first(function: Function, analysis: RankAnalysis) -> bool:
     """Whether `function` returns the outcome of such a test, and True where there is one replica only."""
     is_manager = function.is_a("contextmanager", "asynccontextmanager")
     results = function.yields if is_manager else function.returns
@@ -116,7 +116,7 @@ def _says_first(function: Function, analysis: Analysis) -> bool:
     return bool(tests) and all(_asks(value, function, analysis) for value in tests)
 
 
-def _asks(test: ast.expr | None, scope: Scope, analysis: Analysis) -> bool:
+def _asks(test: ast.expr | None, scope: Scope, analysis: RankAnalysis) -> bool:
     """Whether `test` lets the first replica alone pass: by its names, or by what made what it compares."""
     if test is None:
         return False
@@ -134,7 +134,7 @@ def _asks(test: ast.expr | None, scope: Scope, analysis: Analysis) -> bool:
     return False
 
 
-def _is_index(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+def _is_index(node: ast.expr, scope: Scope, analysis: RankAnalysis) -> bool:
     return kind_of(analysis.evaluator.values(node, scope)) is Kind.INDEX
 
 
@@ -143,7 +143,7 @@ def _is_true(node: ast.AST | None) -> bool:
 
 
 @lru_cache(maxsize=256)
-def parents(module: Module) -> dict[ast.AST, ast.AST]:
+def parents(module: SourceModule) -> dict[ast.AST, ast.AST]:
     """Return what is directly above each node of a module."""
     return {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
 
@@ -154,7 +154,7 @@ def last_part(node: ast.expr) -> str:
 
 
 @lru_cache(maxsize=2)
-def unset_attributes(analysis: Analysis) -> frozenset[str]:
+def unset_attributes(analysis: RankAnalysis) -> frozenset[str]:
     """Return the attributes that the project makes None on the other replicas: `c.run_dir = None`."""
     names: set[str] = set()
     for scope in analysis.scopes.values():
@@ -183,7 +183,7 @@ def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:
                 yield from (t.attr for t in statement.targets if isinstance(t, ast.Attribute))
 
 
-def _first_attributes(analysis: Analysis) -> Iterator[str]:
+def _first_attributes(analysis: RankAnalysis) -> Iterator[str]:
     for scope in analysis.scopes.values():
         tests = [test for test, around in scope.compared if _asks(test, around, analysis)]
         for test in tests:
@@ -199,7 +199,7 @@ def _first_attributes(analysis: Analysis) -> Iterator[str]:
                         yield name
 
 
-def _is_else(name: str, analysis: Analysis) -> bool:
+def _is_else(name: str, analysis: RankAnalysis) -> bool:
     """Whether the attribute `name` has other values too, or is an option."""
     for scope in analysis.scopes.values():
         if f"--{name}".encode() in scope.module.data:
@@ -216,7 +216,7 @@ def _is_else(name: str, analysis: Analysis) -> bool:
     return False
 
 
-def _is_for_one_process(binding: Binding) -> bool:
+def _is_for_one_process(binding: ValueBinding) -> bool:
     """Whether `binding` is True where there is one replica only: `else:` of `if dist.is_initialized():`."""
     if not _is_true(binding.value) or binding.value is None:
         return False
@@ -225,14 +225,14 @@ def _is_for_one_process(binding: Binding) -> bool:
     return isinstance(branch, ast.If) and OF_RUN.search(ast.unparse(branch.test)) is not None
 
 
-def _is_parameter(binding: Binding, name: str) -> bool:
+def _is_parameter(binding: ValueBinding, name: str) -> bool:
     """Whether what is bound is the parameter `name`: `self.chief = chief`."""
     value = binding.value
     parameters = getattr(binding.scope, "parameters", ())
     return isinstance(value, ast.Name) and value.id == name and name in parameters
 
 
-def _property(node: ast.AST, module: Module) -> Iterator[str]:
+def _property(node: ast.AST, module: SourceModule) -> Iterator[str]:
     """Yield the name of the property that `node` is a statement of."""
     above: ast.AST | None = parents(module).get(node)
     decorators = above.decorator_list if isinstance(above, ast.FunctionDef) else ()
@@ -247,13 +247,13 @@ def _is_rank(node: ast.expr) -> bool:
     return RANK_NAME.fullmatch(last_part(node)) is not None
 
 
-def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: Evaluator) -> bool:
+def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: RankEvaluator) -> bool:
     """Whether `choice` is None on some replicas: `Tracker() if rank == 0 else None`."""
     nothing = [_is_none(part) for part in (choice.body, choice.orelse)]
     return any(nothing) and not all(nothing) and _differs(choice.test, scope, evaluator)
 
 
-def bound_by_some(bindings: Iterable[Binding], evaluator: Evaluator) -> bool:
+def bound_by_some(bindings: Iterable[ValueBinding], evaluator: RankEvaluator) -> bool:
     """Whether a name is None, and only some replicas give it something else, below a test of the rank."""
     assigned = [
         binding for binding in bindings if binding.kind == "value" and binding.value is not None
@@ -268,7 +268,7 @@ def bound_by_some(bindings: Iterable[Binding], evaluator: Evaluator) -> bool:
     return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
 
 
-def returned_by_some(function: Function, evaluator: Evaluator) -> bool:
+def returned_by_some(function: Function, evaluator: RankEvaluator) -> bool:
     """Whether `function` returns None on all but some replicas."""
     returned = [value for value in function.returns if not _is_none(value)]
     if not returned or function.yields:
@@ -286,7 +286,7 @@ def _is_none(node: ast.AST | None) -> bool:
 
 
 def _guard_of(
-    value: ast.AST | None, scope: Scope, evaluator: Evaluator
+    value: ast.AST | None, scope: Scope, evaluator: RankEvaluator
 ) -> tuple[ast.If, bool] | None:
     """Return the test of the rank that decides whether `value` is evaluated, and which outcome it needs."""
     above = parents(scope.module)
@@ -315,7 +315,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
     return False
 
 
-def _differs(test: ast.expr, scope: Scope, evaluator: Evaluator, depth: int = DEEPEST) -> bool:
+def _differs(test: ast.expr, scope: Scope, evaluator: RankEvaluator, depth: int = DEEPEST) -> bool:
     """Whether `test` comes out differently on different replicas: by its names, or by what made its parts."""
     match test:
         case ast.BoolOp(values=parts):
@@ -337,7 +337,7 @@ def _differs(test: ast.expr, scope: Scope, evaluator: Evaluator, depth: int = DE
 
 
 def _compares(
-    left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope, evaluator: Evaluator
+    left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope, evaluator: RankEvaluator
 ) -> bool:
     """Whether the index of the replica is compared, and not asked whether there is one: `rank != -1`."""
     if isinstance(operator, ast.Is | ast.IsNot):
@@ -351,14 +351,14 @@ def _compares(
     return not isinstance(right, ast.UnaryOp) and not _is_none(right)
 
 
-def _is_of_rank(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+def _is_of_rank(node: ast.expr, scope: Scope, evaluator: RankEvaluator) -> bool:
     if isinstance(node, ast.BinOp):
         return any(_is_of_rank(side, scope, evaluator) for side in (node.left, node.right))
     return _is_rank(node) or kind_of(evaluator.values(node, scope)) is Kind.INDEX
 
 
 def _holds_test(
-    node: ast.Call | ast.Name | ast.Attribute, scope: Scope, evaluator: Evaluator, depth: int
+    node: ast.Call | ast.Name | ast.Attribute, scope: Scope, evaluator: RankEvaluator, depth: int
 ) -> bool:
     """Whether `node` is the outcome of such a test, that a name holds or a function returns."""
     if isinstance(node, ast.Call):

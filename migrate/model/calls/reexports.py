@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.scopes import Binding, ModuleScope, is_main_guard
+from migrate.model.calls.scopes import ModuleScope, ValueBinding, is_main_guard
 from migrate.model.project.project import file_of
 
 # The dotted name of something outside of the project, or a module or package of the project.
@@ -124,7 +124,7 @@ class Reexports:
             if isinstance(target, str):
                 yield spelled, target
 
-    def _imported(self, binding: Binding, depth: int = 0) -> Target | None:
+    def _imported(self, binding: ValueBinding, depth: int = 0) -> Target | None:
         """Return what an import binds; None for what is no import, and for names that a file makes itself."""
         if binding.kind not in ("import", "from"):
             return None
@@ -182,7 +182,7 @@ def reexports_of(analysis: Analysis) -> Reexports:
     return Reexports(analysis)
 
 
-def _spelled(binding: Binding) -> str:
+def _spelled(binding: ValueBinding) -> str:
     """Return the dotted name of an import, relative ones after their dots."""
     return "." * binding.level + ".".join(filter(None, (binding.module, binding.name)))
 

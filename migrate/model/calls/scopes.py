@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 Loop = ast.For | ast.AsyncFor | ast.While
 MARK = re.compile(r"#\s*migrate:\s*step\b")
@@ -23,7 +23,7 @@ CPU_MARK = re.compile(r"#\s*migrate:\s*cpu\b")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Binding:
+class ValueBinding:
     """One way in which a name gets a value.
 
     Args:
@@ -56,7 +56,7 @@ class Region:
     marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
     on_cpu: list[int] = field(default_factory=list)  # of those that say that it runs on the CPU
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
-    imports: list[tuple[Binding, Scope]] = field(default_factory=list)
+    imports: list[tuple[ValueBinding, Scope]] = field(default_factory=list)
     inner: list[Region] = field(default_factory=list)
 
     @property
@@ -69,11 +69,11 @@ class Region:
 class Scope:
     """A module, class or function, and what its names are bound to."""
 
-    module: Module
+    module: SourceModule
     parent: Scope | None
     name: str
     region: Region = field(default_factory=Region)
-    bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    bindings: dict[str, list[ValueBinding]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def roots(self) -> list[Region]:
@@ -97,7 +97,7 @@ class ModuleScope(Scope):
     guard: Region = field(default_factory=Region)
     functions: list[Function] = field(default_factory=list)
     classes: list[Class] = field(default_factory=list)
-    stars: list[Binding] = field(default_factory=list)
+    stars: list[ValueBinding] = field(default_factory=list)
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
     entered: set[ast.expr] = field(default_factory=set)  # what its `with` statements enter, by name
     # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
@@ -105,11 +105,11 @@ class ModuleScope(Scope):
     # Both sides of an operation, what is added by `x += …`, positions in an item or a slice.
     computed: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
-    assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
+    assigned: dict[str, list[tuple[ast.expr, ValueBinding]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     # `meters[name] = value`, `meters.append(value)`: the container and the value, by its last name.
-    put: dict[str, list[tuple[ast.expr, Binding]]] = field(
+    put: dict[str, list[tuple[ast.expr, ValueBinding]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     # The attributes that are read, by their names.
@@ -153,7 +153,7 @@ class Class(Scope):
 
     bases: list[ast.expr] = field(default_factory=list)
     decorators: list[ast.expr] = field(default_factory=list)
-    attributes: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    attributes: dict[str, list[ValueBinding]] = field(default_factory=lambda: defaultdict(list))
     fields: list[str] = field(default_factory=list)  # what a data class declares, in order
 
 
@@ -232,9 +232,9 @@ class Function(Scope):
         return self.owner is not None and not self.is_a("staticmethod")
 
 
-def scopes_of(module: Module) -> ModuleScope:
+def scopes_of(module: SourceModule) -> ModuleScope:
     """Return the scope of `module`, with every scope and loop inside it."""
-    return _Walk(module).top
+    return _ScopeWalk(module).top
 
 
 def _computed(node: ast.AST) -> Iterator[ast.expr]:
@@ -280,8 +280,8 @@ def _tested(node: ast.AST) -> Iterator[ast.expr]:
     )
 
 
-class _Walk:
-    def __init__(self, module: Module) -> None:
+class _ScopeWalk:
+    def __init__(self, module: SourceModule) -> None:
         self.top = ModuleScope(module, None, module.path.stem)
         self._marks, self._cpu_marks = _marks(module, MARK), _marks(module, CPU_MARK)
         self._loop_lines: set[int] = set()
@@ -351,7 +351,7 @@ class _Walk:
     ) -> None:
         function = self._make_function(node.name, node.lineno, node.args, scope)
         function.decorators = node.decorator_list
-        self._home(scope, node.name)[node.name].append(Binding("scope", function))
+        self._home(scope, node.name)[node.name].append(ValueBinding("scope", function))
         defaults = (*node.args.defaults, *node.args.kw_defaults)
         run = (*node.decorator_list, *(default for default in defaults if default is not None))
         self._waiting += [(part, scope, region) for part in run]
@@ -366,14 +366,16 @@ class _Walk:
         function = self._make_function("<lambda>", node.lineno, node.args, scope)
         function.owner = None
         function.returns.append(node.body)
-        scope.bindings[lambda_name(node)].append(Binding("scope", function))
+        scope.bindings[lambda_name(node)].append(ValueBinding("scope", function))
         self._waiting.append((node.body, function, function.region))
 
     def _make_function(self, name: str, line: int, args: ast.arguments, scope: Scope) -> Function:
         function = Function(self.top.module, scope, name, line=line, arguments=args)
         function.owner = scope if isinstance(scope, Class) else None
         for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs):
-            function.bindings[argument.arg].append(Binding("param", function, name=argument.arg))
+            function.bindings[argument.arg].append(
+                ValueBinding("param", function, name=argument.arg)
+            )
         self.top.functions.append(function)
         return function
 
@@ -387,7 +389,7 @@ class _Walk:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
         ]
         self.top.classes.append(class_)
-        self._home(scope, node.name)[node.name].append(Binding("scope", class_))
+        self._home(scope, node.name)[node.name].append(ValueBinding("scope", class_))
         self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]
         self._waiting += [(statement, class_, region) for statement in node.body]
 
@@ -428,17 +430,17 @@ class _Walk:
 
     def _bind(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
         if isinstance(target, ast.Name):
-            self._home(scope, target.id)[target.id].append(Binding("value", scope, value))
+            self._home(scope, target.id)[target.id].append(ValueBinding("value", scope, value))
         elif isinstance(target, ast.Attribute):
-            self._bind_attribute(target, Binding("value", scope, value), scope)
+            self._bind_attribute(target, ValueBinding("value", scope, value), scope)
         elif isinstance(target, ast.Subscript):
-            binding = Binding("value", scope, value)
+            binding = ValueBinding("value", scope, value)
             if (key := key_of(target.slice)) is not None:
                 self.top.assigned[key].append((target.value, binding))
             self._put(target.value, binding)
         elif isinstance(target, ast.Tuple | ast.List):
             for index, part in enumerate(target.elts):
-                binding = Binding("item", scope, value, index=index)
+                binding = ValueBinding("item", scope, value, index=index)
                 if isinstance(part, ast.Name):
                     self._home(scope, part.id)[part.id].append(binding)
                 elif isinstance(part, ast.Attribute):
@@ -448,9 +450,9 @@ class _Walk:
         """Note what `meters.append(value)` and `meters.setdefault(name, value)` put into a container."""
         match call.func:
             case ast.Attribute(value=container, attr=attr) if attr in PUTS and call.args:
-                self._put(container, Binding("value", scope, call.args[-1]))
+                self._put(container, ValueBinding("value", scope, call.args[-1]))
 
-    def _put(self, container: ast.expr, binding: Binding) -> None:
+    def _put(self, container: ast.expr, binding: ValueBinding) -> None:
         name = getattr(container, "attr", getattr(container, "id", None))
         if name is not None:
             self.top.put[name].append((container, binding))
@@ -463,9 +465,9 @@ class _Walk:
             return
         for name in ast.walk(target):
             if isinstance(name, ast.Name):
-                self._home(scope, name.id)[name.id].append(Binding("element", scope, value))
+                self._home(scope, name.id)[name.id].append(ValueBinding("element", scope, value))
 
-    def _bind_attribute(self, target: ast.Attribute, binding: Binding, scope: Scope) -> None:
+    def _bind_attribute(self, target: ast.Attribute, binding: ValueBinding, scope: Scope) -> None:
         """Note `self.NAME = value` with the class, also from a function inside a method."""
         around: Scope | None = scope
         while around is not None:
@@ -482,11 +484,11 @@ class _Walk:
         for alias in node.names:
             if isinstance(node, ast.Import):
                 dotted = alias.name if alias.asname else alias.name.partition(".")[0]
-                binding = Binding("import", scope, module=dotted)
-                region.imports.append((Binding("import", scope, module=alias.name), scope))
+                binding = ValueBinding("import", scope, module=dotted)
+                region.imports.append((ValueBinding("import", scope, module=alias.name), scope))
             else:
                 module, level = node.module or "", node.level
-                binding = Binding("from", scope, module=module, name=alias.name, level=level)
+                binding = ValueBinding("from", scope, module=module, name=alias.name, level=level)
                 region.imports.append((binding, scope))
             if alias.name == "*":
                 self.top.stars.append(binding)
@@ -495,7 +497,7 @@ class _Walk:
                 self._home(scope, name)[name].append(binding)
 
     @staticmethod
-    def _home(scope: Scope, name: str) -> dict[str, list[Binding]]:
+    def _home(scope: Scope, name: str) -> dict[str, list[ValueBinding]]:
         """Return the bindings that an assignment to `name` in `scope` goes to."""
         elsewhere = scope.elsewhere.get(name) if isinstance(scope, Function) else None
         return (elsewhere or scope).bindings
@@ -516,7 +518,7 @@ def key_of(key: ast.expr) -> str | None:
     return None
 
 
-def _marks(module: Module, mark: re.Pattern[str]) -> set[int]:
+def _marks(module: SourceModule, mark: re.Pattern[str]) -> set[int]:
     if b"migrate:" not in module.data:
         return set()
     return {number for number, line in enumerate(module.lines, 1) if mark.search(line)}

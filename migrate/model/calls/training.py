@@ -22,8 +22,8 @@ from migrate.catalogue.words import (
 from migrate.model.calls.effect import BOTH, Effect
 from migrate.model.calls.kinds import (
     Applied,
+    ClassInstance,
     External,
-    Instance,
     Partial,
     Result,
     Super,
@@ -32,7 +32,7 @@ from migrate.model.calls.kinds import (
 )
 from migrate.model.calls.scopes import Class, Function, Scope
 from migrate.model.calls.values import Evaluator
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 DEEPSPEED = (
     "DeepSpeed's engine runs the backward pass and the step itself: it has no TPU backend, so take plain "
@@ -140,7 +140,7 @@ def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
         case Applied(of):
             if forward := evaluator.method(of, "forward"):
                 yield forward
-        case Instance(of):
+        case ClassInstance(of):
             called = evaluator.method(of, "__call__") or evaluator.method(of, "forward")
             if called is not None:
                 yield called
@@ -189,7 +189,7 @@ def _of_scaler(
     """
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
-    unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
+    unknown = not any(isinstance(value, Function | Class | ClassInstance) for value in values)
     is_passed = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
     if unknown and SCALER.fullmatch(_last_name(call.func)) and is_passed:
         return BOTH
@@ -207,13 +207,13 @@ def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> boo
     return "optim" in _last_name(node).lower()
 
 
-def _told_zero_grad(module: Module) -> frozenset[str]:
+def _told_zero_grad(module: SourceModule) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `zero_grad`."""
     return _told(module, "zero_grad")
 
 
 @lru_cache(maxsize=64)
-def _told(module: Module, method: str) -> frozenset[str]:
+def _told(module: SourceModule, method: str) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `method`."""
     return frozenset(
         _last_name(node.value).lower()
@@ -267,7 +267,7 @@ def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
     match value:
         case Result(name) | External(name):
             names = {name}
-        case Instance(of) | Super(of):
+        case ClassInstance(of) | Super(of):
             classes = list(evaluator.ancestors(of))
             names = {scope.name for scope in classes} | evaluator.external_bases(of)
         case _:

@@ -31,12 +31,12 @@ from migrate.model.calls.kinds import (
     PREPARES,
     UNKNOWN,
     Applied,
-    Device,
+    ClassInstance,
+    DeviceValue,
     External,
-    Instance,
-    Options,
+    OptionsValue,
     Partial,
-    Place,
+    ProjectModule,
     Result,
     Super,
     Trait,
@@ -48,11 +48,11 @@ from migrate.model.calls.kinds import (
 )
 from migrate.model.calls.rank_tests import bound_by_some, chosen_by_rank, returned_by_some
 from migrate.model.calls.scopes import (
-    Binding,
     Class,
     Function,
     ModuleScope,
     Scope,
+    ValueBinding,
     key_of,
     lambda_name,
 )
@@ -99,8 +99,8 @@ class Evaluator(Families):
         self._running: set[Key] = set()
         # What calls pass for parameters, and for the fields of data classes.
         self.passed: dict[Parameter, set[Value]] = defaultdict(set)
-        self._assigned: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
-        self._put: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
+        self._assigned: dict[str, list[tuple[ast.expr, ValueBinding]]] = defaultdict(list)
+        self._put: dict[str, list[tuple[ast.expr, ValueBinding]]] = defaultdict(list)
         for scope in scopes.values():
             for name, put in scope.put.items():
                 self._put[name] += put
@@ -210,13 +210,13 @@ class Evaluator(Families):
                 return self._union(self._bound(b) for b in scope.bindings[lambda_name(node)])
         return NOTHING
 
-    def _bound_by_some(self, bindings: Iterable[Binding]) -> Values:
+    def _bound_by_some(self, bindings: Iterable[ValueBinding]) -> Values:
         return frozenset([ON_SOME]) if bound_by_some(bindings, self) else NOTHING
 
     def attribute(self, value: Value, name: str) -> Values:
         """Return what `value.name` may be; methods are functions, a property is what it returns."""
         values = self._attribute(value, name)
-        if name in self._assigned and not isinstance(value, External | Device | Trait):
+        if name in self._assigned and not isinstance(value, External | DeviceValue | Trait):
             values |= self._once(
                 (f"assigned {name}", hash(value), 0), lambda: self._put_on(value, name)
             )
@@ -236,7 +236,7 @@ class Evaluator(Families):
             for receiver, binding in self._assigned[name]
             if any(_same(value, other) for other in self.values(receiver, binding.scope))
         )
-        return frozenset(value for value in values if isinstance(value, Device | Options))
+        return frozenset(value for value in values if isinstance(value, DeviceValue | OptionsValue))
 
     @cached_property
     def options_set(self) -> dict[Path, frozenset[str]]:
@@ -245,7 +245,7 @@ class Evaluator(Families):
         for name, assigned in self._assigned.items():
             for receiver, binding in assigned:
                 for value in self.values(receiver, binding.scope):
-                    if isinstance(value, Options):
+                    if isinstance(value, OptionsValue):
                         options[value.path].add(name)
         return {path: frozenset(names) for path, names in options.items()}
 
@@ -286,11 +286,11 @@ class Evaluator(Families):
 
     def _attribute(self, value: Value, name: str) -> Values:
         match value:
-            case Device():
+            case DeviceValue():
                 return frozenset([value]) if name == "type" else NOTHING
-            case Options(path):
+            case OptionsValue(path):
                 return devices.of_option(path, name, self)
-            case Instance(of, exact):
+            case ClassInstance(of, exact):
                 return self._member(of, name, exact)
             case Class():
                 member = self._member(value, name, exact=True)
@@ -301,7 +301,7 @@ class Evaluator(Families):
                     self._member(base, name) for base in self.bases(of) if isinstance(base, Class)
                 )
                 return self._union(values)
-            case Place(path):
+            case ProjectModule(path):
                 return self._exported(path, name)
             case External(dotted):
                 return frozenset([External(f"{dotted}.{name}")])
@@ -338,7 +338,7 @@ class Evaluator(Families):
         for other, binding in self._put.get(name, ()):
             if self._is_same_container(container, scope, other, binding.scope):
                 values = self._bound(binding)
-                instances |= {value for value in values if isinstance(value, Instance)}
+                instances |= {value for value in values if isinstance(value, ClassInstance)}
         return frozenset(instances)
 
     def _is_same_container(
@@ -364,7 +364,7 @@ class Evaluator(Families):
         if isinstance(function, ast.Attribute) and function.attr in ("values", "items", "get"):
             return self.elements(function.value, scope)
         if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
-            return frozenset([Options(scope.module.path)])
+            return frozenset([OptionsValue(scope.module.path)])
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if last == "defaultdict" and call.args:
             return self._made_by(call.args[0], scope)
@@ -383,20 +383,20 @@ class Evaluator(Families):
         instances: set[Value] = set()
         for callee in self.values(factory, scope):
             if isinstance(callee, Class):
-                instances.add(Instance(callee))
+                instances.add(ClassInstance(callee))
             elif isinstance(callee, Function):
                 results = self._union(self.values(returned, callee) for returned in callee.returns)
-                instances |= {result for result in results if isinstance(result, Instance)}
+                instances |= {result for result in results if isinstance(result, ClassInstance)}
         return frozenset(instances)
 
     def properties(self, node: ast.Attribute, scope: Scope) -> Iterator[Function]:
         """Yield the properties of classes of the project that reading the attribute `node` runs."""
         for value in self.values(node.value, scope):
-            method = self.method(value.of, node.attr) if isinstance(value, Instance) else None
+            method = self.method(value.of, node.attr) if isinstance(value, ClassInstance) else None
             if method is not None and method.is_a("property", "cached_property"):
                 yield method
 
-    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[ValueBinding]:
         """Yield the assignments `name = value` that `node` may stand for."""
         if isinstance(node, ast.Name):
             for binding in self._lookup(node.id, scope):
@@ -406,37 +406,37 @@ class Evaluator(Families):
                     yield binding
             return
         for value in self.values(node.value, scope):
-            if isinstance(value, Instance):
+            if isinstance(value, ClassInstance):
                 for related in self.relatives(value.of, value.exact):
                     assigned = (
                         *related.attributes[node.attr],
                         *related.bindings.get(node.attr, ()),
                     )
                     yield from (b for b in assigned if b.kind == "value")
-            elif isinstance(value, Place) and (module := self._scope_at(value.path)):
+            elif isinstance(value, ProjectModule) and (module := self._scope_at(value.path)):
                 yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
 
     def parameter(self, function: Function, name: str) -> Values:
         """Return what the parameter `name` of `function` may be."""
         return self._parameter(function, name)
 
-    def bindings_of(self, name: str, scope: Scope) -> Iterator[Binding]:
+    def bindings_of(self, name: str, scope: Scope) -> Iterator[ValueBinding]:
         """Yield what binds `name` as seen from `scope`; what is imported, by its bindings in its file."""
         for binding in self._lookup(name, scope):
             yield from self._at_home(binding)
 
-    def members_of(self, receiver: ast.expr, name: str, scope: Scope) -> Iterator[Binding]:
+    def members_of(self, receiver: ast.expr, name: str, scope: Scope) -> Iterator[ValueBinding]:
         """Yield what binds the attribute `name` of `receiver`, wherever in the project that is."""
         values = self.values(receiver, scope)
         for value in values:
-            if isinstance(value, Instance | Class):
+            if isinstance(value, ClassInstance | Class):
                 of, exact = (
-                    (value.of, value.exact) if isinstance(value, Instance) else (value, True)
+                    (value.of, value.exact) if isinstance(value, ClassInstance) else (value, True)
                 )
                 for related in self.relatives(of, exact):
                     yield from related.attributes.get(name, ())
                     yield from related.bindings.get(name, ())
-            elif isinstance(value, Place) and (module := self._scope_at(value.path)):
+            elif isinstance(value, ProjectModule) and (module := self._scope_at(value.path)):
                 for binding in module.bindings.get(name, ()):
                     yield from self._at_home(binding)
         text = self._dumped(receiver)
@@ -445,7 +445,7 @@ class Evaluator(Families):
             if near or any(_same(a, b) for a in values for b in self.values(other, binding.scope)):
                 yield binding
 
-    def _at_home(self, binding: Binding, depth: int = 0) -> Iterator[Binding]:
+    def _at_home(self, binding: ValueBinding, depth: int = 0) -> Iterator[ValueBinding]:
         if binding.kind != "from" or depth > DEEPEST:
             yield binding
             return
@@ -468,7 +468,7 @@ class Evaluator(Families):
                     case ast.expr() as value if binding.kind == "element":
                         yield value
 
-    def _origins_elsewhere(self, imported: Binding, depth: int = 0) -> Iterator[Binding]:
+    def _origins_elsewhere(self, imported: ValueBinding, depth: int = 0) -> Iterator[ValueBinding]:
         """Yield the assignments to a name of another file that is imported."""
         importer = imported.scope.module.path
         place = self._project.find(importer, imported.module, imported.level)
@@ -479,7 +479,7 @@ class Evaluator(Families):
             elif binding.kind == "from" and depth < DEEPEST:
                 yield from self._origins_elsewhere(binding, depth + 1)
 
-    def _lookup(self, name: str, scope: Scope) -> list[Binding]:
+    def _lookup(self, name: str, scope: Scope) -> list[ValueBinding]:
         """Return the bindings of `name` as seen from `scope`."""
         around: Scope | None = scope
         if isinstance(scope, Function) and name in scope.elsewhere:
@@ -493,13 +493,13 @@ class Evaluator(Families):
 
     def _from_stars(
         self, name: str, top: ModuleScope, seen: frozenset[Path] = frozenset()
-    ) -> list[Binding]:
-        external: list[Binding] = []
+    ) -> list[ValueBinding]:
+        external: list[ValueBinding] = []
         for star in top.stars:
             place = self._project.find(top.module.path, star.module, star.level)
             module = self._scope_at(place) if place is not None else None
             if module is None:
-                external.append(Binding("from", top, module=star.module, name=name))
+                external.append(ValueBinding("from", top, module=star.module, name=name))
             elif module.module.path not in seen:
                 seen |= {module.module.path}
                 bindings = module.bindings.get(name) or self._from_stars(name, module, seen)
@@ -519,7 +519,7 @@ class Evaluator(Families):
             if len(values) == len(names) == 1 and not name.startswith("_"):
                 yield name, names.pop()
 
-    def _bound(self, binding: Binding) -> Values:
+    def _bound(self, binding: ValueBinding) -> Values:
         match binding.kind:
             case "scope":
                 assert isinstance(binding.scope, Function | Class)
@@ -537,7 +537,7 @@ class Evaluator(Families):
             case _:
                 return self.imported(binding)
 
-    def imported(self, binding: Binding) -> Values:
+    def imported(self, binding: ValueBinding) -> Values:
         """Return the module, or the name of a module, that an import binds."""
         importer = binding.scope.module.path
         place = self._project.find(importer, binding.module, binding.level)
@@ -545,7 +545,7 @@ class Evaluator(Families):
         if place is None:
             return NOTHING if binding.level else frozenset([External(dotted)])
         if not binding.name:
-            return frozenset([Place(place)])
+            return frozenset([ProjectModule(place)])
         values = self._exported(place, binding.name)
         if not values and not binding.level and file_of(place) is None:
             # An installed package comes before a folder of the same name without `__init__.py`.
@@ -562,7 +562,7 @@ class Evaluator(Families):
             if values:
                 return values
         below = self._project.below(place, name)
-        return frozenset([Place(below)]) if below is not None else NOTHING
+        return frozenset([ProjectModule(below)]) if below is not None else NOTHING
 
     def _scope_at(self, place: Path) -> ModuleScope | None:
         if place not in self._at:
@@ -575,14 +575,14 @@ class Evaluator(Families):
             own = (
                 function.owner
                 if function.is_a("classmethod")
-                else Instance(function.owner, exact=False)
+                else ClassInstance(function.owner, exact=False)
             )
             return frozenset([own])
         self._asked.add((function, name))
         values = frozenset(self.passed.get((function, name), ()))
         outside = function.parent or function
         if self._is_given_options(function, name, outside):
-            values |= {Options(function.module.path)}
+            values |= {OptionsValue(function.module.path)}
         default, annotations = function.declared.get(name, (None, ()))
         values |= devices.by_default(self.values(default, outside))
         for annotation in annotations:
@@ -608,7 +608,7 @@ class Evaluator(Families):
                 values: set[Value] = set()
                 for value in self.values(annotation, scope):
                     if isinstance(value, Class):
-                        values.add(Instance(value, exact=False))
+                        values.add(ClassInstance(value, exact=False))
                     elif isinstance(value, External):
                         values |= result_of(value)
                 return frozenset(values)
@@ -619,7 +619,7 @@ class Evaluator(Families):
                 return self._union(self._annotated(part, scope) for part in parts)
         return NOTHING
 
-    def _item(self, binding: Binding) -> Values:
+    def _item(self, binding: ValueBinding) -> Values:
         """Return what element number `index` of the value is, as `a, b = value` takes it apart."""
         value, scope, index = binding.value, binding.scope, binding.index
         if isinstance(value, ast.Tuple | ast.List):
@@ -630,11 +630,11 @@ class Evaluator(Families):
         if index == 0 and (device := devices.type_before_colon(value)) is not None:
             return self.values(device, scope)
         if getattr(value.func, "attr", "") == "parse_known_args" and index == 0:
-            return frozenset([Options(scope.module.path)])
+            return frozenset([OptionsValue(scope.module.path)])
         for called in self.values(value.func, scope):
             if isinstance(called, Function):
                 for returned in called.returns:
-                    values |= self._bound(Binding("item", called, returned, index=index))
+                    values |= self._bound(ValueBinding("item", called, returned, index=index))
             elif isinstance(called, External):
                 values |= result_of(called)
                 if index < len(value.args):  # model, optimizer = amp.initialize(model, optimizer)
@@ -657,7 +657,7 @@ class Evaluator(Families):
         for called in self.values(call.func, scope):
             match called:
                 case Class():
-                    values.add(Instance(called))
+                    values.add(ClassInstance(called))
                 case Function():
                     values |= self._union(
                         self.values(returned, called) for returned in called.returns
@@ -669,7 +669,7 @@ class Evaluator(Families):
                 case Applied(of):
                     if method := self.method(of, "forward"):
                         values |= self._union(self.values(r, method) for r in method.returns)
-                case Instance(of):
+                case ClassInstance(of):
                     if method := self.method(of, "__call__"):
                         values |= self._union(self.values(r, method) for r in method.returns)
                 case External():
@@ -699,7 +699,7 @@ class Evaluator(Families):
         return any(
             value in MODULES
             or (
-                isinstance(value, Instance)
+                isinstance(value, ClassInstance)
                 and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
             )
             for value in values
@@ -709,13 +709,13 @@ class Evaluator(Families):
         """Yield the modules that `module.to(…)` gives back."""
         for value in self.values(method.value, scope):
             if value in MODULES or (
-                isinstance(value, Instance)
+                isinstance(value, ClassInstance)
                 and self.method(value.of, method.attr) is None
                 and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
             ):
                 yield value
 
-    def _made_by_method(self, method: ast.Attribute, scope: Scope) -> Iterator[Instance]:
+    def _made_by_method(self, method: ast.Attribute, scope: Scope) -> Iterator[ClassInstance]:
         """Yield the object of `Cls` that `Cls.from_pretrained(…)` makes by a method of a base class."""
         for value in self.values(method.value, scope):
             if not isinstance(value, Class):
@@ -723,7 +723,7 @@ class Evaluator(Families):
             function = self.method(value, method.attr)
             if function is None:
                 if MAKES_OWN.fullmatch(method.attr) and self.external_bases(value):
-                    yield Instance(value)
+                    yield ClassInstance(value)
             elif (
                 function.is_a("classmethod")
                 and function.owner is not None
@@ -733,10 +733,10 @@ class Evaluator(Families):
                     self.values(returned, function) for returned in function.returns
                 )
                 if any(
-                    isinstance(result, Instance) and result.of is function.owner
+                    isinstance(result, ClassInstance) and result.of is function.owner
                     for result in results
                 ):
-                    yield Instance(value)
+                    yield ClassInstance(value)
 
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
         name = call.args[1]
@@ -778,17 +778,17 @@ class Evaluator(Families):
         return frozenset().union(*sets)
 
 
-def _is_of_torch(binding: Binding) -> bool:
+def _is_of_torch(binding: ValueBinding) -> bool:
     return binding.module.split(".")[0] in ("torch", "torch_xla")
 
 
 def _same(value: Value, other: Value) -> bool:
     """Whether two values may be one object: of one class, or options of the command line."""
-    if isinstance(value, Options) and isinstance(other, Options):
+    if isinstance(value, OptionsValue) and isinstance(other, OptionsValue):
         return True
-    if isinstance(value, Instance) and isinstance(other, Instance):
+    if isinstance(value, ClassInstance) and isinstance(other, ClassInstance):
         return value.of is other.of
-    return value == other and isinstance(value, Place | Class)
+    return value == other and isinstance(value, ProjectModule | Class)
 
 
 def _names_devices(keyword: ast.keyword) -> bool:

@@ -16,7 +16,7 @@ from migrate.catalogue.drawing import (
     OF_ONE_PROCESS,
 )
 from migrate.model.calls.callers import returning
-from migrate.model.calls.kinds import External, Instance
+from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function
 
@@ -66,7 +66,7 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
             for receiver, binding in sets:
                 if _is_drawn(binding.value, binding.scope, analysis, drawing):
                     for value in analysis.evaluator.values(receiver, binding.scope):
-                        if isinstance(value, Instance):
+                        if isinstance(value, ClassInstance):
                             attributes.add((value.of, name))
     methods = {method for method, _ in asked}
     for ran in analysis.running.values() if asked else ():

@@ -10,7 +10,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.kinds import class_around
 from migrate.model.calls.passing import passed_by
-from migrate.model.calls.scopes import Binding, Function, Region, Scope
+from migrate.model.calls.scopes import Function, Region, Scope, ValueBinding
 from migrate.model.objects.sampling import gradient_free
 
 GENERATOR = "torch.Generator"
@@ -117,7 +117,7 @@ def _may_be_generator(
     return any(_gives_generator(binding, node, analysis, depth - 1) for binding in bindings)
 
 
-def _gives_generator(binding: Binding, node: ast.expr, analysis: Analysis, depth: int) -> bool:
+def _gives_generator(binding: ValueBinding, node: ast.expr, analysis: Analysis, depth: int) -> bool:
     """Whether `binding` may give the name or attribute `node` such a generator."""
     if binding.kind == "value":
         value = binding.value

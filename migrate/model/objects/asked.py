@@ -25,14 +25,14 @@ from migrate.model.calls.kinds import (
     MOVES_INPUTS,
     ON_SOME,
     TRAITS,
-    Device,
+    ClassInstance,
+    DeviceValue,
     External,
-    Instance,
     Result,
     Value,
     class_around,
 )
-from migrate.model.calls.scopes import Binding, Class, ModuleScope, Scope
+from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
 
 # Methods and functions that take a device.
 TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})
@@ -245,7 +245,7 @@ def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, in
             arguments = [*arguments, *named]
         for arg in arguments:
             for value in analysis.evaluator.values(arg, scope):
-                if isinstance(value, Device) and value.spelled is not None:
+                if isinstance(value, DeviceValue) and value.spelled is not None:
                     locations[value.spelled[0]].add(value.spelled[1])
             for number, at in _numbers_of(arg, scope, analysis):
                 locations[at.module.path].add(_end_of(number, at))
@@ -363,7 +363,7 @@ def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr
 
 def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what is assigned, and returned, under names that may be a device's."""
-    scopes: list[dict[str, list[Binding]]] = [top.bindings]
+    scopes: list[dict[str, list[ValueBinding]]] = [top.bindings]
     for class_ in top.classes:
         scopes += [class_.bindings, class_.attributes]
     for function in top.functions:
@@ -408,6 +408,6 @@ def _in_call(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _is_one(value: Value, analysis: Analysis) -> bool:
-    if not isinstance(value, Instance):
+    if not isinstance(value, ClassInstance):
         return value in MODULES
     return any(MODULE_BASE.match(base) for base in analysis.evaluator.external_bases(value.of))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import COLLATES
 from migrate.model.calls.callers import callers_of
-from migrate.model.calls.kinds import Instance, Partial
+from migrate.model.calls.kinds import ClassInstance, Partial
 from migrate.model.calls.scopes import Function
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _handed(analysis: Analysis) -> Iterator[Function]:
                         yield value
                     case Partial(of):
                         yield of
-                    case Instance(of):
+                    case ClassInstance(of):
                         method = evaluator.method(of, "__call__")
                         if method is not None:
                             yield method

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import Scope
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 
 @lru_cache(maxsize=2)
@@ -22,7 +22,7 @@ def counting_generators(analysis: Analysis) -> frozenset[Scope]:
     return frozenset(scopes)
 
 
-def _lines(module: Module) -> set[int]:
+def _lines(module: SourceModule) -> set[int]:
     """Return the lines of the functions of a file that yield pairs with a counter in front."""
     return {
         node.lineno for node in module.nodes if isinstance(node, ast.FunctionDef) and _counts(node)

@@ -24,9 +24,9 @@ from migrate.catalogue.words import (
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.devices import may_be_accelerator
-from migrate.model.calls.kinds import External, Instance
+from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
-from migrate.model.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.programs import programs_of
 
@@ -55,7 +55,7 @@ Role = Literal["same", "whole", "part"]
 Site = ast.Call | tuple[object, str]
 
 
-class Argument(NamedTuple):
+class CallArgument(NamedTuple):
     """What a call passes for a parameter: nothing known where `node` is None."""
 
     node: ast.expr | None
@@ -63,7 +63,7 @@ class Argument(NamedTuple):
     call: ast.Call
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """An expression on the way back.
 
     Args:
@@ -135,7 +135,7 @@ class Objects:
         before: Position | None = None,
     ) -> Origin:
         """Return what makes `node`, as seen in `scope` at the position `before`."""
-        start = Step(
+        start = TraceStep(
             node, scope, stack=stack, before=(scope, before) if before is not None else None
         )
         key = (*start.key, before)
@@ -143,7 +143,7 @@ class Objects:
             self._known[key] = self._follow(start)
         return self._known[key]
 
-    def _follow(self, start: Step) -> Origin:
+    def _follow(self, start: TraceStep) -> Origin:
         origin = Origin()
         seen: set[tuple[object, ...]] = set()
         waiting = [start]
@@ -154,7 +154,7 @@ class Objects:
                 waiting += self._back(step, origin)
         return origin
 
-    def arguments(self, function: Function, name: str) -> list[Argument]:
+    def arguments(self, function: Function, name: str) -> list[CallArgument]:
         """Return what the calls of the project pass for a parameter."""
         return self._arguments.get((function, name), [])
 
@@ -165,7 +165,7 @@ class Objects:
             return False
         return programs_of(self._analysis).may_be_move(call, scope)
 
-    def _back(self, step: Step, origin: Origin) -> Iterator[Step]:
+    def _back(self, step: TraceStep, origin: Origin) -> Iterator[TraceStep]:
         match step.node:
             case ast.Name(id=name):
                 bindings = list(self._evaluator.bindings_of(name, step.scope))
@@ -201,7 +201,7 @@ class Objects:
             ):
                 yield step._replace(node=part, how="value")
 
-    def _displayed(self, parts: list[ast.expr], step: Step) -> Iterator[Step]:
+    def _displayed(self, parts: list[ast.expr], step: TraceStep) -> Iterator[TraceStep]:
         starred = any(isinstance(part, ast.Starred) for part in parts)
         if isinstance(step.how, int) and not starred and -len(parts) <= step.how < len(parts):
             yield step._replace(node=parts[step.how], how="value")
@@ -212,12 +212,14 @@ class Objects:
             else:
                 yield step._replace(node=part, how="value")
 
-    def _bound(self, bindings: list[Binding], step: Step, origin: Origin) -> Iterator[Step]:
+    def _bound(
+        self, bindings: list[ValueBinding], step: TraceStep, origin: Origin
+    ) -> Iterator[TraceStep]:
         here = [binding for binding in bindings if not self._is_later(binding, step)]
         text = ast.unparse(step.node)
         if step.how != "value":
             for kept, scope in self._kept.get((step.scope.top, text), ()):
-                yield Step(kept, scope, role=step.role, certain=False)
+                yield TraceStep(kept, scope, role=step.role, certain=False)
             yield from self._put_at(step)
         for binding in here or bindings:
             yield from self._binding(binding, step, origin)
@@ -225,20 +227,22 @@ class Objects:
             found_in = _owner(step.node, step.scope)
             _add(origin, step.role, (found_in, text))
 
-    def _put_at(self, step: Step) -> Iterator[Step]:
+    def _put_at(self, step: TraceStep) -> Iterator[TraceStep]:
         """Yield what is assigned to the item: `models["g"] = net`."""
         if isinstance(step.how, tuple):
             for container, binding in step.scope.top.assigned.get(step.how[0], ()):
                 if binding.value is not None and ast.dump(container) == ast.dump(step.node):
-                    yield Step(binding.value, binding.scope, role=step.role, certain=False)
+                    yield TraceStep(binding.value, binding.scope, role=step.role, certain=False)
 
-    def _is_later(self, binding: Binding, step: Step) -> bool:
+    def _is_later(self, binding: ValueBinding, step: TraceStep) -> bool:
         if step.before is None or binding.value is None:
             return False
         scope, position = step.before
         return binding.scope is scope and end(binding.value) >= position
 
-    def _binding(self, binding: Binding, step: Step, origin: Origin) -> Iterator[Step]:
+    def _binding(
+        self, binding: ValueBinding, step: TraceStep, origin: Origin
+    ) -> Iterator[TraceStep]:
         near = binding.scope is step.scope
         stack = step.stack if near else ()
         match binding.kind:
@@ -255,7 +259,7 @@ class Objects:
                     how = binding.index
                 built = not isinstance(binding.scope, Function) or binding.scope.name in BUILDS
                 named = isinstance(step.node, ast.Name)
-                yield Step(
+                yield TraceStep(
                     binding.value,
                     binding.scope,
                     how,
@@ -267,11 +271,13 @@ class Objects:
             case "scope" if isinstance(binding.scope, Function):
                 if binding.scope.is_a("property", "cached_property"):
                     for value in binding.scope.returns:
-                        yield Step(value, binding.scope, step.how, role=step.role, certain=False)
+                        yield TraceStep(
+                            value, binding.scope, step.how, role=step.role, certain=False
+                        )
 
     def _parameter(
-        self, function: Function, name: str, step: Step, origin: Origin
-    ) -> Iterator[Step]:
+        self, function: Function, name: str, step: TraceStep, origin: Origin
+    ) -> Iterator[TraceStep]:
         last = step.stack[-1] if step.stack else None
         if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
             receiver = last[0].func if last is not None else None
@@ -281,7 +287,7 @@ class Objects:
                 and not _is_super(receiver.value)
                 and function in self._analysis.running[last[0]].functions
             ):
-                yield Step(receiver.value, last[1], step.how, step.stack[:-1], step.role)
+                yield TraceStep(receiver.value, last[1], step.how, step.stack[:-1], step.role)
             elif last is not None and function.name in BUILDS and isinstance(receiver, ast.Name):
                 _add(origin, step.role, last[0])
             else:
@@ -293,38 +299,40 @@ class Objects:
         for argument in led or arguments:
             if argument.node is not None:
                 before = argument.scope, end(argument.call)
-                yield Step(
+                yield TraceStep(
                     argument.node, argument.scope, step.how, stack, step.role, before, step.certain
                 )
         default, _ = function.declared.get(name, (None, []))
         has_default = default is not None and not isinstance(default, ast.Constant)
         if default is not None and has_default:
-            yield Step(default, function.parent or function, step.how, role=step.role)
+            yield TraceStep(default, function.parent or function, step.how, role=step.role)
         if not has_default and not any(argument.node is not None for argument in led or arguments):
             origin.unknown.add((function, name))
             _add(origin, step.role, (function, name))
 
-    def _instances(self, owner: Class, step: Step, origin: Origin) -> None:
+    def _instances(self, owner: Class, step: TraceStep, origin: Origin) -> None:
         sites: list[Site] = []
         for related in self._evaluator.relatives(owner, exact=False):
             sites += self._constructed.get(related, ())
         for site in sites or [(owner, "self")]:
             _add(origin, step.role, site)
 
-    def _attribute(self, node: ast.Attribute, step: Step, origin: Origin) -> Iterator[Step]:
+    def _attribute(
+        self, node: ast.Attribute, step: TraceStep, origin: Origin
+    ) -> Iterator[TraceStep]:
         receiver, name = node.value, node.attr
         members = list(self._evaluator.members_of(receiver, name, step.scope))
         fields = [
             argument
             for value in self._evaluator.values(receiver, step.scope)
-            if isinstance(value, Instance)
+            if isinstance(value, ClassInstance)
             for related in self._evaluator.relatives(value.of, value.exact)
             for argument in self._arguments.get((related, name), ())
             if argument.node is not None
         ]
         for attribute in fields:
             assert attribute.node is not None
-            yield Step(
+            yield TraceStep(
                 attribute.node,
                 attribute.scope,
                 step.how,
@@ -341,7 +349,7 @@ class Objects:
         if members or not fields:
             yield from self._bound(members, step, origin)
 
-    def _call(self, node: ast.Call, step: Step, origin: Origin) -> Iterator[Step]:
+    def _call(self, node: ast.Call, step: TraceStep, origin: Origin) -> Iterator[TraceStep]:
         function, scope = node.func, step.scope
         ran = self._analysis.running.get(node)
         functions = ran.functions if ran is not None else []
@@ -364,11 +372,13 @@ class Objects:
             stack = (*step.stack, (node, scope))[-DEEPEST:]
             for callee in functions:
                 for returned in callee.returns:
-                    yield Step(returned, callee, step.how, stack, step.role, certain=step.certain)
+                    yield TraceStep(
+                        returned, callee, step.how, stack, step.role, certain=step.certain
+                    )
             return
         yield from self._of_library(node, step, origin)
 
-    def _of_library(self, node: ast.Call, step: Step, origin: Origin) -> Iterator[Step]:
+    def _of_library(self, node: ast.Call, step: TraceStep, origin: Origin) -> Iterator[TraceStep]:
         values = self._evaluator.values(node.func, step.scope)
         names = [value.name for value in values if isinstance(value, External)]
         last = getattr(node.func, "id", "")
@@ -389,14 +399,14 @@ class Objects:
             else:
                 yield from self._given(node, step, step.role)
 
-    def _given(self, node: ast.Call, step: Step, role: Role) -> Iterator[Step]:
+    def _given(self, node: ast.Call, step: TraceStep, role: Role) -> Iterator[TraceStep]:
         if role == "part" and step.role == "whole":
             return
         for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
             how: How = "elements" if isinstance(arg, ast.List | ast.Tuple | ast.Dict) else "value"
             yield step._replace(node=arg, how=how, role=role)
 
-    def _made(self, node: ast.Call, step: Step, origin: Origin) -> None:
+    def _made(self, node: ast.Call, step: TraceStep, origin: Origin) -> None:
         _add(origin, step.role, node)
         if step.role != "part" and self._is_made_there(node, step.scope):
             origin.moved = True
@@ -456,11 +466,11 @@ class Objects:
         )
 
     @cached_property
-    def _arguments(self) -> dict[tuple[Function | Class, str], list[Argument]]:
-        arguments: dict[tuple[Function | Class, str], list[Argument]] = defaultdict(list)
+    def _arguments(self) -> dict[tuple[Function | Class, str], list[CallArgument]]:
+        arguments: dict[tuple[Function | Class, str], list[CallArgument]] = defaultdict(list)
         for call, ran in self._analysis.running.items():
             for passed in passed_by(ran, self._evaluator):
-                arguments[passed.to, passed.name].append(Argument(passed.node, ran.scope, call))
+                arguments[passed.to, passed.name].append(CallArgument(passed.node, ran.scope, call))
         return dict(arguments)
 
     @cached_property

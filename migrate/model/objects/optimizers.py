@@ -26,7 +26,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import Kind
-from migrate.model.calls.kinds import UNKNOWN, Device, External
+from migrate.model.calls.kinds import UNKNOWN, DeviceValue, External
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.model.calls.training import is_optimizer_value
 from migrate.model.objects.apart import scripts_of
@@ -108,7 +108,7 @@ class FileOptimizers:
     marked: frozenset[Position] = frozenset()
 
 
-class Optimizers:
+class ProjectOptimizers:
     """The optimizers of a project.
 
     Args:
@@ -568,7 +568,7 @@ class Optimizers:
     def _is_to_xla(self, move: ast.Call, scope: Scope) -> bool:
         """Whether a script for torch_xla moves: its author has seen to the order."""
         values = [v for arg in _arguments(move) for v in self._evaluator.values(arg, scope)]
-        kinds = {value.kind for value in values if isinstance(value, Device)}
+        kinds = {value.kind for value in values if isinstance(value, DeviceValue)}
         return kinds == {Kind.XLA}
 
     def _near(self, scope: Function) -> list[Function]:
@@ -693,9 +693,9 @@ class Optimizers:
 
 
 @lru_cache(maxsize=2)
-def optimizers_of(analysis: Analysis) -> Optimizers:
+def optimizers_of(analysis: Analysis) -> ProjectOptimizers:
     """Return the optimizers of an analysed project; found once, for all files."""
-    return Optimizers(analysis)
+    return ProjectOptimizers(analysis)
 
 
 def _at(call: ast.Call, top: ModuleScope) -> Position:

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import MODULE_METHODS
-from migrate.model.calls.kinds import External, Instance
+from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.scopes import Binding, Class, Function, Scope
+from migrate.model.calls.scopes import Class, Function, Scope, ValueBinding
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -68,7 +68,7 @@ def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part
             case ast.Subscript(value=part) | ast.Starred(value=part) | ast.NamedExpr(value=part):
                 waiting.append((part, at))
         for value in evaluator.values(node, at):
-            if isinstance(value, Instance) and not _is_of_data(value, analysis):
+            if isinstance(value, ClassInstance) and not _is_of_data(value, analysis):
                 for ancestor in evaluator.ancestors(value.of):
                     bindings = [b for named in list(ancestor.attributes.values()) for b in named]
                     waiting += _given(bindings, analysis)
@@ -92,7 +92,7 @@ def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     )
 
 
-def _is_of_data(instance: Instance, analysis: Analysis) -> bool:
+def _is_of_data(instance: ClassInstance, analysis: Analysis) -> bool:
     """Whether an object is of a class of datasets, loaders or samplers."""
     names = (instance.of.name, *analysis.evaluator.external_bases(instance.of))
     return any(OF_DATA.fullmatch(name) for name in names)
@@ -109,7 +109,9 @@ def _is_set_apart(name: str, scope: Scope) -> bool:
     )
 
 
-def _given(bindings: Iterator[Binding] | list[Binding], analysis: Analysis) -> Iterator[Part]:
+def _given(
+    bindings: Iterator[ValueBinding] | list[ValueBinding], analysis: Analysis
+) -> Iterator[Part]:
     """Yield the expressions that names are bound to."""
     for binding in bindings:
         if binding.kind == "element" and _yields_data(binding.value, binding.scope, analysis):
@@ -139,7 +141,8 @@ def _yields_data(
                 return True
             values = analysis.evaluator.values(node, scope)
             if any(
-                isinstance(value, Instance) and _is_of_data(value, analysis) for value in values
+                isinstance(value, ClassInstance) and _is_of_data(value, analysis)
+                for value in values
             ):
                 return True
             bindings = analysis.evaluator.origins(node, scope) if depth else ()

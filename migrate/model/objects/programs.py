@@ -29,7 +29,7 @@ from migrate.model.calls.order import closure
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.objects.asked import is_module
 from migrate.model.project.decided import idle_nodes
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 # A file without any of them has to do with no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
@@ -45,7 +45,7 @@ DTYPE = re.compile(
 GIVEN_DEVICES = MOVES - {"cuda"}  # their first argument is one
 
 
-class Programs:
+class ProjectPrograms:
     """The programs of a project's loops.
 
     Args:
@@ -56,7 +56,7 @@ class Programs:
         self._analysis = analysis
         self._certain: dict[Scope, bool] = {}
         self._possible: dict[Scope, bool] = {}
-        self._signs: dict[Module, tuple[bool, bool]] = {}
+        self._signs: dict[SourceModule, tuple[bool, bool]] = {}
 
     def on_accelerator(self, scope: Scope, region: Region) -> bool | None:
         """Whether the loop `region`, which stands in `scope`, trains on an accelerator.
@@ -221,7 +221,7 @@ class Programs:
             )
         return self._certain[scope]
 
-    def _signs_of(self, module: Module) -> tuple[bool, bool]:
+    def _signs_of(self, module: SourceModule) -> tuple[bool, bool]:
         """Return whether a file holds a word for an accelerator, and whether it calls a method `to`."""
         if module not in self._signs:
             self._signs[module] = SIGNS.search(module.data) is not None, b".to(" in module.data
@@ -333,9 +333,9 @@ class Programs:
 
 
 @lru_cache(maxsize=2)
-def programs_of(analysis: Analysis) -> Programs:
+def programs_of(analysis: Analysis) -> ProjectPrograms:
     """Return the programs of a project's loops; found once, for all files."""
-    return Programs(analysis)
+    return ProjectPrograms(analysis)
 
 
 # What pytest runs.

@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import TEXT_METHODS
-from migrate.model.calls.kinds import Instance
+from migrate.model.calls.kinds import ClassInstance
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, ModuleScope
 from migrate.model.objects.collating import GIVEN_AS
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
-    from migrate.model.calls.scopes import Binding, Scope
+    from migrate.model.calls.scopes import Scope, ValueBinding
 
 Key = int | str
 DEEPEST = 8
@@ -51,7 +51,7 @@ def _of_loader(call: ast.Call, scope: Scope, analysis: Analysis) -> frozenset[Ke
     values = analysis.evaluator.values(datasets[0], scope) if datasets else ()
     parts: list[frozenset[Key]] = []
     for value in values:
-        of = value.of if isinstance(value, Instance) else None
+        of = value.of if isinstance(value, ClassInstance) else None
         method = analysis.evaluator.method(of, "__getitem__") if of is not None else None
         if method is None:
             return frozenset()
@@ -100,7 +100,7 @@ class _Texts:
                 return bool(bindings) and all(self._gives_text(b, depth + 1) for b in bindings)
         return False
 
-    def _gives_text(self, binding: Binding, depth: int) -> bool:
+    def _gives_text(self, binding: ValueBinding, depth: int) -> bool:
         if binding.kind == "value":
             return self.is_text(binding.value, binding.scope, depth)
         if binding.kind == "element":
@@ -147,7 +147,7 @@ class _Texts:
             if isinstance(whole, ast.Name | ast.Attribute) and ast.unparse(whole) == text:
                 yield value, _scope_of(node, scope.top)
 
-    def _gives_texts(self, binding: Binding, depth: int) -> bool:
+    def _gives_texts(self, binding: ValueBinding, depth: int) -> bool:
         if binding.kind == "value":
             return self._holds_texts(binding.value, binding.scope, depth)
         return binding.kind == "element" and self._holds_rows(binding.value, binding.scope, depth)
@@ -167,7 +167,7 @@ class _Texts:
         )
         return bool(ROWS.intersection(externals))
 
-    def _bindings(self, node: ast.Name | ast.Attribute, scope: Scope) -> list[Binding]:
+    def _bindings(self, node: ast.Name | ast.Attribute, scope: Scope) -> list[ValueBinding]:
         if isinstance(node, ast.Name):
             return [*self._evaluator.bindings_of(node.id, scope)]
         return [*self._evaluator.members_of(node.value, node.attr, scope)]

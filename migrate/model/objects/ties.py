@@ -17,7 +17,7 @@ from pathlib import Path
 
 from migrate.catalogue.words import MODEL
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.kinds import UNKNOWN, External, Instance, Value, class_around
+from migrate.model.calls.kinds import UNKNOWN, ClassInstance, External, Value, class_around
 from migrate.model.calls.makers import bound_to, made_by, same_as
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import last_part
@@ -149,7 +149,7 @@ class Ties:
             model = call.func.value
             values = evaluator.values(model, scope)
             bases = {
-                value.of for value in values if isinstance(value, Instance) and not value.exact
+                value.of for value in values if isinstance(value, ClassInstance) and not value.exact
             }
             named = not values - {UNKNOWN} and MODEL.fullmatch(last_part(model)) is not None
             if named and self._is_made_by_name(call, scope):
@@ -238,7 +238,7 @@ class Ties:
             return True
         evaluator = self._analysis.evaluator
         values = evaluator.values(node.value, scope)
-        owners = {value.of for value in values if isinstance(value, Instance)}
+        owners = {value.of for value in values if isinstance(value, ClassInstance)}
         own = class_around(scope) if ast.unparse(node.value) == "self" else None
         if own is not None:
             owners = {own}
@@ -299,7 +299,7 @@ class Ties:
         return ran.functions if ran is not None else []
 
     def _of_value(self, value: Value, move: ast.Call, scope: Scope) -> Iterator[Tie]:
-        if not isinstance(value, Instance):
+        if not isinstance(value, ClassInstance):
             return
         evaluator = self._analysis.evaluator
         for name in ("__init__", "__post_init__"):

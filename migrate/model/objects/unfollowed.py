@@ -19,7 +19,7 @@ from migrate.catalogue.words import (
     TRAINS_NOTHING,
 )
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.kinds import Device, External
+from migrate.model.calls.kinds import DeviceValue, External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import ModuleScope, Region, Scope
 from migrate.model.calls.training import is_optimizer_value
@@ -131,7 +131,7 @@ def _flat(region: Region) -> Iterator[Region]:
 
 def _is_model(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     values = analysis.evaluator.values(node, scope)
-    unknown = all(isinstance(value, Device) for value in values)
+    unknown = all(isinstance(value, DeviceValue) for value in values)
     named = CALLED_MODEL.fullmatch(last_part(node)) is not None
     return is_module(node, scope, analysis) or (unknown and named)
 
@@ -143,7 +143,7 @@ def _is_unseen(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     if isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id):
         return False
     values = analysis.evaluator.values(call.func, scope)
-    if all(isinstance(value, Device) for value in values):
+    if all(isinstance(value, DeviceValue) for value in values):
         return (
             isinstance(call.func, ast.Name)
             or HIDDEN_TRAINING.fullmatch(last_part(call.func)) is not None

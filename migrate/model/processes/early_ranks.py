@@ -10,7 +10,7 @@ from pathlib import Path
 from migrate.catalogue.words import CLUSTER, RANKS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import reaching
-from migrate.model.calls.kinds import Instance, Value
+from migrate.model.calls.kinds import ClassInstance, Value
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
 
 NAMES = RANKS | CLUSTER.keys()
@@ -154,7 +154,7 @@ class _Reads:
         evaluator = self._analysis.evaluator
         if isinstance(node, ast.Attribute):
             for value in evaluator.values(node.value, scope):
-                if isinstance(value, Instance):
+                if isinstance(value, ClassInstance):
                     method = evaluator.method(value.of, node.attr)
                     if method in self.functions and method.is_a(*PROPERTIES):
                         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from migrate.catalogue.launchers import PROCESS
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.kinds import External, Instance, Partial
+from migrate.model.calls.kinds import ClassInstance, External, Partial
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.model.processes.launching import joining_of
@@ -97,7 +97,7 @@ def _run_in_process(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterato
             yield value
         elif isinstance(value, Partial):
             yield value.of
-        elif isinstance(value, Instance):
+        elif isinstance(value, ClassInstance):
             called = analysis.evaluator.method(value.of, "__call__")
             if called is not None:
                 yield called

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.model.calls.kinds import Options
+from migrate.model.calls.kinds import OptionsValue
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, Scope
 from migrate.model.processes.launching import JOINS, joining_of
@@ -108,7 +108,7 @@ class _Tests:
 
     def _of_attribute(self, test: ast.Attribute, scope: Scope) -> bool | None:
         values = self._evaluator.values(test.value, scope)
-        options = [value for value in values if isinstance(value, Options)]
+        options = [value for value in values if isinstance(value, OptionsValue)]
         if options:
             assigned = self._evaluator.options_set
             if any(test.attr in assigned.get(option.path, ()) for option in options):

@@ -10,7 +10,7 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.processes.early_ranks import early_nodes
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 # The line and column where a call or an import ends.
 End = tuple[int, int]
@@ -18,7 +18,7 @@ Running = ModuleScope | Function
 Import = ast.Import | ast.ImportFrom
 
 
-def end_of(node: ast.expr | ast.stmt, module: Module) -> End:
+def end_of(node: ast.expr | ast.stmt, module: SourceModule) -> End:
     """Return the line and column where `node` ends."""
     line, offset = node.end_lineno or 0, node.end_col_offset or 0
     return line, module.column(line, offset)

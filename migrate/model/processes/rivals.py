@@ -19,7 +19,7 @@ from migrate.model.processes.reached import (
     place_of,
     reached,
 )
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 # Packages by the framework whose runtime they start.
 FRAMEWORKS = {
@@ -89,7 +89,7 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
     )
 
 
-def _frameworks(node: Import, module: Module, analysis: Analysis) -> Iterator[str]:
+def _frameworks(node: Import, module: SourceModule, analysis: Analysis) -> Iterator[str]:
     names = [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         names = [node.module or ""] if not node.level else []

@@ -23,7 +23,7 @@ from migrate.model.processes.reached import (
     place_of,
     reached,
 )
-from migrate.model.project.project import Module
+from migrate.model.project.project import SourceModule
 
 LAUNCHES = frozenset(
     {
@@ -77,7 +77,7 @@ def _sets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     return any(isinstance(value, External) and value.name in HANDLERS for value in values)
 
 
-def _is_safe(call: ast.Call, module: Module) -> bool:
+def _is_safe(call: ast.Call, module: SourceModule) -> bool:
     """Whether a call is made in the main thread only, or its failure is caught."""
     for node in module.nodes:
         if isinstance(node, ast.If) and "main_thread" in ast.unparse(node.test):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from migrate.model.project.project import Module
+    from migrate.model.project.project import SourceModule
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -103,7 +103,7 @@ def _compared(value: object, op: ast.cmpop, other: object) -> bool | None:
 
 
 @lru_cache(maxsize=2000)
-def idle_nodes(module: Module) -> frozenset[ast.AST]:
+def idle_nodes(module: SourceModule) -> frozenset[ast.AST]:
     """Return the nodes of a file that never run: below a way out that is always taken, or in a dead branch.
 
     A test counts that is a constant, or a variable of the file that is set once, to a constant.
@@ -133,7 +133,7 @@ def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozense
     return frozenset(idle)
 
 
-def _variables(module: Module) -> dict[str, object]:
+def _variables(module: SourceModule) -> dict[str, object]:
     """Return the variables of a file that are bound once, to a constant; by name."""
     bound: Counter[str] = Counter()
     for node in module.nodes:

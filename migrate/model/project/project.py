@@ -25,7 +25,7 @@ DEEPEST_NAMESPACE = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Module:
+class SourceModule:
     """A file of the project: where it lies, its bytes, its tree."""
 
     path: Path
@@ -82,7 +82,7 @@ class Project:
         self.root = root.resolve() if root is not None else None
         self.whole = whole
         self._given = {path.resolve(): data for path, data in (contents or {}).items()}
-        self.modules: dict[Path, Module] = {}
+        self.modules: dict[Path, SourceModule] = {}
         self.unread: dict[Path, str] = {}  # with the reason
         # Where modules lie; what is on disk does not change while a project is looked at.
         self._places: dict[tuple[Path, str], Sequence[Path]] = {}
@@ -134,18 +134,18 @@ class Project:
         project._places, project._found = self._places, self._found
         return project
 
-    def load(self, path: Path) -> Module | None:
+    def load(self, path: Path) -> SourceModule | None:
         """Return the module at `path`; None where it cannot be read or is no Python, see `unread`."""
         if path not in self.modules and path not in self.unread:
             try:
                 data = self._given[path] if path in self._given else path.read_bytes()
                 data = code_of(data, path)
-                self.modules[path] = Module(path, data, _parsed(data))
+                self.modules[path] = SourceModule(path, data, _parsed(data))
             except (OSError, SyntaxError, ValueError, RecursionError) as error:
                 self.unread[path] = str(error) or type(error).__name__
         return self.modules.get(path)
 
-    def imports(self, module: Module) -> Sequence[Path]:
+    def imports(self, module: SourceModule) -> Sequence[Path]:
         """Return the files of the project that `module` imports, in whatever function it does."""
         if module.path not in self._imports:
             self._imports[module.path] = list(

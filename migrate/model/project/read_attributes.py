@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from migrate.model.project.project import Module, Project
+    from migrate.model.project.project import Project, SourceModule
 
 TENSORS = ("Parameter", "Tensor")
 
 
-def set_attributes(module: Module) -> frozenset[str]:
+def set_attributes(module: SourceModule) -> frozenset[str]:
     """Return the names of the attributes that a file sets, by assignment or `setattr`."""
     return frozenset(_set(module))
 
@@ -28,7 +28,7 @@ def read_attributes(project: Project) -> frozenset[str]:
     return frozenset(name for module in project.modules.values() for name in _read(module))
 
 
-def _set(module: Module) -> Iterator[str]:
+def _set(module: SourceModule) -> Iterator[str]:
     for node in module.nodes:
         match node:
             case ast.Attribute(attr=name, ctx=ast.Store()):
@@ -37,7 +37,7 @@ def _set(module: Module) -> Iterator[str]:
                 yield name
 
 
-def _read(module: Module) -> Iterator[str]:
+def _read(module: SourceModule) -> Iterator[str]:
     derives = any(
         ast.unparse(base).endswith(TENSORS)
         for node in module.nodes

@@ -12,7 +12,7 @@ from migrate.model.calls.rank_tests import last_part, parents
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
-    from migrate.model.project.project import Module
+    from migrate.model.project.project import SourceModule
 
 # What makes an infinite tensor is spelled with one of these.
 INFINITE = (
@@ -47,7 +47,7 @@ def broadcast_parts(analysis: Analysis) -> frozenset[str]:
     return frozenset(part for module in modules for part in _of_module(module, modules))
 
 
-def _of_module(module: Module, modules: Sequence[Module]) -> Iterator[str]:
+def _of_module(module: SourceModule, modules: Sequence[SourceModule]) -> Iterator[str]:
     has_wrapper = WRAPPER.encode() in module.data
     if not has_wrapper and b"broadcast" not in module.data:
         return
@@ -74,7 +74,7 @@ def _of_module(module: Module, modules: Sequence[Module]) -> Iterator[str]:
             yield from _Loops(modules, above).sends(node)
 
 
-def _hands_on(module: Module, aliases: Set[str]) -> bool:
+def _hands_on(module: SourceModule, aliases: Set[str]) -> bool:
     """Whether the class that wraps is given another name, or to a function: `partial(DDP, …)`."""
     apart: list[ast.AST] = []
     for node in module.nodes:
@@ -115,7 +115,7 @@ class _Loops:
         above: what is directly above each node of the file with the loop.
     """
 
-    def __init__(self, modules: Sequence[Module], above: dict[ast.AST, ast.AST]) -> None:
+    def __init__(self, modules: Sequence[SourceModule], above: dict[ast.AST, ast.AST]) -> None:
         self._modules = modules
         self._above = above
 

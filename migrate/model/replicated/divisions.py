@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from migrate.model.calls.kinds import Instance
+from migrate.model.calls.kinds import ClassInstance
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.replicated.shares import (
@@ -27,8 +27,8 @@ from migrate.model.replicated.shares import (
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
-    from migrate.model.calls.scopes import Binding
-    from migrate.model.project.project import Module
+    from migrate.model.calls.scopes import ValueBinding
+    from migrate.model.project.project import SourceModule
 
 LOADERS = re.compile(r"\w*Loader")
 RANGES = frozenset({"arange", "range"})
@@ -47,7 +47,7 @@ DEEPEST = 8
 
 
 @lru_cache(maxsize=256)
-def may_divide(module: Module) -> bool:
+def may_divide(module: SourceModule) -> bool:
     """Whether a file has an expression that may take a share of data: a stride, a range, a remainder."""
     for node in module.nodes:
         match node:
@@ -235,7 +235,7 @@ class Divisions(Shares):
         self, node: ast.Name | ast.Attribute, scope: Scope
     ) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield what a name or an attribute is bound to; of a parameter, what calls pass."""
-        bindings: Iterable[Binding] = (
+        bindings: Iterable[ValueBinding] = (
             _reaching(node, scope) or self._evaluator.bindings_of(node.id, scope)
             if isinstance(node, ast.Name)
             else self._evaluator.members_of(node.value, node.attr, scope)
@@ -264,7 +264,7 @@ class Divisions(Shares):
             if not self._under_way:
                 self._followed.clear()
 
-    def _bound(self, binding: Binding, bound: Bound | None, depth: int) -> Share | None:
+    def _bound(self, binding: ValueBinding, bound: Bound | None, depth: int) -> Share | None:
         return None if binding.kind == "element" else super()._bound(binding, bound, depth)
 
     def _attribute(
@@ -291,7 +291,7 @@ class Divisions(Shares):
         if LOADERS.fullmatch(last):
             return self._loaded(call, scope, bound, depth)
         values = self._evaluator.values(call, scope)
-        if objects := [value for value in values if isinstance(value, Instance)]:
+        if objects := [value for value in values if isinstance(value, ClassInstance)]:
             shares = (self._of_object(instance, call, scope, bound, depth) for instance in objects)
             return next((share for share in shares if share is not None), None)
         return super()._call(call, scope, bound, depth)
@@ -314,7 +314,7 @@ class Divisions(Shares):
         return replace(share, batched=True, drops=is_true)
 
     def _of_object(
-        self, instance: Instance, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
+        self, instance: ClassInstance, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
         """Return the division in what an object of a class of the project yields, or in its length."""
         methods = (self._evaluator.method(instance.of, name) for name in ("__iter__", "__len__"))
@@ -364,7 +364,7 @@ class Divisions(Shares):
         ]
 
 
-def _reaching(node: ast.Name, scope: Scope) -> list[Binding]:
+def _reaching(node: ast.Name, scope: Scope) -> list[ValueBinding]:
     """Return the assignments that may give a name its value at `node`, of several in its function.
 
     Empty where the name has one binding, or none of them surely comes before `node`.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import words
-from migrate.model.calls.kinds import Instance
+from migrate.model.calls.kinds import ClassInstance
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import ModuleScope, Scope
 
@@ -33,7 +33,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptState:
     """What the `load_state_dict` of a class keeps.
 
     Args:
@@ -59,7 +59,7 @@ def kept_states(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call
                     break
 
 
-def _only_copies(receiver: ast.expr, call: ast.Call, scope: Scope, kept: Kept) -> bool:
+def _only_copies(receiver: ast.expr, call: ast.Call, scope: Scope, kept: KeptState) -> bool:
     """Whether the function around `call` has `receiver` to itself, and computes nothing with its tensors.
 
     `average.load_state_dict(state); average.copy_to(model.parameters())` copies to the device once.
@@ -94,7 +94,7 @@ def _classes(receiver: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[t
         for entry, at in _entries(analysis).get(key, ()) if isinstance(key, str) else ():
             values |= analysis.evaluator.values(entry, at)
     for value in values:
-        if isinstance(value, Instance):
+        if isinstance(value, ClassInstance):
             yield value.of.module.path, value.of.name
 
 
@@ -131,10 +131,10 @@ def _scopes(analysis: Analysis) -> Iterator[Scope]:
 
 
 @lru_cache(maxsize=2)
-def _keeping(analysis: Analysis) -> dict[tuple[Path, str], Kept]:
+def _keeping(analysis: Analysis) -> dict[tuple[Path, str], KeptState]:
     """Return the classes that keep the tensors of a state, by file and name."""
     return {
-        (path, node.name): Kept(
+        (path, node.name): KeptState(
             f"`{ast.unparse(statement)}` ({path.name}:{statement.lineno})",
             frozenset(_computing(node, {_own(target) for target in statement.targets})),
         )

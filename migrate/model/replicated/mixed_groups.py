@@ -20,7 +20,7 @@ from migrate.model.calls.kind import ACCELERATORS, Kind
 from migrate.model.calls.kinds import MODULES
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.objects import KEEPS, objects_of
 from migrate.model.processes.meetings import TENSORS
@@ -72,7 +72,7 @@ UNKNOWN = Where(unknown=True)
 
 
 @dataclass(frozen=True)
-class Given:
+class CollectiveTensor:
     """A tensor that a collective is given."""
 
     node: ast.expr
@@ -81,21 +81,23 @@ class Given:
 
 
 @lru_cache(maxsize=2)
-def given_of(analysis: Analysis) -> Mapping[Path, list[Given]]:
+def given_of(analysis: Analysis) -> Mapping[Path, list[CollectiveTensor]]:
     """Return the tensors that the collectives of each file are given and that may be on the CPU.
 
     Empty where every group of the project takes tensors of the GPU only.
     """
     joining = mixed_groups(analysis).values()
     run = frozenset().union(*(run_with(analysis, path) for path in set(joining)))
-    tensors: dict[Path, list[Given]] = {}
+    tensors: dict[Path, list[CollectiveTensor]] = {}
     for call, scope in analysis.evaluator.calls() if run else ():
         if scope.module.path not in run:
             continue
         for node in _tensors(call, scope, analysis):
             where = _asked(node, scope, analysis)
             if where.host or where.unknown:
-                tensors.setdefault(scope.module.path, []).append(Given(node, scope.top, where))
+                tensors.setdefault(scope.module.path, []).append(
+                    CollectiveTensor(node, scope.top, where)
+                )
     return tensors
 
 
@@ -160,7 +162,7 @@ def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
 
 
 @dataclass(frozen=True)
-class Way:
+class TracePath:
     """The way that leads to an expression, and what one question has found so far.
 
     Attributes:
@@ -181,7 +183,7 @@ def _asked(node: ast.expr, scope: Scope, analysis: Analysis) -> Where:
     answer = NOWHERE
     for _ in range(ROUNDS):
         known: dict[tuple[int, int, int], Where] = {}
-        answer = _where(node, scope, analysis, Way(frozenset(), known, before))
+        answer = _where(node, scope, analysis, TracePath(frozenset(), known, before))
         after: dict[tuple[int, int], Where] = {}
         for (of, at, _), where in known.items():
             after[of, at] = after.get((of, at), NOWHERE) | where
@@ -191,7 +193,7 @@ def _asked(node: ast.expr, scope: Scope, analysis: Analysis) -> Where:
     return answer
 
 
-def _where(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
+def _where(node: ast.expr, scope: Scope, analysis: Analysis, way: TracePath) -> Where:
     place = id(node), id(scope)
     if id(node) in way.nodes:
         return way.before.get(place, NOWHERE)
@@ -199,12 +201,12 @@ def _where(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
         return UNKNOWN
     asked = *place, len(way.nodes)
     if asked not in way.known:
-        further = Way(way.nodes | {id(node)}, way.known, way.before)
+        further = TracePath(way.nodes | {id(node)}, way.known, way.before)
         way.known[asked] = _follow(node, scope, analysis, further)
     return way.known[asked]
 
 
-def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
+def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: TracePath) -> Where:
     match node:
         case ast.Constant():
             return NOWHERE
@@ -266,7 +268,7 @@ def _computed(operands: Iterable[Where]) -> Where:
     return DEVICE if whole.device else whole
 
 
-def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: Way) -> Where:
+def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: TracePath) -> Where:
     bindings = _reaching(list(analysis.evaluator.bindings_of(node.id, scope)), node, scope)
     where = NOWHERE if bindings else UNKNOWN
     for binding in bindings:
@@ -281,7 +283,7 @@ def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: Way) -> Wher
     return where
 
 
-def _of_parameter(function: Function, name: str, analysis: Analysis, way: Way) -> Where:
+def _of_parameter(function: Function, name: str, analysis: Analysis, way: TracePath) -> Where:
     """Return where the calls of a function pass what they pass; nowhere, if nothing calls it."""
     arguments = objects_of(analysis).arguments(function, name)
     default, _ = function.declared.get(name, (None, []))
@@ -302,7 +304,7 @@ def _called_names(analysis: Analysis) -> frozenset[str]:
     return frozenset(last_part(call.func) for call, _ in analysis.evaluator.calls())
 
 
-def _reaching(bindings: list[Binding], node: ast.Name, scope: Scope) -> list[Binding]:
+def _reaching(bindings: list[ValueBinding], node: ast.Name, scope: Scope) -> list[ValueBinding]:
     """Return the bindings that may decide: after `x = x.cuda()` that one."""
     again = [
         binding
@@ -318,7 +320,9 @@ def _reaching(bindings: list[Binding], node: ast.Name, scope: Scope) -> list[Bin
     return again[-1:] or bindings
 
 
-def _element_of(value: ast.expr, kind: str, scope: Scope, analysis: Analysis, way: Way) -> Where:
+def _element_of(
+    value: ast.expr, kind: str, scope: Scope, analysis: Analysis, way: TracePath
+) -> Where:
     """Return where `value` is, or what a loop or an assignment takes out of it."""
     called = value.func if isinstance(value, ast.Call) else None
     if kind == "element" and isinstance(called, ast.Name) and called.id in ("enumerate", "zip"):
@@ -340,7 +344,7 @@ def _kept(analysis: Analysis) -> Mapping[tuple[int, str], list[tuple[ast.expr, S
     return values
 
 
-def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: Way) -> Where:
+def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: TracePath) -> Where:
     here = Where(host=frozenset([(scope.module.path, call.lineno)]))
     function = call.func
     ran = analysis.running.get(call)
@@ -385,7 +389,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: Way) -> Wher
 
 
 def _of_maker(
-    call: ast.Call, last: str, scope: Scope, analysis: Analysis, way: Way
+    call: ast.Call, last: str, scope: Scope, analysis: Analysis, way: TracePath
 ) -> Where | None:
     """Return where a call of torch makes its tensor; None on the CPU."""
     device = next((keyword.value for keyword in call.keywords if keyword.arg == "device"), None)

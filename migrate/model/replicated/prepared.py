@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from migrate.model.calls.kinds import MOVES_INPUTS, External
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.led import led_of
 
@@ -115,7 +115,7 @@ class _Loaders:
         ran = self._analysis.running.get(call)
         return ran.functions if ran is not None else []
 
-    def _arguments(self, binding: Binding) -> Iterator[tuple[ast.expr, Scope]]:
+    def _arguments(self, binding: ValueBinding) -> Iterator[tuple[ast.expr, Scope]]:
         if isinstance(binding.scope, Function):
             yield from self._passed.get((binding.scope, binding.name), ())
 
@@ -152,7 +152,7 @@ class _Loaders:
         bound = (self._bound(binding, depth + 1) for binding in bindings)
         return next((loader for loader in bound if loader is not None), None)
 
-    def _is_prepared(self, binding: Binding) -> bool:
+    def _is_prepared(self, binding: ValueBinding) -> bool:
         """Whether Accelerate, or anything else that nothing is known of, gives back the loader."""
         value = binding.value
         if binding.kind not in ("value", "item") or not isinstance(value, ast.Call):
@@ -161,7 +161,7 @@ class _Loaders:
             return False
         return last_part(value.func) not in WRAPPERS and not self._is_loader(value, binding.scope)
 
-    def _bound(self, binding: Binding, depth: int) -> Made | None:
+    def _bound(self, binding: ValueBinding, depth: int) -> Made | None:
         value, scope = binding.value, binding.scope
         if binding.kind == "param":
             loaders = (self._loader(arg, at, depth + 1) for arg, at in self._arguments(binding))

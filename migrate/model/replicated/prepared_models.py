@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from migrate.model.calls.kinds import MOVES_INPUTS
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _is_device(place: ast.expr, scope: Scope, analysis: Analysis, depth: int = 4
     return False
 
 
-def _bound(binding: Binding, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
+def _bound(binding: ValueBinding, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a name is given, and what callers pass for a parameter."""
     if binding.kind == "param" and isinstance(binding.scope, Function):
         yield from passed_nodes(analysis).get((binding.scope, binding.name), ())

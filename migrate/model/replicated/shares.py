@@ -26,10 +26,10 @@ from migrate.catalogue.words import (
 )
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.kind import Kind
-from migrate.model.calls.kinds import Device, External
+from migrate.model.calls.kinds import DeviceValue, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.rank_tests import last_part, parents
-from migrate.model.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.meetings import EQUALIZE
 
@@ -234,11 +234,11 @@ class Shares:
                 return share
         return self._added(name, scope, bound, depth)
 
-    def _bound(self, binding: Binding, bound: Bound | None, depth: int) -> Share | None:
+    def _bound(self, binding: ValueBinding, bound: Bound | None, depth: int) -> Share | None:
         scope, value = binding.scope, binding.value
         if binding.kind == "param" and isinstance(scope, Function):
             if (scope, binding.name) in self._evaluator.passed and any(
-                isinstance(value, Device) and value.kind is Kind.INDEX
+                isinstance(value, DeviceValue) and value.kind is Kind.INDEX
                 for value in self._evaluator.passed[scope, binding.name]
             ):
                 return Share(binding.name, scope.line, scope.module.path.name)
@@ -458,7 +458,7 @@ def _signature(bound: Bound | None) -> Hashable:
     return None if bound is None else frozenset(bound.items())
 
 
-def _counts(name: str, binding: Binding) -> bool:
+def _counts(name: str, binding: ValueBinding) -> bool:
     """Whether `name` counts the turns of a loop: `for name, file in enumerate(files)`."""
     value = binding.value
     if binding.kind != "element" or not isinstance(value, ast.Call):
@@ -475,7 +475,7 @@ def _counts(name: str, binding: Binding) -> bool:
     return not value.keywords and isinstance(first, ast.Name) and first.id == name
 
 
-def _are_constant(bindings: list[Binding]) -> bool:
+def _are_constant(bindings: list[ValueBinding]) -> bool:
     """Whether a name is bound to constants and nothing else: `rank = 0`."""
     return bool(bindings) and all(isinstance(binding.value, ast.Constant) for binding in bindings)
 

@@ -35,7 +35,7 @@ HELD = "@"
 
 
 @dataclass
-class Ran:
+class FunctionRun:
     """What running a function leaves behind.
 
     Args:
@@ -72,7 +72,7 @@ def joined(state: State, other: State) -> State:
 
 
 @dataclass(frozen=True)
-class PendingRead:
+class ReadOfPending:
     """A place where some replicas alone look at a value that waits for collectives.
 
     Args:
@@ -107,9 +107,9 @@ class Pending:
         self.lazy: set[int] = set()  # statement lines that go on with pending values, unread
         self.left: dict[str, set[int]] = {}  # attributes of classes, with the collectives into them
         self._by_index: set[int] = set()  # what takes the index of the replica
-        self._ran: dict[int, Ran] = {}
+        self._ran: dict[int, FunctionRun] = {}
 
-    def reads(self) -> Iterator[PendingRead]:
+    def reads(self) -> Iterator[ReadOfPending]:
         """Yield every such read, in the order of the functions."""
         if not self._concerned():
             return
@@ -130,9 +130,9 @@ class Pending:
                     calls = sorted((self.calls[call_id] for call_id in ids), key=self._place)
                     far = any(call_id in self.elsewhere for call_id in ids)
                     by_index = id(guard) in self._by_index
-                    yield PendingRead(read, guard, tuple(calls), far, by_index)
+                    yield ReadOfPending(read, guard, tuple(calls), far, by_index)
 
-    def _leave(self, ran: Ran) -> None:
+    def _leave(self, ran: FunctionRun) -> None:
         """Note what a function leaves pending in attributes of objects whose methods it has called."""
         for name, origins in ran.state.items():
             if name.startswith(HELD):
@@ -146,10 +146,10 @@ class Pending:
             *(self.left.get(origin, ()) for origin in origins if isinstance(origin, str))
         )
 
-    def ran(self, root: Root) -> Ran:
+    def ran(self, root: Root) -> FunctionRun:
         """Return what running `root` leaves; nothing while it is under way."""
         if id(root) not in self._ran:
-            self._ran[id(root)] = Ran()
+            self._ran[id(root)] = FunctionRun()
             self._ran[id(root)] = Walk(self, root).ran()
         return self._ran[id(root)]
 
@@ -197,7 +197,7 @@ Root = cst.FunctionDef | cst.Module
 COMPREHENSIONS = cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp
 
 
-class Statements(ABC):
+class StatementVisitor(ABC):
     """Hands each statement to what the analysis does at it; compound ones by their parts."""
 
     @abstractmethod
@@ -255,13 +255,13 @@ class Statements(ABC):
             self._statement(branch)
 
 
-class Walk(Statements):
+class Walk(StatementVisitor):
     """One run through a function or the module."""
 
     def __init__(self, pending: Pending, root: Root) -> None:
         self._pending, self._facts, self._root = pending, pending.facts, root
         self._context = pending.facts.context
-        self._ran = Ran()
+        self._ran = FunctionRun()
         self._state: State = {ENTRY: frozenset({ENTRY})}
         self._inline: cst.CSTNode | None = None  # the test of `a if rank == 0 else b`
         self._touched = self._read_in_line = False
@@ -272,7 +272,7 @@ class Walk(Statements):
             for parameter in parameters(root):
                 self._state[parameter] = frozenset({parameter})
 
-    def ran(self) -> Ran:
+    def ran(self) -> FunctionRun:
         """Go through the function once."""
         body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
         self._block(body)
@@ -480,7 +480,7 @@ class Walk(Statements):
             return NONE
         return frozenset({attribute_of(self._class, node.attr.value)})
 
-    def _of_objects(self, node: cst.CSTNode, ran: Ran) -> Origins:
+    def _of_objects(self, node: cst.CSTNode, ran: FunctionRun) -> Origins:
         """Note the attributes of objects that a method reads at `node`, and return those in its result."""
         looked = frozenset(origin for origin in ran.looked if is_attribute(origin))
         guard = self._inline or self._facts.guards.around(node) if looked else None
@@ -640,7 +640,9 @@ class Walk(Statements):
             *(inner.get(origin, {origin}) for origin in origins if isinstance(origin, int))
         )
 
-    def _run_attributes(self, call: cst.Call, ran: Ran, name: str, arg: cst.CSTNode) -> None:
+    def _run_attributes(
+        self, call: cst.Call, ran: FunctionRun, name: str, arg: cst.CSTNode
+    ) -> None:
         """Note which attributes of an argument a function reads in some replicas only, or leaves pending."""
         if not name or not is_dotted_name(arg):
             return

@@ -21,7 +21,7 @@ from migrate.model.calls.rank_tests import OF_RUN
 from migrate.reading.collectives import computing
 from migrate.reading.collectives import pending_values as v
 from migrate.reading.collectives.elsewhere import changes_elsewhere, has_collective, has_read
-from migrate.reading.collectives.pending import Statements
+from migrate.reading.collectives.pending import StatementVisitor
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import is_step
@@ -33,7 +33,7 @@ RESULT = ""  # in place of a name: what the function returns
 
 
 @dataclass(frozen=True)
-class Alone:
+class LoneOperation:
     """An operation on the device that some replicas alone make.
 
     Args:
@@ -58,7 +58,7 @@ class Uneven:
         unknown: whether a collective may also come before the operation in other files.
     """
 
-    alone: Alone
+    alone: LoneOperation
     collective: cst.CSTNode | None
     before: bool
     unknown: bool
@@ -77,9 +77,9 @@ class _State:
         open: whether what was pending when the function began may still be.
     """
 
-    alone: dict[str, Alone] = field(default_factory=dict)
+    alone: dict[str, LoneOperation] = field(default_factory=dict)
     computed: set[str] = field(default_factory=set)
-    flags: dict[str, tuple[Alone, cst.CSTNode | None]] = field(default_factory=dict)
+    flags: dict[str, tuple[LoneOperation, cst.CSTNode | None]] = field(default_factory=dict)
     shared: cst.CSTNode | None = None
     awaited: set[str] = field(default_factory=set)
     open: bool = True
@@ -128,7 +128,7 @@ class _Ran:
     """
 
     changes: set[str] = field(default_factory=set)
-    opened: list[Alone] = field(default_factory=list)
+    opened: list[LoneOperation] = field(default_factory=list)
     meets: cst.CSTNode | None = None
     last: _State = field(default_factory=_State)
 
@@ -159,11 +159,11 @@ class UnevenGraphs:
         """Return what running `root` does; nothing while that is being found out."""
         if id(root) not in self._ran:
             self._ran[id(root)] = _Ran()
-            self._ran[id(root)] = _Walk(self, root).ran()
+            self._ran[id(root)] = _UnevenWalk(self, root).ran()
         return self._ran[id(root)]
 
 
-class _Walk(Statements):
+class _UnevenWalk(StatementVisitor):
     """One run through a function or the module."""
 
     def __init__(self, graphs: UnevenGraphs, root: Root) -> None:
@@ -304,13 +304,13 @@ class _Walk(Statements):
         """Note that `name` is given `value`, or the result of the function is."""
         self._state.flags.pop(name, None)
         if computing.is_flag(value, self._facts) and self._guard(at) is None:
-            self._state.flags[name] = Alone(at, None), self._state.shared
+            self._state.flags[name] = LoneOperation(at, None), self._state.shared
         guard: Guard | None = None
         if isinstance(value, cst.IfExp) and self._facts.guards.asks(value.test):
             guard = value
             same = code(value.body) == code(value.orelse)
             if not same and computing.computes(value, self._facts):
-                self._add(name, Alone(at, guard))
+                self._add(name, LoneOperation(at, guard))
                 return
         if isinstance(value, cst.Call) and (left := self._left(value)) is not None:
             self._add(name, left)
@@ -330,7 +330,9 @@ class _Walk(Statements):
             self._state.computed.discard(name)
         elif name in self._state.computed and self._facts.values.on_device(value):
             self._copied.add(name)
-            self._add(name, Alone(at, guard))  # an input of the graph here, an operation there
+            self._add(
+                name, LoneOperation(at, guard)
+            )  # an input of the graph here, an operation there
         else:
             self._copied.add(name)
             self._state.alone.pop(name, None)
@@ -367,7 +369,7 @@ class _Walk(Statements):
         if guard is not None:
             self._copied.discard(name)
             if self._stays(name, guard):
-                self._add(name, Alone(at, guard))
+                self._add(name, LoneOperation(at, guard))
             return
         if self._is_visible(name) and name != RESULT:
             self._ran.changes.add(name)
@@ -376,7 +378,7 @@ class _Walk(Statements):
         if not in_place:
             self._state.alone.pop(name, None)
 
-    def _add(self, name: str, alone: Alone) -> None:
+    def _add(self, name: str, alone: LoneOperation) -> None:
         self._state.alone[name] = alone
         if self._state.shared is not None:
             self._hit(alone, self._state.shared, before=True)
@@ -430,7 +432,7 @@ class _Walk(Statements):
                 self._operation(base, call, in_place=True)
         elsewhere = guard is not None and changes_elsewhere(call, self._facts)
         if guard is not None and elsewhere and not computing.updates_copy(call, self._facts):
-            self._add(code(call.func), Alone(call, guard))
+            self._add(code(call.func), LoneOperation(call, guard))
 
     def _is_backward(self, call: cst.Call) -> bool:
         """Whether `call` is `loss.backward()` itself, and no function of the project that trains."""
@@ -493,7 +495,7 @@ class _Walk(Statements):
                 outer = self._outer(name, call, function)
                 if outer is not None and self._stays(outer, guard):
                     self._log.append((outer, code(call)))
-                    self._add(outer, Alone(call, guard))
+                    self._add(outer, LoneOperation(call, guard))
             return
         if self._state.shared is not None:
             for alone in ran.opened:
@@ -520,7 +522,7 @@ class _Walk(Statements):
             self._state.shared = call
             self._state.awaited.add(code(call))
 
-    def _left(self, call: cst.Call) -> Alone | None:
+    def _left(self, call: cst.Call) -> LoneOperation | None:
         """Return the operation that some replicas alone leave pending in the result of `call`."""
         results = (
             self._graphs.ran(function).last.alone.get(RESULT)
@@ -589,7 +591,7 @@ class _Walk(Statements):
         inside = any(above is self._root for above in self._context.ancestors(guard))
         return guard if inside else None
 
-    def _hit(self, alone: Alone, collective: cst.CSTNode | None, before: bool) -> None:
+    def _hit(self, alone: LoneOperation, collective: cst.CSTNode | None, before: bool) -> None:
         unknown = self._entered and alone in self._ran.opened
         hit = Uneven(alone, collective, before, unknown)
         self._graphs.hits.setdefault((id(alone.operation), before), hit)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.words import OF_CHECKPOINTS, words
-from migrate.reading.names.bindings import Given, How, passed_for
+from migrate.reading.names.bindings import Assignment, How, passed_for
 from migrate.reading.values.devices import LOADERS
 from migrate.syntax.tree import code, is_none, keyword, nodes_of, string_value
 
@@ -153,7 +153,7 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
     )
 
 
-def _is_loaded_binding(name: cst.Name, assignment: Given, facts: Facts, depth: int) -> bool:
+def _is_loaded_binding(name: cst.Name, assignment: Assignment, facts: Facts, depth: int) -> bool:
     """Whether a part of a checkpoint is what `given` binds `name` to."""
     parts = [assignment.value]
     if assignment.how is How.PART and (index := _index(name, facts)) is not None:

@@ -78,7 +78,7 @@ def _is_text(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.BaseString)
 
 
-class Reads:
+class DeviceReads:
     """Finds the places where the host waits for the device.
 
     Args:
@@ -109,7 +109,7 @@ class Reads:
         for called in self._context.called(call):
             parameters = [p.name.value for p in called.params.params if p.name.value != "self"]
             inner = DeviceValues(called.body, parameters, self._context)
-            yield from Reads(inner, self._context)._certain(called.body)
+            yield from DeviceReads(inner, self._context)._certain(called.body)
 
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what reads a value whatever the arguments are."""

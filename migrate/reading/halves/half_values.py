@@ -34,8 +34,8 @@ from migrate.reading.halves.operations import (
     WIDE,
     WIDE_MODULES,
 )
-from migrate.reading.halves.regions import Region, region_around
-from migrate.reading.names.bindings import Given, How
+from migrate.reading.halves.regions import AutocastRegion, region_around
+from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.script import Script
 from migrate.syntax.source import parse
 from migrate.syntax.tree import code, is_attribute_of_self, keyword, last_part, string_value
@@ -53,7 +53,7 @@ class Half(IntEnum):
 
 
 @dataclass(frozen=True)
-class Found:
+class Precision:
     """What is known of a value.
 
     Args:
@@ -63,13 +63,13 @@ class Found:
     """
 
     half: Half
-    region: Region | None = None
+    region: AutocastRegion | None = None
     wide: bool = False
 
 
-NO = Found(Half.NO)
-FLOAT32 = Found(Half.NO, wide=True)
-UNKNOWN = Found(Half.UNKNOWN)
+NO = Precision(Half.NO)
+FLOAT32 = Precision(Half.NO, wide=True)
+UNKNOWN = Precision(Half.UNKNOWN)
 
 
 @lru_cache(maxsize=2)
@@ -110,7 +110,7 @@ class HalfValues:
         self._context = facts.context
         self._under_way: set[tuple[int, int]] = set()
 
-    def of(self, node: cst.BaseExpression, around: Region | None = None) -> Found:
+    def of(self, node: cst.BaseExpression, around: AutocastRegion | None = None) -> Precision:
         """Return what is known of `node`: a tensor, or what holds tensors.
 
         Args:
@@ -126,7 +126,7 @@ class HalfValues:
         finally:
             self._under_way.discard(key)
 
-    def _of(self, node: cst.BaseExpression, around: Region | None) -> Found:
+    def _of(self, node: cst.BaseExpression, around: AutocastRegion | None) -> Precision:
         if isinstance(node, cst.Call):
             return self._of_call(node, around)
         if isinstance(node, cst.Name):
@@ -150,13 +150,13 @@ class HalfValues:
             return self.of(node.elt, around)
         return NO
 
-    def _region(self, node: cst.CSTNode, around: Region | None) -> Region | None:
+    def _region(self, node: cst.CSTNode, around: AutocastRegion | None) -> AutocastRegion | None:
         """Return the region that `node` runs in and that counts."""
         region = region_around(node, self._context) or around
         counts = region is not None and (region.narrow if self._narrow else region.half)
         return region if counts else None
 
-    def _of_name(self, name: cst.Name, around: Region | None) -> Found:
+    def _of_name(self, name: cst.Name, around: AutocastRegion | None) -> Precision:
         parameter = self._facts.bindings.parameter(name)
         assignments = self._facts.bindings.reaching(name)
         if not assignments and parameter is not None:
@@ -172,7 +172,7 @@ class HalfValues:
             else UNKNOWN
         )
 
-    def _of_given(self, assignment: Given, around: Region | None) -> Found:
+    def _of_given(self, assignment: Assignment, around: AutocastRegion | None) -> Precision:
         value = assignment.value
         if value is None or assignment.how in (How.COUNTER, How.OTHER):
             return NO
@@ -183,7 +183,9 @@ class HalfValues:
             return UNKNOWN if precision.half else precision
         return self.of(value, around)
 
-    def _part(self, value: cst.BaseExpression, assignment: Given, around: Region | None) -> Found:
+    def _part(
+        self, value: cst.BaseExpression, assignment: Assignment, around: AutocastRegion | None
+    ) -> Precision:
         """Return what is known of one element of the tuple `value`: of what a call returns, or a method."""
         if not isinstance(value, cst.Call):
             precision = self.of(value, around)
@@ -196,7 +198,7 @@ class HalfValues:
         followed = self._followed(value)
         if not followed:
             # A model that returns several things: the other ones may be losses, masks or indices.
-            return Found(Half.UNKNOWN if self.of(value, around).half else Half.NO)
+            return Precision(Half.UNKNOWN if self.of(value, around).half else Half.NO)
         region = self._region(value, around)
         return either(
             part
@@ -205,8 +207,8 @@ class HalfValues:
         )
 
     def part_returned(
-        self, function: cst.FunctionDef, assignment: Given, around: Region | None
-    ) -> Iterator[Found]:
+        self, function: cst.FunctionDef, assignment: Assignment, around: AutocastRegion | None
+    ) -> Iterator[Precision]:
         """Yield what is known of one element of the tuples that a function of the script returns.
 
         Args:
@@ -222,7 +224,9 @@ class HalfValues:
                     part = self.of(elements[assignment.index].value, around)
             yield part
 
-    def returned(self, function: cst.FunctionDef, around: Region | None) -> Iterator[Found]:
+    def returned(
+        self, function: cst.FunctionDef, around: AutocastRegion | None
+    ) -> Iterator[Precision]:
         """Yield what is known of what a function of the script returns, called in the region `around`."""
         for value in self._facts.bindings.returns[id(function)]:
             yield self.of(value, around)
@@ -237,7 +241,7 @@ class HalfValues:
             return call.func.value
         return call.args[0].value if len(call.args) > 1 else None
 
-    def _of_attribute(self, node: cst.Attribute, around: Region | None) -> Found:
+    def _of_attribute(self, node: cst.Attribute, around: AutocastRegion | None) -> Precision:
         if node.attr.value in PARTS:
             return self.of(node.value, around)
         if node.attr.value in DESCRIBES or self._context.qualified_name(node):
@@ -252,7 +256,9 @@ class HalfValues:
                 return some(self.of(value) for value in put)
             return either(self.of(value) for value in values) if values else UNKNOWN
         precision = self.of(node.value, around)
-        return Found(Half.UNKNOWN) if precision.half else NO  # `out.logits`, `out.loss`, `out.ids`
+        return (
+            Precision(Half.UNKNOWN) if precision.half else NO
+        )  # `out.logits`, `out.loss`, `out.ids`
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return what the class around assigns to its attribute."""
@@ -263,7 +269,7 @@ class HalfValues:
             if value is not None and self._context.class_around(target) is around
         ]
 
-    def _of_item(self, node: cst.Subscript, around: Region | None) -> Found:
+    def _of_item(self, node: cst.Subscript, around: AutocastRegion | None) -> Precision:
         index = node.slice[0].slice if len(node.slice) == 1 else None
         ranked = self._ranked(node.value)
         if ranked is not None:
@@ -289,17 +295,17 @@ class HalfValues:
         ]
         return either(self.of(entry, around) for entry in entries) if entries else UNKNOWN
 
-    def _of_operation(self, node: cst.BinaryOperation, around: Region | None) -> Found:
+    def _of_operation(self, node: cst.BinaryOperation, around: AutocastRegion | None) -> Precision:
         region = self._region(node, around)
         if isinstance(node.operator, cst.MatrixMultiply) and region is not None:
-            return Found(Half.SURE, region)
+            return Precision(Half.SURE, region)
         if isinstance(node.operator, cst.Power):
             return FLOAT32 if region is not None else self.of(node.left, around)
         return self._of_sides(node.left, node.right, around)
 
     def _of_sides(
-        self, left: cst.BaseExpression, right: cst.BaseExpression, around: Region | None
-    ) -> Found:
+        self, left: cst.BaseExpression, right: cst.BaseExpression, around: AutocastRegion | None
+    ) -> Precision:
         """Return what an operation gives that takes the wider type of its two sides."""
         sides = [self.of(left, around), self.of(right, around)]
         if FLOAT32 in sides:
@@ -311,13 +317,13 @@ class HalfValues:
         if not plain and self._facts.values.is_tensor(other):
             return NO  # one of float32, most likely, which decides
         precision = sides[half]
-        return precision if plain or not precision.half else Found(Half.UNKNOWN)
+        return precision if plain or not precision.half else Precision(Half.UNKNOWN)
 
     def _computes(self, call: cst.Call) -> bool:
         """Whether `call` is a function of torch or a method, none of the project."""
         return self._function(call) is not None or not self._context.run_by(call)
 
-    def _of_call(self, call: cst.Call, around: Region | None) -> Found:
+    def _of_call(self, call: cst.Call, around: AutocastRegion | None) -> Precision:
         region = self._region(call, around)
         name = self._function(call)
         if name is not None:
@@ -357,10 +363,14 @@ class HalfValues:
         return None
 
     def _of_torch(
-        self, name: str, call: cst.Call, region: Region | None, around: Region | None
-    ) -> Found:
+        self,
+        name: str,
+        call: cst.Call,
+        region: AutocastRegion | None,
+        around: AutocastRegion | None,
+    ) -> Precision:
         if region is not None and name in NARROW:
-            return Found(Half.SURE, region)
+            return Precision(Half.SURE, region)
         asked = keyword(call, "dtype")
         if asked is not None:
             return self._of_type(asked)
@@ -374,8 +384,12 @@ class HalfValues:
         return self.of(args[0], around) if args else UNKNOWN
 
     def _of_method(
-        self, call: cst.Call, func: cst.Attribute, region: Region | None, around: Region | None
-    ) -> Found | None:
+        self,
+        call: cst.Call,
+        func: cst.Attribute,
+        region: AutocastRegion | None,
+        around: AutocastRegion | None,
+    ) -> Precision | None:
         """Return what is known of what a tensor's method gives; None for a method that may be a model's."""
         name = func.attr.value
         if name in ("to", "type"):
@@ -395,7 +409,7 @@ class HalfValues:
             return self.of(func.value, around)
         if name in COMPUTING:
             if region is not None and name in NARROW:
-                return Found(Half.SURE, region)
+                return Precision(Half.SURE, region)
             asked = keyword(call, "dtype")
             if asked is not None:
                 return self._of_type(asked)
@@ -406,7 +420,7 @@ class HalfValues:
             return self.of(func.value, around)
         return None
 
-    def _of_type(self, arg: cst.Arg) -> Found:
+    def _of_type(self, arg: cst.Arg) -> Precision:
         """Return what is known of a value that is given the type `arg`."""
         return FLOAT32 if self._context.qualified_name(arg.value) in FLOATS else NO
 
@@ -474,7 +488,9 @@ class HalfValues:
                 values += [value.body, value.orelse]
         return [value for value in values if isinstance(value, cst.Call)]
 
-    def _of_model(self, call: cst.Call, region: Region | None, around: Region | None) -> Found:
+    def _of_model(
+        self, call: cst.Call, region: AutocastRegion | None, around: AutocastRegion | None
+    ) -> Precision:
         """Return what is known of the output of a module whose `forward` is not in the script."""
         argument = call.args[0].value if call.args else None
         layers = self._layers(call.func)
@@ -482,15 +498,15 @@ class HalfValues:
         known = [precision for precision in precisions if precision is not None]
         if known and len(known) == len(precisions):
             return either(known)
-        return Found(Half.SURE, region) if region is not None else UNKNOWN
+        return Precision(Half.SURE, region) if region is not None else UNKNOWN
 
     def _of_layer(
         self,
         layer: cst.Call,
         argument: cst.BaseExpression | None,
-        region: Region | None,
-        around: Region | None,
-    ) -> Found | None:
+        region: AutocastRegion | None,
+        around: AutocastRegion | None,
+    ) -> Precision | None:
         """Return what a layer of torch gives; None for another module."""
         name = self._context.qualified_name(layer.func) or self._given_class(layer.func)
         if not name.startswith(MODULES):
@@ -504,7 +520,7 @@ class HalfValues:
                 else None
             )
         if kind in NARROW_MODULES:
-            return Found(Half.SURE, region) if region is not None else UNKNOWN
+            return Precision(Half.SURE, region) if region is not None else UNKNOWN
         if kind in SAME_MODULES and argument is not None:
             return self.of(argument, around)
         return FLOAT32 if kind in WIDE_MODULES and region is not None else NO
@@ -517,24 +533,24 @@ class HalfValues:
         return (names.pop() or "") if len(names) == 1 else ""
 
 
-def either(precisions: Iterable[Found]) -> Found:
+def either(precisions: Iterable[Precision]) -> Precision:
     """Return what is known of a value that is one of several: sure where no other one is known."""
     parts = list(precisions)
     best = max(parts, key=lambda part: part.half, default=NO)
     others = [part for part in parts if part.half is Half.NO]
     if best.half is Half.SURE and others:
-        return Found(Half.POSSIBLE, best.region, any(other.wide for other in others))
+        return Precision(Half.POSSIBLE, best.region, any(other.wide for other in others))
     if best.half is Half.NO:
         return FLOAT32 if parts and all(part.wide for part in parts) else NO
     return best
 
 
-def some(precisions: Iterable[Found]) -> Found:
+def some(precisions: Iterable[Precision]) -> Precision:
     """Return what is known of a list of several values, which become one tensor: the surest."""
     return max(precisions, key=lambda precision: precision.half, default=NO)
 
 
-def every(precisions: Iterable[Found]) -> Found:
+def every(precisions: Iterable[Precision]) -> Precision:
     """Return what is known of several values of which each may be another: the least sure."""
     return min(precisions, key=lambda precision: precision.half, default=NO)
 

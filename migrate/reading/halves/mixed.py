@@ -8,9 +8,9 @@ import libcst as cst
 
 from migrate.catalogue.words import words
 from migrate.reading.facts import Facts
-from migrate.reading.halves.half_values import Found, Half, HalfValues, narrow_values_of
+from migrate.reading.halves.half_values import Half, HalfValues, Precision, narrow_values_of
 from migrate.reading.halves.operations import ROOTS
-from migrate.reading.halves.regions import Region, region_around
+from migrate.reading.halves.regions import AutocastRegion, region_around
 from migrate.syntax.tree import keyword
 
 # The tensors of each function, by their names where they have a fixed place; in the region of CUDA they
@@ -54,7 +54,7 @@ class Mixed:
     wide: tuple[cst.BaseExpression, ...]
     narrows: bool
     sure: bool
-    region: Region
+    region: AutocastRegion
 
 
 def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
@@ -76,7 +76,7 @@ def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
         if not facts.context.calls.narrow_regions:
             return None
         path, line = facts.context.calls.narrow_regions[0]
-        around = Region(path, line, half=False)
+        around = AutocastRegion(path, line, half=False)
     differing = _differing(tensors, values, around)
     if differing is None:
         return None
@@ -86,10 +86,10 @@ def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
 
 
 def _differing(
-    tensors: list[cst.BaseExpression], values: HalfValues, around: Region
+    tensors: list[cst.BaseExpression], values: HalfValues, around: AutocastRegion
 ) -> tuple[cst.BaseExpression, tuple[cst.BaseExpression, ...], bool] | None:
     """Return the tensor that is half, those that are float32, and whether that is sure."""
-    pairs: list[tuple[cst.BaseExpression, Found]] = [
+    pairs: list[tuple[cst.BaseExpression, Precision]] = [
         (tensor, values.of(tensor, around)) for tensor in tensors
     ]
     sure = [tensor for tensor, known in pairs if known.half is Half.SURE]
@@ -103,7 +103,7 @@ def _differing(
     return (possible[0], tuple(only), False) if possible and only else None
 
 
-def running_region(node: cst.CSTNode, facts: Facts, depth: int = DEEPEST) -> Region | None:
+def running_region(node: cst.CSTNode, facts: Facts, depth: int = DEEPEST) -> AutocastRegion | None:
     """Return the region that `node` runs in, also where calls of the script around it stand in one."""
     region = region_around(node, facts.context)
     if region is not None:

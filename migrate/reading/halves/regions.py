@@ -33,7 +33,7 @@ DEEPEST = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class AutocastRegion:
     """An autocast region.
 
     Args:
@@ -48,7 +48,7 @@ class Region:
     narrow: bool = True
 
 
-def region_around(node: cst.CSTNode, context: Script) -> Region | None:
+def region_around(node: cst.CSTNode, context: Script) -> AutocastRegion | None:
     """Return the innermost autocast region of the function around `node` that `node` runs in."""
     below = node
     for above in context.ancestors(node):
@@ -67,11 +67,11 @@ def region_around(node: cst.CSTNode, context: Script) -> Region | None:
     return None
 
 
-def _region(node: cst.BaseExpression, context: Script, depth: int = 0) -> Region | None:
+def _region(node: cst.BaseExpression, context: Script, depth: int = 0) -> AutocastRegion | None:
     """Return the region that `node` is: a call of autocast, or what such a call is bound to."""
     if depth > DEEPEST:
         return None
-    candidates: list[Region] = []
+    candidates: list[AutocastRegion] = []
     if isinstance(node, cst.Call):
         if (region := _of_call(node, node, context)) is not None:
             return region
@@ -105,7 +105,7 @@ def _functions(func: cst.BaseExpression, context: Script) -> Iterator[cst.BaseEx
             yield value
 
 
-def _of_call(call: cst.Call, maker: cst.Call, context: Script) -> Region | None:
+def _of_call(call: cst.Call, maker: cst.Call, context: Script) -> AutocastRegion | None:
     func, args = call.func, list(call.args)
     if context.qualified_name(func) == PARTIAL and args:
         func, args = args[0].value, [*args[1:], *(maker.args if maker is not call else ())]
@@ -116,7 +116,7 @@ def _of_call(call: cst.Call, maker: cst.Call, context: Script) -> Region | None:
     bound = bind(call.with_changes(args=plain), PARAMETERS[name])
     half = bound is not None and _is_half(name, bound, len(plain) < len(args), context)
     narrow = bound is None or _is_narrow(bound, context)
-    return Region(context.file, context.position(maker).line, half, narrow)
+    return AutocastRegion(context.file, context.position(maker).line, half, narrow)
 
 
 def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) -> bool:

@@ -44,7 +44,7 @@ class How(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Assignment:
     """What a name gets at one place.
 
     Args:
@@ -86,7 +86,7 @@ class Bindings:
 
     def __init__(self, context: Parsed) -> None:
         self._context = context
-        self._given: dict[int, Given] = {}  # by the id of the name that is bound
+        self._given: dict[int, Assignment] = {}  # by the id of the name that is bound
         self._branches_known: dict[int, dict[int, str]] = {}  # by the id of the name that is bound
         self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
         self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
@@ -96,7 +96,7 @@ class Bindings:
         for node in context.all_of(*ADDS):
             ADDS[type(node)](self, node)
 
-    def given(self, name: cst.Name) -> list[Given]:
+    def given(self, name: cst.Name) -> list[Assignment]:
         """Return what the variable of which `name` is a mention is given, in the order of the source."""
         nodes = (binding.node for binding in self._context.bindings(name))
         return [self._given[id(node)] for node in nodes if id(node) in self._given]
@@ -116,7 +116,7 @@ class Bindings:
             return id(self._context.class_around(node)), f"self.{node.attr.value}"
         return None
 
-    def nearest(self, name: cst.Name) -> Given | None:
+    def nearest(self, name: cst.Name) -> Assignment | None:
         """Return what `name` is given at the last place above it; None where that is not plain to see."""
         bindings = self._context.bindings(name)
         assignments = self.given(name)
@@ -134,7 +134,7 @@ class Bindings:
             assignments = earlier or assignments  # bound below, in an earlier turn of a loop
         return assignments[-1]
 
-    def reaching(self, name: cst.Name) -> list[Given]:
+    def reaching(self, name: cst.Name) -> list[Assignment]:
         """Return what `name` may hold where it stands: what is given last, and in branches that may be run.
 
         Empty where the last is not plain to see, as for `nearest`.
@@ -143,7 +143,7 @@ class Bindings:
         if last is None:
             return []
         around = self._branches(name)
-        assignments: list[Given] = []
+        assignments: list[Assignment] = []
         bound = [b.node for b in self._context.bindings(name) if id(b.node) in self._given]
         for node in reversed(bound):
             assignment = self._given[id(node)]
@@ -299,7 +299,7 @@ class Bindings:
         clause: cst.CompFor | None = node.for_in
         while clause is not None:
             for target, how, value in pairs(clause.target, clause.iter):
-                self._given[id(target)] = Given((0, 0), how, value)
+                self._given[id(target)] = Assignment((0, 0), how, value)
             clause = clause.inner_for_in
 
     def _bind(
@@ -357,7 +357,7 @@ class Bindings:
         if isinstance(target, cst.Name):
             start = self._context.position(self._context.statement_around(node))
             before = target if how is How.ADDED else None
-            assignment = Given((start.line, start.column), how, value, loop, before=before)
+            assignment = Assignment((start.line, start.column), how, value, loop, before=before)
             self._given[id(target)] = assignment
 
 

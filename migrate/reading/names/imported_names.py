@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.names.scopes import Binding, Use, Uses, bound_by
+from migrate.reading.names.scopes import NameBinding, Use, Uses, bound_by
 from migrate.syntax.tree import is_dotted_name
 
 Import = cst.Import | cst.ImportFrom
@@ -65,7 +65,7 @@ class ImportedNames:
         if all(binding.node is not node for binding in bindings):
             yield from self._imported(full, self._not_hidden(bindings, use))
 
-    def _not_hidden(self, bindings: Sequence[Binding], use: Use) -> Sequence[Binding]:
+    def _not_hidden(self, bindings: Sequence[NameBinding], use: Use) -> Sequence[NameBinding]:
         """Return the bindings that no statement of the module before `use` hides: `model = model.Net()`."""
         hiding = (
             b.number
@@ -86,7 +86,7 @@ class ImportedNames:
                 node = node.value
         return root, get_full_name_for_node(root) or ""
 
-    def _imported(self, full: str, bindings: Iterable[Binding]) -> Iterator[str]:
+    def _imported(self, full: str, bindings: Iterable[NameBinding]) -> Iterator[str]:
         """Yield what `full` stands for by those of `bindings` that are imports."""
         for binding in bindings:
             if isinstance(binding.node, cst.Import | cst.ImportFrom):
@@ -113,7 +113,7 @@ def _assigned(module: cst.Module) -> Iterator[cst.Name]:
                     yield target.target
 
 
-def _before(name: str, use: Use) -> list[Binding]:
+def _before(name: str, use: Use) -> list[NameBinding]:
     """Return the bindings of `name` before its use; where there is none, those of the scope around."""
     scope = use.scope
     bindings = scope.find(name, scope)

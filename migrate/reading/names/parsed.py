@@ -13,7 +13,7 @@ from libcst.metadata import CodePosition
 
 from migrate.model.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
-from migrate.reading.names.scopes import Binding, Uses
+from migrate.reading.names.scopes import NameBinding, Uses
 from migrate.syntax.source import Source, require_this_python
 from migrate.syntax.tree import TARGETED, assigned_by, code, compared_with_type, dotted, nodes_of
 from migrate.syntax.walk import order
@@ -209,7 +209,7 @@ class Parsed:
         has_stars = any(isinstance(statement.names, cst.ImportStar) for statement in imports)
         return self.calls.stars if has_stars else {}
 
-    def bindings(self, name: cst.CSTNode) -> list[Binding]:
+    def bindings(self, name: cst.CSTNode) -> list[NameBinding]:
         """Return every place that binds the variable that `name` stands for, in the order of the source.
 
         Scopes are Python's: a class's names are not seen by its methods, a comprehension and a lambda
@@ -247,7 +247,7 @@ class Parsed:
         """The values of each variable that was asked for, by the id of its bindings."""
         return {}
 
-    def value_of(self, binding: Binding) -> cst.Param | cst.BaseExpression | None:
+    def value_of(self, binding: NameBinding) -> cst.Param | cst.BaseExpression | None:
         """Return the parameter, or the value of `target = value` or `target: int = value`."""
         if isinstance(binding.node, cst.Param):
             return binding.node

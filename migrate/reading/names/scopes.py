@@ -43,7 +43,7 @@ TYPE_PARAMETERS = cst.TypeAlias
 Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
 
 
-class Scope:
+class NameScope:
     """The names that a module, function, class or comprehension binds.
 
     Args:
@@ -55,13 +55,13 @@ class Scope:
     __slots__ = ("bound", "count", "elsewhere", "kind", "node", "parent")
 
     def __init__(
-        self, parent: Scope | None, node: cst.CSTNode, kind: type[cst.CSTNode] | None = None
+        self, parent: NameScope | None, node: cst.CSTNode, kind: type[cst.CSTNode] | None = None
     ) -> None:
         self.parent = parent or self
         self.node = node
         self.kind = kind or type(node)
-        self.bound: dict[str, list[Binding]] = {}
-        self.elsewhere: dict[str, Scope] = {}  # by `global` and `nonlocal`
+        self.bound: dict[str, list[NameBinding]] = {}
+        self.elsewhere: dict[str, NameScope] = {}  # by `global` and `nonlocal`
         self.count = 0  # how often names have been bound up to here
 
     def bind(self, name: str, node: cst.CSTNode) -> None:
@@ -69,7 +69,7 @@ class Scope:
         target = self
         while name in target.elsewhere:
             target = _seen_from(target.elsewhere[name], target)
-        target.bound.setdefault(name, []).append(Binding(target, node, target.count))
+        target.bound.setdefault(name, []).append(NameBinding(target, node, target.count))
 
     def holds(self, name: str) -> bool:
         """Whether `name` is bound here or around."""
@@ -84,7 +84,7 @@ class Scope:
             else:
                 scope = _seen_from(scope.parent, scope)
 
-    def find(self, name: str, start: Scope) -> list[Binding]:
+    def find(self, name: str, start: NameScope) -> list[NameBinding]:
         """Return the bindings that `name` has here or around, where the scope `start` asks for it."""
         scope = self
         while True:
@@ -98,7 +98,7 @@ class Scope:
                 scope = _seen_from(scope.parent, start)
 
 
-def _seen_from(scope: Scope, inner: Scope) -> Scope:
+def _seen_from(scope: NameScope, inner: NameScope) -> NameScope:
     """Return `scope`, or the first around it whose names `inner` sees: it does not see a class's."""
     while scope.kind is cst.ClassDef:
         if scope is inner.parent and inner.kind is TYPE_PARAMETERS:
@@ -107,7 +107,7 @@ def _seen_from(scope: Scope, inner: Scope) -> Scope:
     return scope
 
 
-class Binding:
+class NameBinding:
     """A place where a name is bound.
 
     Args:
@@ -118,7 +118,7 @@ class Binding:
 
     __slots__ = ("node", "number", "scope")
 
-    def __init__(self, scope: Scope, node: cst.CSTNode, number: int) -> None:
+    def __init__(self, scope: NameScope, node: cst.CSTNode, number: int) -> None:
         self.scope = scope
         self.node = node
         self.number = number
@@ -137,7 +137,7 @@ class Use:
     __slots__ = ("around", "name", "number", "reads", "scope")
 
     def __init__(
-        self, name: cst.Name, scope: Scope, around: cst.Attribute | None, *, reads: bool
+        self, name: cst.Name, scope: NameScope, around: cst.Attribute | None, *, reads: bool
     ) -> None:
         self.name = name
         self.scope = scope
@@ -158,7 +158,7 @@ class Uses:
         self.of: dict[int, Use] = {}  # by the id of the name
         self.declared: dict[int, Use] = {}  # the same for the names in `global` and `nonlocal`
         self._stars = sorted(stars)
-        self._scope = Scope(None, module)
+        self._scope = NameScope(None, module)
         self._around: cst.Attribute | None = None
         self._visit(module)
 
@@ -196,7 +196,7 @@ class Uses:
         else:
             self._visit(target)
 
-    def _within(self, scope: Scope, *nodes: cst.CSTNode | None) -> None:
+    def _within(self, scope: NameScope, *nodes: cst.CSTNode | None) -> None:
         """Visit `nodes` in a new scope."""
         outer = self._scope
         self._scope = scope
@@ -242,7 +242,7 @@ class Uses:
         first = node.for_in
         self._visit(first.iter)  # it alone is evaluated outside
         outer = self._scope
-        self._scope = Scope(outer, node)
+        self._scope = NameScope(outer, node)
         self._store(first.target)
         self._scope.count += 1
         self._all(*first.ifs, first.inner_for_in)
@@ -253,14 +253,14 @@ class Uses:
         self._bind(node.name, node)
         outer = self._scope
         if node.type_parameters is not None:
-            self._scope = Scope(outer, node, TYPE_PARAMETERS)
+            self._scope = NameScope(outer, node, TYPE_PARAMETERS)
             self._visit(node.type_parameters)
-        self._within(Scope(self._scope, node), node.params, node.body)
+        self._within(NameScope(self._scope, node), node.params, node.body)
         self._all(*node.decorators, node.returns)
         self._scope = outer
 
     def _lambda(self, node: cst.Lambda) -> None:
-        self._within(Scope(self._scope, node), node.params, node.body)
+        self._within(NameScope(self._scope, node), node.params, node.body)
 
     def _param(self, node: cst.Param) -> None:
         self._bind(node.name, node)
@@ -274,10 +274,10 @@ class Uses:
         self._all(*node.decorators)
         outer = self._scope
         if node.type_parameters is not None:
-            self._scope = Scope(outer, node, TYPE_PARAMETERS)
+            self._scope = NameScope(outer, node, TYPE_PARAMETERS)
             self._visit(node.type_parameters)
         self._all(*node.bases, *node.keywords)
-        self._within(Scope(self._scope, node), *node.body.body)
+        self._within(NameScope(self._scope, node), *node.body.body)
         self._scope = outer
 
     def _global(self, node: cst.Global) -> None:
@@ -288,7 +288,7 @@ class Uses:
         for item in node.names:
             self._say_where(item.name, self._scope.parent)
 
-    def _say_where(self, name: cst.Name, where: Scope | None) -> None:
+    def _say_where(self, name: cst.Name, where: NameScope | None) -> None:
         scope = self._scope
         if scope.kind is not cst.Module:
             scope.elsewhere[name.value] = where or _module_of(scope)
@@ -296,7 +296,7 @@ class Uses:
 
     def _type_alias(self, node: cst.TypeAlias) -> None:
         self._bind(node.name, node)
-        scope = Scope(self._scope, node, TYPE_PARAMETERS)
+        scope = NameScope(self._scope, node, TYPE_PARAMETERS)
         self._within(scope, node.type_parameters, node.value)
 
     def _match_as(self, node: cst.MatchAs) -> None:
@@ -312,7 +312,7 @@ class Uses:
         self._all(node.bound)
 
 
-def _module_of(scope: Scope) -> Scope:
+def _module_of(scope: NameScope) -> NameScope:
     while scope.parent is not scope:
         scope = scope.parent
     return scope

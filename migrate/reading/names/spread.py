@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KeywordEntry:
     """A keyword argument that a dictionary holds.
 
     Attributes:
@@ -41,7 +41,7 @@ class Spread:
         others: uses of the dictionary besides: other calls that receive it, reads of its entries.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[KeywordEntry] = field(default_factory=list)
     complete: bool = True
     others: list[cst.CSTNode] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ def _read_literal(value: cst.Dict, spread: Spread, context: Parsed) -> None:
     for index, element in enumerate(value.elements):
         key = string_value(element.key) if isinstance(element, cst.DictElement) else None
         if key is not None:
-            spread.entries.append(Entry(key, element.value, value, index))
+            spread.entries.append(KeywordEntry(key, element.value, value, index))
         elif isinstance(element, cst.StarredDictElement):
             _read(element.value, spread, context)
         else:
@@ -84,7 +84,7 @@ def _read_literal(value: cst.Dict, spread: Spread, context: Parsed) -> None:
 def _read_call(value: cst.Call, spread: Spread, context: Parsed) -> None:
     for index, arg in enumerate(value.args):
         if arg.keyword is not None:
-            spread.entries.append(Entry(arg.keyword.value, arg.value, value, index))
+            spread.entries.append(KeywordEntry(arg.keyword.value, arg.value, value, index))
         elif arg.star == "*":
             spread.complete = False
         else:
@@ -150,7 +150,7 @@ def _read_entry(subscript: cst.Subscript, spread: Spread, context: Parsed) -> No
     elif key is None:
         spread.complete = False
     else:
-        spread.entries.append(Entry(key, assign.value, assign))
+        spread.entries.append(KeywordEntry(key, assign.value, assign))
 
 
 def others_than(spread: Spread, calls: frozenset[int], context: Parsed) -> Iterator[cst.CSTNode]:

@@ -17,10 +17,10 @@ from migrate.model.facts import Definition, ModuleCalls
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.steps.drawn import drawn_of
-from migrate.reading.values.entries import Entry, Given
+from migrate.reading.values.entries import PassedKinds, StepFunction
 
-Entries = Mapping[Path, Mapping[int, Entry]]
-Leaving = tuple[Definition, Entry]
+Entries = Mapping[Path, Mapping[int, StepFunction]]
+Leaving = tuple[Definition, StepFunction]
 # A file is looked at again when more is known of what it is given; at most so many times.
 TURNS = 3
 # Methods that a step runs, whoever calls them: a module's, and an optimizer's.
@@ -53,7 +53,7 @@ def leaving(
         where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
         marked, trains = facts.steps.in_mark(call), facts.steps.in_training(call)
         for definition in () if beside else later:  # they are given gradients
-            yield definition, Entry(definition.line, where, marked=marked)
+            yield definition, StepFunction(definition.line, where, marked=marked)
         for definition in ran:
             positional = [Kind.UNKNOWN] * definition.bound
             loaded: set[int | str] = set()
@@ -76,14 +76,17 @@ def leaving(
                 for arg in call.args
                 if arg.keyword is not None and is_loaded(arg.value, facts)
             )
-            passed = Given(
+            passed = PassedKinds(
                 tuple(positional),
                 named,
                 frozenset(loaded),
                 frozenset(drawn),
                 frozenset(_numbers(call, definition.bound, facts)),
             )
-            yield definition, Entry(definition.line, where, (passed,), marked, trains, beside)
+            yield (
+                definition,
+                StepFunction(definition.line, where, (passed,), marked, trains, beside),
+            )
 
 
 def _numbers(call: cst.Call, before: int, facts: Facts) -> Iterator[int | str]:
@@ -97,14 +100,14 @@ def _numbers(call: cst.Call, before: int, facts: Facts) -> Iterator[int | str]:
 
 def reached(
     starts: Sequence[Path], look: Callable[[Sequence[Path], Entries], Iterable[Iterable[Leaving]]]
-) -> dict[Path, dict[int, Entry]]:
+) -> dict[Path, dict[int, StepFunction]]:
     """Return the functions that steps of other files run, by file and line.
 
     Args:
         starts: the files that have steps.
         look: gives what leaves each of several files, in their order.
     """
-    entries: dict[Path, dict[int, Entry]] = defaultdict(dict)
+    entries: dict[Path, dict[int, StepFunction]] = defaultdict(dict)
     turns: Counter[Path] = Counter()
     waiting = list(starts)
     while waiting:
@@ -118,7 +121,7 @@ def reached(
     return dict(entries)
 
 
-def _note(known: dict[int, Entry], entry: Entry) -> bool:
+def _note(known: dict[int, StepFunction], entry: StepFunction) -> bool:
     """Note a function that a step runs; return whether that is new."""
     before = known.get(entry.line)
     if before is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.words import DESCRIBES, DESCRIBING_METHODS, ONLY_TENSORS, words
-from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.steps.carried import carried
 from migrate.syntax.tree import code, last_part, nodes_of
 
@@ -92,7 +92,7 @@ def _is_size(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
     return False
 
 
-def _is_given_size(assignment: Given, facts: Facts, depth: int) -> bool:
+def _is_given_size(assignment: Assignment, facts: Facts, depth: int) -> bool:
     if assignment.value is None:
         return False
     if assignment.how is How.PART:

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import GROUP_RANK_NAME, METRIC
 from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.names.scopes import Binding
+from migrate.reading.names.scopes import NameBinding
 from migrate.syntax.tree import code, last_part, nodes, nodes_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Followed:
         finally:
             self._under_way.discard(text)
 
-    def _counts(self, binding: Binding, name: cst.Name) -> bool:
+    def _counts(self, binding: NameBinding, name: cst.Name) -> bool:
         """Whether what `binding` gives `name` is the same on all replicas."""
         node = binding.node
         if isinstance(node, cst.Import | cst.ImportFrom):

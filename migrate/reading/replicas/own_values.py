@@ -20,7 +20,7 @@ from migrate.model.calls.kind import Kind
 from migrate.model.processes.meetings import EQUALIZE
 from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.names.scopes import Binding
+from migrate.reading.names.scopes import NameBinding
 from migrate.reading.values.collectives import OF_XLA, called
 from migrate.reading.values.device_values import has_gradients
 from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
@@ -64,7 +64,7 @@ DEEPEST = 12
 
 
 @dataclass(frozen=True)
-class Alone:
+class OwnCondition:
     """A condition that each replica decides by a value of its own.
 
     Args:
@@ -79,7 +79,7 @@ class Alone:
     unfollowed: cst.Call | None = None
 
 
-def decided_alone(node: cst.CSTNode, context: Script) -> Alone | None:
+def decided_alone(node: cst.CSTNode, context: Script) -> OwnCondition | None:
     """Return the condition around `node` that each replica decides by its own value.
 
     Conditions around the calls of the function that `node` is in count, and those by which a statement before
@@ -93,7 +93,7 @@ def own_value(value: cst.BaseExpression, context: Script) -> cst.CSTNode | None:
     return _own(context).part_of(value)
 
 
-def _unfollowed(condition: Condition, context: Script) -> Alone | None:
+def _unfollowed(condition: Condition, context: Script) -> OwnCondition | None:
     """Return a condition whose value is the same on all replicas only by the name of a call."""
     strict = _own(context, trusts_names=False)
     value = strict.part_of(condition.test)
@@ -102,7 +102,7 @@ def _unfollowed(condition: Condition, context: Script) -> Alone | None:
     line = context.position(condition).line
     calls = sorted(strict.doubted, key=lambda call: context.position(call).line)
     before = [call for call in calls if context.position(call).line <= line]
-    return Alone(condition, value, (before or calls)[-1])
+    return OwnCondition(condition, value, (before or calls)[-1])
 
 
 @lru_cache(maxsize=4)  # the last ones: each save of a script asks
@@ -115,14 +115,14 @@ class _Alone:
         self._context = context
         self._seen: set[int] = set()
 
-    def around(self, node: cst.CSTNode, depth: int) -> Alone | None:
+    def around(self, node: cst.CSTNode, depth: int) -> OwnCondition | None:
         below = node
         for above in self._context.ancestors(node):
             for condition in self._conditions(above, below):
                 if not self._context.guards.asks(condition.test):
                     value = own_value(condition.test, self._context)
                     if value is not None:
-                        return Alone(condition, value)
+                        return OwnCondition(condition, value)
                     if (alone := _unfollowed(condition, self._context)) is not None:
                         return alone
             if isinstance(above, cst.FunctionDef):
@@ -141,7 +141,7 @@ class _Alone:
                 if isinstance(statement, cst.If) and _leaves(statement):
                     yield statement
 
-    def _calls(self, function: cst.FunctionDef, depth: int) -> Alone | None:
+    def _calls(self, function: cst.FunctionDef, depth: int) -> OwnCondition | None:
         if id(function) in self._seen or depth > DEEPEST:
             return None
         self._seen.add(id(function))
@@ -294,7 +294,7 @@ class _Own:
             return False  # `score_model` is no score
         return bool(bindings) and METRIC.fullmatch(name.value) is not None
 
-    def _gives_own(self, binding: Binding, name: cst.Name) -> bool:
+    def _gives_own(self, binding: NameBinding, name: cst.Name) -> bool:
         node = binding.node
         if isinstance(node, cst.Param):
             return any(self.of(value) is not None for value in passed_for(name, self._context))
@@ -342,7 +342,7 @@ class _Own:
                     entries.append(statement.value)
         return entries
 
-    def _is_unknown(self, binding: Binding, name: cst.Name) -> bool:
+    def _is_unknown(self, binding: NameBinding, name: cst.Name) -> bool:
         """Whether nothing shows what `binding` gives `name`."""
         node = binding.node
         if isinstance(node, cst.Param):

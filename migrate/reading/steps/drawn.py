@@ -18,7 +18,7 @@ from migrate.catalogue.drawing import (
     OF_ONE_PROCESS,
 )
 from migrate.draws import FILLS, LIKES
-from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.names.entries import entries_of
 from migrate.reading.values.devices import is_accelerator
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
@@ -333,7 +333,7 @@ class Drawn:
                 return function
         return None
 
-    def _is_given(self, assignment: Given, depth: int) -> bool:
+    def _is_given(self, assignment: Assignment, depth: int) -> bool:
         """Whether a name is given a random number: of a loop, an element of random numbers."""
         if assignment.loop is None and assignment.how is not How.ELEMENT:
             return self.is_drawn(assignment.value, depth) or self.is_drawn(assignment.before, depth)

@@ -15,7 +15,7 @@ from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained, given_batches
-from migrate.reading.values.entries import Entry
+from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.values import is_forward, is_update
 from migrate.syntax.tree import code, nodes, nodes_of
 
@@ -32,7 +32,7 @@ class When(Enum):
     ELSEWHERE = auto()
 
 
-class Steps:
+class StepCode:
     """The steps of a script: of its training loops, forwards, optimizers' updates, and what these call.
 
     A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
@@ -43,7 +43,7 @@ class Steps:
         entries: the functions, by the lines of their `def`, that steps of other files run.
     """
 
-    def __init__(self, context: Script, entries: Mapping[int, Entry] | None = None) -> None:
+    def __init__(self, context: Script, entries: Mapping[int, StepFunction] | None = None) -> None:
         self._context = context
         self._inside: dict[int, str] = {}  # with where another file calls it
         self._bodies: dict[int, str] = {}

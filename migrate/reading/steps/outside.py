@@ -10,7 +10,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue.words import CLOCKS, EVALUATION, SAVE, SCHEDULE, WAITS
 from migrate.model.calls.kind import Kind
-from migrate.reading.flow.reads import Reads, is_log
+from migrate.reading.flow.reads import DeviceReads, is_log
 from migrate.reading.values.device_values import DeviceValues
 from migrate.syntax.tree import code, last_part, nodes, nodes_of
 from migrate.syntax.walk import children
@@ -48,7 +48,7 @@ def why_outside(
         return Outside.SAVE
     if any(EVALUATION.fullmatch(name) for name in names):
         return Outside.EVALUATION
-    if next(Reads(values, context).inside(statement), None) is not None:
+    if next(DeviceReads(values, context).inside(statement), None) is not None:
         return Outside.READ
     if any(is_log(call, context) for call in calls):
         return Outside.LOG

@@ -18,7 +18,7 @@ from migrate.catalogue.words import (
     WAITS,
 )
 from migrate.model.calls.kind import LOADERS, Kind
-from migrate.reading.flow.reads import Reads
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.carried import carried
 from migrate.reading.steps.effects import Effect
@@ -369,7 +369,7 @@ def ends_graph(loop: Loop, facts: Facts) -> bool:
     if any(is_step(block, context) for block in nodes_of(loop.body, cst.With)):
         return True
     values = DeviceValues(loop.body, _bound(loop), context)
-    if next(Reads(values, context).inside(loop.body), None) is not None:
+    if next(DeviceReads(values, context).inside(loop.body), None) is not None:
         return True
     if isinstance(loop, cst.While) and values.mentions(loop.test):
         return True

@@ -11,7 +11,7 @@ from migrate.model.calls.kind import Kind
 
 
 @dataclass(frozen=True)
-class Given:
+class PassedKinds:
     """What one call passes: by position, and by name.
 
     Args:
@@ -29,7 +29,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StepFunction:
     """A function that a step in another file runs.
 
     Args:
@@ -43,7 +43,7 @@ class Entry:
 
     line: int
     origin: str
-    calls: tuple[Given, ...] = ()
+    calls: tuple[PassedKinds, ...] = ()
     marked: bool = False
     trains: bool = True
     beside: bool = False

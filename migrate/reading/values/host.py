@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.catalogue.words import DATASETS, KEEPING
 from migrate.model.calls.kind import Kind
-from migrate.reading.names.bindings import Given, How, passed_for
+from migrate.reading.names.bindings import Assignment, How, passed_for
 from migrate.reading.values.values import MADE_LOADERS, place_of_load
 from migrate.syntax.tree import (
     base_name,
@@ -149,7 +149,7 @@ def _is_of_loader(value: cst.BaseExpression | None, context: Script, depth: int 
     )
 
 
-def _is_element(assignment: Given, context: Script, depth: int = 8) -> bool:
+def _is_element(assignment: Assignment, context: Script, depth: int = 8) -> bool:
     """Whether a name is given a part of what a loader of the host yields."""
     if (
         assignment.value is None

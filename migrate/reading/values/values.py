@@ -38,9 +38,9 @@ from migrate.model.calls.kind import (
     held,
     joined,
 )
-from migrate.reading.names.bindings import Bindings, Given, How, Put, passed_for
+from migrate.reading.names.bindings import Assignment, Bindings, How, Put, passed_for
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.values.entries import Entry
+from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.ranks import Ranks
 from migrate.syntax.tree import (
     bind,
@@ -85,7 +85,7 @@ class Values:
     """
 
     def __init__(
-        self, context: Parsed, ranks: Ranks, entries: Mapping[int, Entry] | None = None
+        self, context: Parsed, ranks: Ranks, entries: Mapping[int, StepFunction] | None = None
     ) -> None:
         self._context = context
         self._ranks = ranks
@@ -658,7 +658,7 @@ class Values:
         named = (self._context.qualified_name(value) or "" for value in values)
         return not any(name.startswith("torch.") for name in named)  # rank = torch.bfloat16
 
-    def _of_binding(self, binding: Given) -> Kind:
+    def _of_binding(self, binding: Assignment) -> Kind:
         if binding.how is How.COUNTER:
             return Kind.HOST
         kind = self.kind(binding.value)
@@ -681,7 +681,7 @@ class Values:
             return Kind.UNKNOWN
         return kind
 
-    def _is_number_returned(self, binding: Given) -> bool:
+    def _is_number_returned(self, binding: Assignment) -> bool:
         """Whether a name is a number of the host in each tuple that functions of the script return.
 
         A number that is read from a tensor is none.
@@ -723,7 +723,7 @@ class Values:
             return False
         return updates(self._context.class_around(value), self._context)
 
-    def _yields_batches(self, binding: Given) -> bool:
+    def _yields_batches(self, binding: Assignment) -> bool:
         """Whether what a loop goes over yields batches: it trains, or the name says so."""
         steps, loop = self._context.calls.step_loops, binding.loop
         if loop is not None and self._context.position(loop).line in steps:
@@ -863,7 +863,7 @@ class Values:
             for assignment in reaching
         )
 
-    def _is_number_before(self, assignment: Given, depth: int) -> bool:
+    def _is_number_before(self, assignment: Assignment, depth: int) -> bool:
         """Whether the name in `name += value` is a number before, other additions left out."""
         if assignment.before is None or depth <= 0:
             return False
@@ -879,7 +879,7 @@ class Values:
             for other in earlier
         )
 
-    def _is_part_number(self, assignment: Given, depth: int) -> bool:
+    def _is_part_number(self, assignment: Assignment, depth: int) -> bool:
         """Whether a name of `h, w = x.shape[-2:]`, or of `h, w = h // 2, w // 2`, is a number."""
         value = assignment.value
         if isinstance(value, cst.Tuple | cst.List):

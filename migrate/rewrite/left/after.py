@@ -24,7 +24,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
 from migrate.reading.project.workers import keep, kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.values.entries import Entry
+from migrate.reading.values.entries import StepFunction
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
 from migrate.rewrite.left.remaining import NAME as REMAINING
@@ -200,7 +200,7 @@ class Look:
     before: bytes
     after: bytes
     calls: ModuleCalls
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, StepFunction]
     spoken: tuple[Note, ...] = field(default=())
 
 
@@ -235,7 +235,7 @@ def left_in_functions(
     """
     calls = dict(calls)
     # What was found of a file, and with which entries: most are looked at last with all that they have.
-    seen: dict[Path, tuple[Mapping[int, Entry], tuple[Left, ...]]] = {}
+    seen: dict[Path, tuple[Mapping[int, StepFunction], tuple[Left, ...]]] = {}
 
     def looks(paths: Sequence[Path], entries: Entries) -> list[Look]:
         found = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from migrate.model.calls.order import closure
 from migrate.model.calls.scopes import is_main_guard
 from migrate.model.facts import ModuleCalls
-from migrate.model.project.project import Module, Project
+from migrate.model.project.project import Project, SourceModule
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules.ranks.rank_environment import RankEnvironment
 
@@ -63,12 +63,12 @@ def without_answered(
     return result
 
 
-def _is_script(module: Module) -> bool:
+def _is_script(module: SourceModule) -> bool:
     """Whether a file has a part that runs only when it is started."""
     return any(isinstance(node, ast.If) and is_main_guard(node.test) for node in module.tree.body)
 
 
-def _sets_rank(module: Module) -> bool:
+def _sets_rank(module: SourceModule) -> bool:
     """Whether a file assigns `os.environ["RANK"]`."""
     for node in module.nodes:
         match node:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.collectives.pending import Pending
-from migrate.reading.collectives.pending import PendingRead as Pended
+from migrate.reading.collectives.pending import Pending, ReadOfPending
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code
 
@@ -133,7 +132,7 @@ class PendingRead(Hazard):
             yield self.hit(one.read, waits_for(one, facts), severity)
 
 
-def waits_for(one: Pended, facts: Facts) -> str:
+def waits_for(one: ReadOfPending, facts: Facts) -> str:
     """Return what is to be said of a read that waits for a collective."""
     call = one.collectives[-1]
     what = f"`{code(call.func)}` (line {facts.context.position(call).line})"

@@ -11,7 +11,7 @@ from migrate.check.common import method, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
-from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.values.masks import SAME_VALUES, is_boolean
 from migrate.syntax.tree import code, string_value
@@ -262,7 +262,7 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
     return not known and ENTRY_OF_MASK.search(node.value) is not None
 
 
-def _parts(given: Given, facts: Facts) -> list[cst.BaseExpression]:
+def _parts(given: Assignment, facts: Facts) -> list[cst.BaseExpression]:
     """Return the values of which a name is given one: those that functions of the script return, too."""
     value = given.value
     if value is None or given.how is How.VALUE:

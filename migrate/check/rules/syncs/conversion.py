@@ -12,7 +12,7 @@ from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
-from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.bindings import Assignment, How
 
 # Functions that make one tensor, or array, of the numbers in a list.
 FROM_LISTS = frozenset(
@@ -234,7 +234,7 @@ def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         yield value.elt
 
 
-def _lists(given: Given) -> Iterator[cst.BaseExpression]:
+def _lists(given: Assignment) -> Iterator[cst.BaseExpression]:
     """Yield what a variable is given: itself, or of the elements of `for x in (a, b)` each."""
     if given.how is not How.ELEMENT:
         yield from (given.value,) if given.value is not None else ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from migrate.catalogue.launchers import DDP, DDP_DEVICES
-from migrate.reading.names.spread import Entry, Spread, others_than, spread_of
+from migrate.reading.names.spread import KeywordEntry, Spread, others_than, spread_of
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.workspace import Workspace
@@ -53,7 +53,7 @@ class DdpOptions:
         for spread in self._spreads:
             if self._is_shared(spread):
                 continue
-            holders: dict[int, list[Entry]] = {}
+            holders: dict[int, list[KeywordEntry]] = {}
             for entry in _devices(spread):
                 holders.setdefault(id(entry.holder), []).append(entry)
             for entries in holders.values():
@@ -68,7 +68,7 @@ class DdpOptions:
         )
         return any(True for _ in others_than(spread, calls, self._context))
 
-    def _edit(self, entries: list[Entry]) -> Edit:
+    def _edit(self, entries: list[KeywordEntry]) -> Edit:
         holder = entries[0].holder
         names = " and ".join(entry.key for entry in entries)
         message = f"{names}: goes, names CUDA devices"
@@ -110,5 +110,5 @@ def _is_emptied(arg: cst.Arg, spread: Spread) -> bool:
     return inline and spread.complete and len(_devices(spread)) == len(spread.entries)
 
 
-def _devices(spread: Spread) -> list[Entry]:
+def _devices(spread: Spread) -> list[KeywordEntry]:
     return [entry for entry in spread.entries if entry.key in DDP_DEVICES]

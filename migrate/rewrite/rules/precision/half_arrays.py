@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Severity
 from migrate.reading.facts import Facts, facts_of
-from migrate.reading.halves.half_values import Found, Half, half_values_of
+from migrate.reading.halves.half_values import Half, Precision, half_values_of
 from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -205,7 +205,7 @@ class HalfArrays(Rule):
                 yield self.edit(arg, _converted, _edited(arg.value), wrong=wrong)
 
 
-def _half_array(value: cst.BaseExpression, found: Found, facts: Facts) -> str:
+def _half_array(value: cst.BaseExpression, found: Precision, facts: Facts) -> str:
     """Return what is reported of a value that NumPy is given."""
     is_half = "is" if found.half is Half.SURE else "may be"
     region = ""

@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.catalogue.words import READ_METHODS
 from migrate.reading.flow.dataflow import flow, overlap
-from migrate.reading.flow.reads import Reads
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
@@ -295,7 +295,7 @@ def _read_as_tensor(statement: Statement, name: str) -> bool:
     """Whether `statement` reads the plain variable `name` as a tensor of its own."""
     if "." in name or name in statement.flow.written:
         return False
-    for read in Reads(statement.values, statement.context).inside(statement.node):
+    for read in DeviceReads(statement.values, statement.context).inside(statement.node):
         if isinstance(read, cst.Call) and isinstance(read.func, cst.Attribute):
             receiver = read.func.value
             if read.func.attr.value in READ_METHODS and code(receiver) == name:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import libcst as cst
 
 from migrate.check.rules.ranks.pending_read import waits_for
-from migrate.reading.collectives.pending import Pending, PendingRead
+from migrate.reading.collectives.pending import Pending, ReadOfPending
 from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -191,7 +191,7 @@ class CollectiveSync(Rule):
         for place, one in _chosen(needs, context):
             yield self._edit(place, one, context)
 
-    def _edit(self, place: cst.CSTNode, one: PendingRead, context: Workspace) -> Edit:
+    def _edit(self, place: cst.CSTNode, one: ReadOfPending, context: Workspace) -> Edit:
         sync = f"{context.imports.require('torch_xla')}.sync()"
         line = cst.parse_statement(sync)
 
@@ -204,7 +204,7 @@ class CollectiveSync(Rule):
 
 
 def _place(
-    call: cst.Call, one: PendingRead, pending: Pending, context: Workspace
+    call: cst.Call, one: ReadOfPending, pending: Pending, context: Workspace
 ) -> cst.CSTNode | None:
     """Return the statement below which all replicas have to run `call`; None where there is none."""
     if context.guards.around(call) is not None:
@@ -228,8 +228,8 @@ def _place(
 
 
 def _chosen(
-    needs: Sequence[tuple[PendingRead, Sequence[cst.CSTNode]]], context: Workspace
-) -> list[tuple[cst.CSTNode, PendingRead]]:
+    needs: Sequence[tuple[ReadOfPending, Sequence[cst.CSTNode]]], context: Workspace
+) -> list[tuple[cst.CSTNode, ReadOfPending]]:
     """Return the fewest places that serve all reads, each with the first read that it serves.
 
     Args:
@@ -242,7 +242,7 @@ def _chosen(
         return start.line, start.column
 
     every = [place for _, places in needs for place in places]
-    chosen: dict[int, tuple[cst.CSTNode, PendingRead]] = {}
+    chosen: dict[int, tuple[cst.CSTNode, ReadOfPending]] = {}
     for one, places in sorted(needs, key=lambda need: at(need[0].read)):
         around = {id(above) for above in context.ancestors(one.read)}
         # Whoever comes to the read has come past these.

@@ -15,7 +15,7 @@ from migrate.check.rules.shapes.loops.unended_loop import UnendedLoop
 from migrate.check.which_read import first_code
 from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
-from migrate.reading.flow.reads import Reads
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.leaving import leaves_turn, yields
@@ -94,7 +94,7 @@ def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
     stays = forward in part.staying() or forward in part.split
     if not stays and where is not None and said is None:
         statement = part.body.statements[forward].node
-        reads = Reads(part.body.values, context).inside(statement)
+        reads = DeviceReads(part.body.values, context).inside(statement)
         read = first_code(reads, facts_of(context))
         return Undecided(statement, READ_IN_FORWARD.format(head(statement)), code=read)
     if said is not None:

@@ -15,7 +15,7 @@ from migrate.check.rules.ranks.guarded_read import GuardedRead
 from migrate.check.which_read import first_code
 from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
-from migrate.reading.flow.reads import Reads
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.leaving import yields
@@ -246,7 +246,7 @@ class Steps:
                 f"{'in the block it would part the graphs of the replicas, which then hang; ' * hangs}"
                 "move it, then put the step in `with torch_xla.step():`"
             )
-            reads = Reads(found.body.values, self._context).inside(statement.node)
+            reads = DeviceReads(found.body.values, self._context).inside(statement.node)
             code = first_code(reads, facts_of(self._context))
             self._undecided(loop, statement.node, message, GuardedRead.code if hangs else code)
 

@@ -13,7 +13,7 @@ from migrate.check.which_read import code_said, first_code
 from migrate.counts import many
 from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
-from migrate.reading.flow.reads import Reads
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
@@ -138,7 +138,7 @@ class Wrapping:
                 f"`{_head(statement.node)}` in the step only times its recording: time whole steps"
             )
             self._findings.append(Finding(self.rule, part.body.block.body[index], message))
-        for read in Reads(part.body.values, self.context).inside(statement.node):
+        for read in DeviceReads(part.body.values, self.context).inside(statement.node):
             if id(read) in gone:
                 continue
             message = f"`{code(read)}` reads a value inside the step"
@@ -180,7 +180,7 @@ class Wrapping:
                 f"{', '.join(names)}: read after each step, for the next one needs it: the device waits "
                 "for the host at every step"
             )
-            reads = Reads(part.body.values, self.context).inside(statements[index].node)
+            reads = DeviceReads(part.body.values, self.context).inside(statements[index].node)
             node = part.body.block.body[index]
             self._findings.append(Finding(self.rule, node, message, code=self._code(reads)))
 

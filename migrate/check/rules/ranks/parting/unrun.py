@@ -9,7 +9,7 @@ from migrate.check.common import method, receiver
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.collectives.pending_values import HOLDS
 from migrate.reading.facts import Facts
-from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When
@@ -50,7 +50,7 @@ def _pending(
 
 
 def _returned(
-    name: cst.Name, given: Given, at: cst.CSTNode, facts: Facts, depth: int
+    name: cst.Name, given: Assignment, at: cst.CSTNode, facts: Facts, depth: int
 ) -> cst.BaseExpression | None:
     """Return what a function of the script has left pending in its result, or a part of it, `name`."""
     call = given.value

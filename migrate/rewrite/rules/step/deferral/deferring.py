@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow.dataflow import aliases, flow, is_view, overlap
-from migrate.reading.flow.reads import Reads
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.replicas.first_replica import joined
 from migrate.reading.steps.leaving import may_stop
 from migrate.reading.steps.loops import Loop, batch_names
@@ -78,7 +78,7 @@ class Deferring:
             plain = isinstance(line, cst.SimpleStatementLine) or may_stop(line, self._context)
             if index in steps or not plain:
                 continue
-            if next(Reads(self._values, self._context).inside(line), None):
+            if next(DeviceReads(self._values, self._context).inside(line), None):
                 shown = line.test if isinstance(line, cst.If) else line
                 self._stay(shown, "is read between two steps, which may hang on it")
 
@@ -89,7 +89,7 @@ class Deferring:
             line = self._block[index]
             if id(line) in taken:
                 continue
-            sites = list(Reads(self._values, self._context).inside(line))
+            sites = list(DeviceReads(self._values, self._context).inside(line))
             if isinstance(line, cst.If | cst.While):
                 sites = [site for site in sites if site is line.test]
                 if sites:
