@@ -1,4 +1,4 @@
-"""What the hazards ask about a script beside what the rewrite rules ask."""
+"""Facts about a script for the hazards, in addition to those for the rewrite rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "core
 
 
 class Facts:
-    """A script with everything that is known about it before a hazard looks.
+    """Facts about a script, collected before any hazard inspects it.
 
     Args:
         context: the script as the rewrite rules see it.
@@ -37,17 +37,17 @@ class Facts:
 
     @property
     def bindings(self) -> Bindings:
-        """What each name, parameter and attribute of `self` is bound to."""
+        """Values of each name, parameter and attribute of `self`."""
         return self.values.bindings
 
     @cached_property
     def steps(self) -> StepCode:
-        """Which code runs inside of a training step."""
+        """Code that runs inside of a training step."""
         return StepCode(self.context, self.entries)
 
     @cached_property
     def values(self) -> Values:
-        """What the expressions of the script are: devices, tensors, modules."""
+        """Kinds of the script's expressions: devices, tensors, modules."""
         if not self.entries:
             return self.context.values
         return Values(self.context, self.context.ranks, self.entries)
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def guards(self) -> Guards:
-        """Which code only some replicas run."""
+        """Code that only some replicas run."""
         return self.context.guards
 
     @cached_property
@@ -108,9 +108,9 @@ class Facts:
         return "torch_xla" in self.names.roots
 
 
-@lru_cache(maxsize=2)  # the last ones: rules and hazards look at one script after another
+@lru_cache(maxsize=2)  # the last ones: rules and hazards inspect one script after another
 def facts_of(context: Script) -> Facts:
-    """Return what is known of a script into which no steps of other files lead."""
+    """Return the facts about a script that no step of another file leads into."""
     return Facts(context)
 
 

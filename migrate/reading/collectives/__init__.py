@@ -1,1 +1,1 @@
-"""What collectives leave pending, and who reads it."""
+"""Collectives that are still pending, and the code that reads their results."""

@@ -1,8 +1,8 @@
-"""Which expressions leave an operation in the graph of the device, and what they leave it in.
+"""Expressions that add an operation to the device graph, and the tensors they add it to.
 
-A tensor that is copied from the host, by `x.to(device)` or `torch.tensor([3], device=device)`, is an input
-of the next graph: whatever its values are, the graph is the same. A tensor that is made on the device,
-`torch.empty(1, device=device)` too, and what is written into a tensor there, are operations of that graph.
+A tensor copied from the host (`x.to(device)`, `torch.tensor([3], device=device)`) is an input of the next
+graph: the graph is the same for any values. A tensor made on the device (also `torch.empty(1,
+device=device)`) and writes into a tensor there are operations of that graph.
 
 Source: torch_xla 2.9 (measured: the graphs of such tensors before anything runs).
 """
@@ -28,11 +28,11 @@ from migrate.syntax.tree import (
     string_value,
 )
 
-# Functions of torch whose result is a copy of values of the host.
+# Functions of torch whose result is a copy of host values.
 COPIES = frozenset(
     f"torch.{name}" for name in words("tensor as_tensor from_numpy asarray frombuffer load")
 )
-# Methods that give the same tensor, or a copy that is no operation.
+# Methods that return the same tensor, or a copy that is no operation.
 SAME = words(
     "clone contiguous cpu cuda data detach float half bfloat16 double long int bool to type xla"
 )
@@ -50,7 +50,7 @@ DEEPEST = 4
 
 
 def computes(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
-    """Whether the value of `node` is a tensor of the device that the graph has yet to compute."""
+    """Whether the value of `node` is a device tensor that the graph has yet to compute."""
     if isinstance(node, cst.IfExp):
         return computes(node.body, facts, depth) or computes(node.orelse, facts, depth)
     if isinstance(node, cst.Tuple | cst.List):
@@ -83,9 +83,9 @@ def _is_computed_by(call: cst.Call, facts: Facts, depth: int) -> bool:
 
 
 def is_flag(node: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `node` is a tensor of the device without a dimension, of a condition: 0 or 1.
+    """Whether `node` is a device tensor without dimensions that follows from a condition: 0 or 1.
 
-    torch_xla makes a constant of the graph of each of the two, not an input.
+    torch_xla makes each of the two values a constant of the graph, not an input.
     """
     if not facts.values.on_device(node):
         return False
@@ -104,7 +104,7 @@ def is_flag(node: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _is_condition(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
-    """Whether the value of `node` is True or False, or 0 or 1, by a condition; or the replica's index."""
+    """Whether the value of `node` is True/False or 0/1 by a condition, or the replica's index."""
     if isinstance(node, cst.Comparison) or facts.guards.is_index(node):
         return True
     if isinstance(node, cst.UnaryOperation):
@@ -139,7 +139,7 @@ def _is_bit(node: cst.BaseExpression) -> bool:
 
 
 def written_by(call: cst.Call, facts: Facts) -> Iterator[str]:
-    """Yield the dotted names of the tensors of the device that `call` writes into by an operation."""
+    """Yield the dotted names of the device tensors that `call` writes into by an operation."""
     func = call.func
     name = facts.names.of(func) or ""
     if name.startswith(("torch.nn.init.", "torch._foreach_")) and name.endswith("_"):
@@ -155,7 +155,7 @@ def written_by(call: cst.Call, facts: Facts) -> Iterator[str]:
 
 
 def _tensors(node: cst.BaseExpression, facts: Facts) -> Iterator[str]:
-    """Yield the dotted name of the tensor that `node` is, or is a part of, if it may be on the device."""
+    """Yield the dotted name of the tensor that `node` is (or is a part of), if it may be on the device."""
     inner = node
     while True:
         if _may_be_there(inner, facts) and (base := base_name(inner)) is not None:
@@ -170,7 +170,7 @@ def _tensors(node: cst.BaseExpression, facts: Facts) -> Iterator[str]:
 
 
 def _may_be_there(node: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `node` is a tensor of the device, or a tensor of which nothing says where it is."""
+    """Whether `node` is a device tensor, or a tensor of unknown device."""
     if isinstance(node, cst.BaseNumber | cst.BaseString) or is_none(node):
         return False
     kind = facts.values.kind(node)
@@ -202,7 +202,7 @@ def replaced_data(target: cst.BaseExpression) -> str | None:
 
 
 def named_in(node: cst.CSTNode) -> set[str]:
-    """Return the dotted names that `node` mentions, and those of the objects that they are parts of."""
+    """Return the dotted names that `node` mentions, and the names of the objects that hold them."""
     names = {name.value for name in nodes_of(node, cst.Name)}
     names |= {code(part) for part in nodes_of(node, cst.Attribute)}
     return names
@@ -225,7 +225,7 @@ def updates_copy(call: cst.Call, facts: Facts) -> bool:
 
 
 def _made(receiver: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what `receiver` is given in the script."""
+    """Yield the values that the script assigns to `receiver`."""
     values: list[cst.BaseExpression | None]
     if isinstance(receiver, cst.Attribute):
         values = [value for _, value in facts.context.attributes.get(receiver.attr.value, [])]

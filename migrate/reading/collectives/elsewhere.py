@@ -66,8 +66,8 @@ def has_read(path: Path, line: int) -> bool:
 def used_by_some(path: Path, line: int) -> frozenset[str | int]:
     """Return the parameters that the function at `line` of `path` uses below a test for the first replica.
 
-    Each by its name and by its index among the arguments, `self` left out. What is known of a tensor without
-    its values, as `x.shape`, is no use of it.
+    Each parameter is listed by its name and by its argument index (without `self`). Reading what is known
+    without the values, as `x.shape`, does not count as a use.
     """
     function = _functions(path).get(line)
     if function is None:

@@ -1,4 +1,4 @@
-"""Calls of torch.distributed where no process group exists: under Accelerate, which makes none on XLA."""
+"""Calls of torch.distributed without a process group: Accelerate creates none on XLA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTEAD = {
     **dict.fromkeys(("get_world_size",), "accelerator.num_processes"),
     **dict.fromkeys(("barrier", "monitored_barrier"), "accelerator.wait_for_everyone()"),
     **dict.fromkeys(("all_reduce", "reduce"), "accelerator.reduce(x)"),
-    # Accelerate has neither: each process takes its own part of what all are given.
+    # Accelerate has neither function: each process takes its own part of the full list.
     "reduce_scatter": "accelerator.reduce(torch.stack(parts))[accelerator.process_index]",
     **dict.fromkeys(
         ("reduce_scatter_tensor", "_reduce_scatter_base"),
@@ -36,17 +36,17 @@ INSTEAD = {
     ),
     **dict.fromkeys(("broadcast",), "accelerate.utils.broadcast(x)"),
     "broadcast_object_list": "accelerate.utils.broadcast_object_list(x)",
-    # The list is as long in every process: `objects`, or one None for each process.
+    # The list has the same length in every process: `objects`, or one None for each process.
     "scatter_object_list": "accelerate.utils.broadcast_object_list(objects)[accelerator.process_index]",
     **dict.fromkeys(("DistributedDataParallel",), "accelerator.prepare(model)"),
 }
-# What a test asks that tells a run with a process group from one without.
+# Tests that distinguish a run with a process group from one without.
 ASKS = frozenset({"distributed_type", "is_initialized"})
 
 
 @lru_cache(maxsize=4)
 def calls_without_group(script: Script) -> tuple[cst.Call, ...]:
-    """Return the calls of a script that raise on XLA, since nothing joins a process group there."""
+    """Return the calls of a script that raise on XLA because no process group exists there."""
     calls = script.calls
     if calls.led is None or calls.joins_group:
         return ()
@@ -62,13 +62,13 @@ def calls_without_group(script: Script) -> tuple[cst.Call, ...]:
 
 
 def instead_of(call: cst.Call, script: Script) -> str:
-    """Return what Accelerate has for a call of torch.distributed; empty for any other call."""
+    """Return Accelerate's counterpart of a torch.distributed call; empty for any other call."""
     name = script.qualified_name(call.func) or ""
     return INSTEAD.get(name.rpartition(".")[2], "") if name.startswith(HOMES) else ""
 
 
 def _is_asked_first(call: cst.Call, script: Script) -> bool:
-    """Whether its function asks whether there is a process group, or the module around it does."""
+    """Whether the function or module around the call asks whether there is a process group."""
     for above in script.ancestors(call):
         if isinstance(above, cst.FunctionDef):
             return _asks(above.body)

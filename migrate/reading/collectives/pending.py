@@ -1,8 +1,9 @@
-"""Where replicas part before the collective that a value waits for has run: they wait for ever.
+"""Reads where replicas diverge before a pending collective has run: they wait forever.
 
-Some of them alone look at the value, or each takes a part of it by its own index: the collective is then in
-another graph in each replica. Each function is followed statement by statement; what a function of the
-script leaves pending in its result or its arguments counts at the call of it, as the collective itself would.
+Either some replicas alone read the value, or each replica takes a part of it by its own index. The collective
+is then in a different graph in each replica. Each function is followed statement by statement. A collective
+that a function of the script leaves pending in its result or its arguments counts at the call of the
+function.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from migrate.reading.script import Script
 from migrate.reading.steps.in_step import is_step
 from migrate.syntax.tree import base_name, is_dotted_name, nodes_of
 
-# A collective by the id of its call, a parameter of the function by its name, or an attribute of the
-# objects of a class by the id of the class: "4711.total".
+# Origin of a pending value: a collective (id of its call), a parameter of the function (name), or an
+# attribute of the objects of a class (id of the class and name, "4711.total").
 Origin = int | str
 Origins = frozenset[Origin]
 State = dict[str, Origins]
 NONE: Origins = frozenset()
-ENTRY = ""  # gone from the state once the function has ended the graph
-# Before the name of an attribute of a class, in a state: some object's waits for a collective.
+ENTRY = ""  # removed from the state once the function has ended the graph
+# Prefix of a class attribute's name in a state: the attribute of some object waits for a collective.
 HELD = "@"
 
 
 @dataclass
 class FunctionRun:
-    """What running a function leaves behind.
+    """Effects of running a function.
 
     Args:
-        hits: the reads in some replicas only, what keeps the others from each, and what each waits for.
+        hits: reads in some replicas only, with the guard of each and what it waits for.
         returned: what the result waits for.
         state: what is pending at the end, by dotted name.
-        ends: whether it has ended the graph of its caller.
-        looked: the parameters that it reads, in whichever replica calls it.
+        ends: whether the function has ended the graph of its caller.
+        looked: the parameters that the function reads, in whichever replica calls it.
     """
 
     hits: list[tuple[cst.CSTNode, cst.CSTNode, Origins]] = field(default_factory=list)
@@ -62,25 +63,25 @@ class FunctionRun:
 
 
 def any_call(origins: Origins) -> bool:
-    """Whether a collective is among `origins`, not parameters alone."""
+    """Whether `origins` contain a collective, not only parameters."""
     return any(isinstance(origin, int) for origin in origins)
 
 
 def joined(state: State, other: State) -> State:
-    """Return what is pending in one of two states."""
+    """Return what is pending in either of two states."""
     return {key: state.get(key, NONE) | other.get(key, NONE) for key in {*state, *other}}
 
 
 @dataclass(frozen=True)
 class ReadOfPending:
-    """A place where some replicas alone look at a value that waits for collectives.
+    """Read by some replicas alone of a value that waits for collectives.
 
     Args:
         read: the expression.
-        guard: what keeps the other replicas from it, or what all compute with their own index.
+        guard: the guard that keeps other replicas out, or what all replicas compute with their own index.
         collectives: the calls in the same function that make the collectives, in the order of the source.
-        elsewhere: whether one of them calls a function of another file.
-        by_index: whether all replicas look at it, each with a number computed from its index.
+        elsewhere: whether one of the calls runs a function of another file.
+        by_index: whether all replicas read the value, each with a number computed from its index.
     """
 
     read: cst.CSTNode
@@ -91,7 +92,7 @@ class ReadOfPending:
 
 
 class Pending:
-    """The reads of one script that wait for a collective in some replicas only.
+    """Reads of one script that wait for a collective in some replicas only.
 
     Args:
         facts: the script.
@@ -100,17 +101,15 @@ class Pending:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.calls: dict[int, cst.Call] = {}
-        self.inner: dict[
-            int, set[int]
-        ] = {}  # the collectives of a call of a function of the script
+        self.inner: dict[int, set[int]] = {}  # collectives of a call of a function of the script
         self.elsewhere: set[int] = set()  # calls of functions of other files
-        self.lazy: set[int] = set()  # statement lines that go on with pending values, unread
-        self.left: dict[str, set[int]] = {}  # attributes of classes, with the collectives into them
-        self._by_index: set[int] = set()  # what takes the index of the replica
+        self.lazy: set[int] = set()  # lines of statements that continue with pending values, unread
+        self.left: dict[str, set[int]] = {}  # class attributes, with the collectives into them
+        self._by_index: set[int] = set()  # nodes that compute with the index of the replica
         self._ran: dict[int, FunctionRun] = {}
 
     def reads(self) -> Iterator[ReadOfPending]:
-        """Yield every such read, in the order of the functions."""
+        """Yield each such read, in the order of the functions."""
         if not self._concerned():
             return
         seen = set()
@@ -120,7 +119,7 @@ class Pending:
             self._leave(self.ran(root))
         for root in roots:
             if isinstance(root, cst.FunctionDef) and self.facts.steps.inside(root.body):
-                continue  # XLA305 speaks of reads in the step
+                continue  # XLA305 reports reads in the step
             for read, guard, origins in self.ran(root).hits:
                 ids = [
                     call_id for call_id in self._collectives(origins) if self._apart(call_id, guard)
@@ -133,21 +132,21 @@ class Pending:
                     yield ReadOfPending(read, guard, tuple(calls), far, by_index)
 
     def _leave(self, ran: FunctionRun) -> None:
-        """Note what a function leaves pending in attributes of objects whose methods it has called."""
+        """Record what a function leaves pending in attributes of objects whose methods it has called."""
         for name, origins in ran.state.items():
             if name.startswith(HELD):
                 inner = {call_id for origin in origins for call_id in self.inner.get(origin, ())}  # type: ignore[arg-type]
                 self.left.setdefault(name.removeprefix(HELD), set()).update(inner)
 
     def _collectives(self, origins: Origins) -> set[int]:
-        """Return the collectives among `origins`, and those into the attributes that are among them."""
+        """Return the collectives among `origins`, and the collectives of the attributes among them."""
         ids = {origin for origin in origins if isinstance(origin, int)}
         return ids.union(
             *(self.left.get(origin, ()) for origin in origins if isinstance(origin, str))
         )
 
     def ran(self, root: Root) -> FunctionRun:
-        """Return what running `root` leaves; nothing while it is under way."""
+        """Return the effects of running `root`; empty while it is being analyzed."""
         if id(root) not in self._ran:
             self._ran[id(root)] = FunctionRun()
             self._ran[id(root)] = Walk(self, root).ran()
@@ -170,14 +169,14 @@ class Pending:
             yield from self.facts.context.all_of(kind)
 
     def takes_index(self, node: cst.CSTNode) -> bool:
-        """Whether `node` computes with the index of the replica; such nodes are remembered."""
+        """Whether `node` computes with the index of the replica; such nodes are recorded."""
         if takes_index(node, self.facts):
             self._by_index.add(id(node))
             return True
         return False
 
     def _is_used_by_some(self, call: cst.Call) -> bool:
-        """Whether `call` runs a function of another file that some replicas use its arguments in."""
+        """Whether `call` runs a function of another file that uses its arguments in some replicas only."""
         context = self.facts.context
         others = (
             definition for definition in context.run_by(call) if definition.path != context.file
@@ -185,7 +184,7 @@ class Pending:
         return any(used_by_some(definition.path, definition.line) for definition in others)
 
     def _apart(self, collective: int, guard: cst.CSTNode) -> bool:
-        """Whether replicas come to the collective that do not come to what is below `guard`."""
+        """Whether the collective is reached by replicas that do not reach the code below `guard`."""
         return self.facts.guards.around(self.calls[collective]) is not guard
 
     def _place(self, call: cst.Call) -> tuple[int, int]:
@@ -198,7 +197,7 @@ COMPREHENSIONS = cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp
 
 
 class StatementVisitor(ABC):
-    """Hands each statement to what the analysis does at it; compound ones by their parts."""
+    """Visitor that passes each statement to its handler; compound statements by their parts."""
 
     @abstractmethod
     def _block(self, statements: Sequence[cst.CSTNode]) -> None: ...
@@ -256,7 +255,7 @@ class StatementVisitor(ABC):
 
 
 class Walk(StatementVisitor):
-    """One run through a function or the module."""
+    """Single pass over a function or the module."""
 
     def __init__(self, pending: Pending, root: Root) -> None:
         self._pending, self._facts, self._root = pending, pending.facts, root
@@ -273,7 +272,7 @@ class Walk(StatementVisitor):
                 self._state[parameter] = frozenset({parameter})
 
     def ran(self) -> FunctionRun:
-        """Go through the function once."""
+        """Analyze the function once."""
         body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
         self._block(body)
         self._ran.state = self._state
@@ -307,7 +306,7 @@ class Walk(StatementVisitor):
         super()._match(node)
 
     def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
-        """Run one of `branches`: afterwards is pending what one of them leaves so; None does nothing."""
+        """Analyze `branches`; what any of them leaves pending is pending afterwards. None is no branch."""
         before, after = self._state, State()
         for branch in branches:
             self._state = dict(before)
@@ -319,7 +318,7 @@ class Walk(StatementVisitor):
         before = dict(self._state)
         iterated = node.iter if isinstance(node, cst.For) else None
         syncs = self._facts.values.kind(iterated) is Kind.DEVICE_LOADER
-        for _ in range(2):  # what one turn leaves pending the next one may read
+        for _ in range(2):  # what one turn leaves pending, the next one may read
             if isinstance(node, cst.For):
                 if syncs:
                     self._state.clear()
@@ -386,7 +385,7 @@ class Walk(StatementVisitor):
             self._state[name] = self._state.get(name, NONE) | origins
 
     def _write_back(self, target: cst.BaseExpression, iterated: cst.BaseExpression) -> None:
-        """Note with `losses` what a collective writes into `x` in `for x in losses`."""
+        """Record with `losses` what a collective writes into `x` in `for x in losses`."""
         for name in nodes_of(target, cst.Name):
             origins = self._state.get(name.value, NONE)
             if any_call(origins):
@@ -394,7 +393,7 @@ class Walk(StatementVisitor):
                     self._add(place, origins)
 
     def _test(self, test: cst.BaseExpression, at: cst.CSTNode) -> None:
-        """Look at the value of a condition; one that asks for the rank first looks in some replicas only."""
+        """Read the value of a condition; if it tests the rank first, only some replicas read it."""
         origins = self._value(test)
         if origins:
             self._look(test, origins, test, at if self._facts.guards.asks(test) else None)
@@ -406,7 +405,7 @@ class Walk(StatementVisitor):
         looked_at: cst.CSTNode | None = None,
         guard: cst.CSTNode | None = None,
     ) -> None:
-        """Note a read of a value that waits for `origins`."""
+        """Record a read of a value that waits for `origins`."""
         self._read_in_line = True
         guard = guard or self._inline or self._facts.guards.around(node)
         if guard is not None:
@@ -420,7 +419,7 @@ class Walk(StatementVisitor):
                 self._state[name] = NONE
 
     def _value(self, node: cst.CSTNode) -> Origins:
-        """Return what the value of `node` waits for; reads in it are noted."""
+        """Return what the value of `node` waits for, and record the reads in it."""
         origins = self._of(node)
         self._touched = self._touched or any_call(origins)
         return origins
@@ -452,7 +451,7 @@ class Walk(StatementVisitor):
         return self._by_index(node, origins)
 
     def _by_index(self, node: cst.CSTNode, origins: Origins) -> Origins:
-        """Note an operation on what waits for `origins` whose graph differs in each replica."""
+        """Record an operation on values that wait for `origins`, with a different graph in each replica."""
         if origins and self._pending.takes_index(node):
             self._look(node, origins, guard=node)
         return origins
@@ -473,7 +472,7 @@ class Walk(StatementVisitor):
         return origins
 
     def _of_own(self, node: cst.Attribute) -> Origins:
-        """Return the attribute `node` of `self`, of which this method has not said what it is."""
+        """Return the origin of the attribute `node` of `self` that this method has not set."""
         of_self = isinstance(node.value, cst.Name) and node.value.value == "self"
         known = ENTRY not in self._state or f"self.{node.attr.value}" in self._state
         if self._class is None or not of_self or known:
@@ -481,7 +480,7 @@ class Walk(StatementVisitor):
         return frozenset({attribute_of(self._class, node.attr.value)})
 
     def _of_objects(self, node: cst.CSTNode, ran: FunctionRun) -> Origins:
-        """Note the attributes of objects that a method reads at `node`, and return those in its result."""
+        """Record the attributes of objects that a method reads at `node`; return those in its result."""
         looked = frozenset(origin for origin in ran.looked if is_attribute(origin))
         guard = self._inline or self._facts.guards.around(node) if looked else None
         if guard is None:
@@ -599,7 +598,7 @@ class Walk(StatementVisitor):
         return origin if v.returns_it(call, self._facts) else NONE
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, args: Sequence[Origins]) -> Origins:
-        """Return what the result of a function of the script waits for; note what else it does."""
+        """Return what the result of a function of the script waits for; record its other effects."""
         ran = self._pending.ran(function)
         if ran.ends and self._facts.guards.around(call) is None:
             self._state.clear()
@@ -634,7 +633,7 @@ class Walk(StatementVisitor):
         return result
 
     def _within(self, origins: Origins) -> Origins:
-        """Return the collectives themselves that the calls among `origins` run."""
+        """Return the collectives that the calls among `origins` run."""
         inner = self._pending.inner
         return NONE.union(
             *(inner.get(origin, {origin}) for origin in origins if isinstance(origin, int))
@@ -643,7 +642,7 @@ class Walk(StatementVisitor):
     def _run_attributes(
         self, call: cst.Call, ran: FunctionRun, name: str, arg: cst.CSTNode
     ) -> None:
-        """Note which attributes of an argument a function reads in some replicas only, or leaves pending."""
+        """Record the argument's attributes that a function reads in some replicas only, or leaves pending."""
         if not name or not is_dotted_name(arg):
             return
         place = base_name(arg) or ""
@@ -659,7 +658,7 @@ class Walk(StatementVisitor):
 
 
 def parameters(function: cst.FunctionDef) -> list[str]:
-    """Return the names that positional arguments of a call go to, `self` left out."""
+    """Return the names of the parameters that take the positional arguments of a call, without `self`."""
     names = _names(function)
     return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
@@ -669,14 +668,14 @@ def _names(function: cst.FunctionDef) -> list[str]:
 
 
 def owner_of(root: Root, context: Script) -> cst.ClassDef | None:
-    """Return the class that `root` is a method of, with `self` before its parameters."""
+    """Return the class that has `root` as a method, with `self` before its parameters."""
     if not isinstance(root, cst.FunctionDef) or parameters(root) == _names(root):
         return None
     return context.class_around(root)
 
 
 def attribute_of(owner: cst.ClassDef, name: str) -> str:
-    """Return what stands for the attribute `name` of all objects of the class `owner`."""
+    """Return the origin for the attribute `name` of all objects of the class `owner`."""
     return f"{id(owner)}.{name}"
 
 

@@ -1,8 +1,8 @@
-"""Which values wait for a collective that has not run yet, and what of an expression looks at them.
+"""Values that wait for a collective that has not run yet, and the expressions that read them.
 
-On XLA a collective runs with the graph that it is a part of: when something reads its result, or when the
-graph ends. A read materializes the tensor that is read and nothing else: what was computed from it before,
-and what it was computed from, would run the collective once more.
+On XLA a collective runs with its graph: when its result is read, or when the graph ends. A read materializes
+the tensor that is read and nothing else. Values computed from that tensor earlier, and the values it was
+computed from, would run the collective once more.
 
 Source: torch_xla 2.9 (measured on two replicas).
 """
@@ -36,7 +36,7 @@ from migrate.syntax.tree import base_name, bind, code, is_dotted_name, keyword, 
 from migrate.syntax.walk import children as children
 
 XM = "torch_xla.core.xla_model."
-# These two end the graph themselves: the first replica's copy of the result is another one.
+# These two end the graph themselves: the copy of the result on the first replica is a separate value.
 ENDING = frozenset({"reduce", "gather"})
 RETURNED = frozenset(
     {
@@ -56,19 +56,19 @@ RETURNED = frozenset(
     }
 )
 IN_PLACE = frozenset({f"{XM}all_reduce", f"{XM}collective_broadcast"})
-# Without one of these in its bytes a file makes no collective.
+# A file without one of these words makes no collective.
 COLLECTIVE = re.compile(
     rb"\b(all_(reduce|gather|to_all)|reduce_scatter|scatter|broadcast|collective_(broadcast|permute))"
 )
-# Of a script for CUDA; what the rewrite puts in their place ends the graph.
+# Calls in a script for CUDA; the calls that the rewrite puts in their place end the graph.
 SYNCS_OF_CUDA = names(*torch_cuda.WAITS) | {"torch.distributed.barrier"}
-# Methods that give the same memory, or what the object holds.
+# Methods whose result shares memory with the object, or is what the object holds.
 HOLDS = re.compile(rf"{VIEWS.pattern}|buffers|items|named_parameters|parameters|values")
 HANDING_ON = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"})
 
 
 def is_collective(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is a collective that runs with its graph, on tensors of the device."""
+    """Whether `call` is a collective on device tensors that runs with its graph."""
     name = facts.names.of(call.func) or ""
     if name in RETURNED or name in IN_PLACE:
         return True
@@ -82,14 +82,14 @@ def is_collective(call: cst.Call, facts: Facts) -> bool:
 
 
 def returns_it(call: cst.Call, facts: Facts) -> bool:
-    """Whether the result of the collective `call` is what it gives; others write into their arguments."""
+    """Whether the collective `call` returns its result; others write into their arguments."""
     if facts.names.of(call.func) in RETURNED:
         return True
     return METRICS in facts.names.roots and is_gathered(call, facts)
 
 
 def ends_the_graph(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` runs everything that is pending, in the replica that makes it."""
+    """Whether `call` runs all pending operations of the replica that makes it."""
     name = facts.names.of(call.func) or ""
     if name in RUNS_PENDING or called(call, facts.context) in ENDING:
         return True
@@ -102,7 +102,7 @@ def ends_the_graph(call: cst.Call, facts: Facts) -> bool:
 
 
 def written(call: cst.Call, facts: Facts) -> list[str]:
-    """Return the dotted names of what the collective `call` writes into."""
+    """Return the dotted names of the tensors that the collective `call` writes into."""
     short = called(call, facts.context)
     if short in TENSORS:
         bound = bind(call, TENSORS[short])
@@ -111,7 +111,7 @@ def written(call: cst.Call, facts: Facts) -> list[str]:
     if facts.names.of(call.func) in IN_PLACE:
         lists = [arg.value for arg in call.args if not isinstance(arg.value, cst.BaseString)]
         if facts.names.of(call.func) == f"{XM}all_reduce":
-            # One tensor is not changed: the result is returned.
+            # A single tensor is not changed: the result is returned.
             lists = [node for node in lists if isinstance(node, cst.List | cst.ListComp)]
         return [place for node in lists[:1] for place in places(node)]
     return []
@@ -131,7 +131,7 @@ def places(node: cst.BaseExpression) -> Iterator[str]:
     elif isinstance(node, cst.Subscript):
         yield from places(node.value)
     elif isinstance(node, cst.Call):
-        # What a method of an object gives is another thing: `stats.loss()`.
+        # The result of an object's method is a separate value: `stats.loss()`.
         if isinstance(node.func, cst.Attribute) and HOLDS.fullmatch(node.func.attr.value):
             yield from places(node.func.value)
         elif isinstance(node.func, cst.Name) and node.func.value in HANDING_ON:
@@ -142,7 +142,7 @@ def places(node: cst.BaseExpression) -> Iterator[str]:
 
 
 def is_read(call: cst.Call, passed: bool, facts: Facts) -> bool:
-    """Whether `call` looks at a value, `given` being whether one of its arguments waits for a collective."""
+    """Whether `call` reads a value, if `passed` (one of its arguments waits for a collective)."""
     name = facts.context.qualified_name(call.func) or ""
     if isinstance(call.func, cst.Attribute) and not name:
         method = call.func.attr.value
@@ -160,7 +160,7 @@ def is_read(call: cst.Call, passed: bool, facts: Facts) -> bool:
 
 
 def is_description(node: cst.BaseExpression) -> bool:
-    """Whether `node` says something of a tensor that is known without its values: `x.shape`, `len(x)`."""
+    """Whether `node` asks for a property known without the tensor's values: `x.shape`, `len(x)`."""
     if isinstance(node, cst.Attribute):
         return node.attr.value in DESCRIBES
     if isinstance(node, cst.Call):
@@ -175,7 +175,7 @@ def is_description(node: cst.BaseExpression) -> bool:
 
 
 def kept_in(call: cst.Call, facts: Facts) -> str | None:
-    """Return the name of what a method puts its arguments into: `x` of `x.add_(y)`, `rows.append(y)`."""
+    """Return the object that a method puts its arguments into: `x` of `x.add_(y)`, `rows.append(y)`."""
     if not isinstance(call.func, cst.Attribute) or facts.context.qualified_name(call.func):
         return None
     method = call.func.attr.value
@@ -184,7 +184,7 @@ def kept_in(call: cst.Call, facts: Facts) -> str | None:
 
 
 RETURNED_ELSEWHERE = frozenset(TENSORS) - {"reduce", "gather", "scatter", "broadcast"}
-# What reads the values, or ends the graph, in the function itself.
+# Calls in the function itself that read the values, or end the graph.
 ENDS = frozenset(
     {"item", "tolist", "cpu", "numpy", "sync", "mark_step", "rendezvous", "barrier", "synchronize"}
 )

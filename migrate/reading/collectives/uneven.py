@@ -1,11 +1,11 @@
-"""Operations on the device that some replicas alone have pending when a collective joins their graph.
+"""Device operations that only some replicas have pending when a collective joins their graph.
 
-Nothing runs on the device before the graph ends. What `if rank == 0:` computes or writes there is then a
-part of the graph of one replica, and with a collective in that graph the replicas run different programs
-that wait for each other. The end of the graph in all replicas, before the operation and after it, makes a
-graph of its own of it, with no collective in it.
+Nothing runs on the device before the graph ends. What `if rank == 0:` computes or writes there becomes a part
+of the graph of one replica. With a collective in that graph, the replicas run different programs that wait
+for each other. Ending the graph in all replicas, before and after the operation, gives the operation a graph
+of its own without a collective.
 
-Each function is followed statement by statement; what it leaves pending counts at the calls of it.
+Each function is followed statement by statement; what it leaves pending counts at its calls.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.syntax.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
 
 Root = cst.FunctionDef | cst.Module
-RESULT = ""  # in place of a name: what the function returns
+RESULT = ""  # in place of a name: the return value of the function
 
 
 @dataclass(frozen=True)
 class LoneOperation:
-    """An operation on the device that some replicas alone make.
+    """Device operation that only some replicas make.
 
     Args:
         operation: the statement or expression.
-        guard: what keeps the other replicas from it; None for a tensor without a dimension that is 0 in some
-            replicas and 1 in others: both are constants of the graph.
+        guard: the guard that keeps the other replicas out. None for a tensor without dimensions that is 0 in
+            some replicas and 1 in others: both are constants of the graph.
     """
 
     operation: cst.CSTNode
@@ -48,12 +48,12 @@ class LoneOperation:
 
 @dataclass(frozen=True)
 class Uneven:
-    """An operation that some replicas alone have in one graph with a collective.
+    """Operation that only some replicas have in one graph with a collective.
 
     Args:
         alone: the operation.
-        collective: the collective, or a call or statement that comes to it; None for that of the training
-            step that runs the function.
+        collective: the collective, or a call or statement that reaches it; None for the collective of the
+            training step that runs the function.
         before: whether the collective comes before the operation.
         unknown: whether a collective may also come before the operation in other files.
     """
@@ -66,12 +66,12 @@ class Uneven:
 
 @dataclass
 class _State:
-    """What is pending at some place of a function.
+    """Pending operations at a point of a function.
 
     Args:
         alone: the operations of some replicas, by the dotted name of the tensor.
         computed: the tensors that all replicas compute.
-        flags: tensors that may be another constant in each replica, and whether a collective was pending.
+        flags: tensors that may be a different constant in each replica, and whether a collective was pending.
         shared: the last collective.
         awaited: the dotted names of what the pending collectives write.
         open: whether what was pending when the function began may still be.
@@ -85,7 +85,7 @@ class _State:
     open: bool = True
 
     def copy(self) -> _State:
-        """Return a state of its own with the same pending."""
+        """Return an independent copy of the state."""
         return _State(
             dict(self.alone),
             set(self.computed),
@@ -96,18 +96,18 @@ class _State:
         )
 
     def end(self) -> None:
-        """Note that the graph ends in all replicas."""
+        """Record that the graph ends in all replicas."""
         self.alone, self.computed, self.flags, self.open = {}, set(), {}, False
         self.shared, self.awaited = None, set()
 
     def read(self, names: set[str]) -> None:
-        """Note that all replicas read what some collectives write, which runs these."""
+        """Record that all replicas read what some collectives write, which runs these."""
         if self.awaited and self.awaited <= names:
             self.shared = None
         self.awaited -= names
 
     def join(self, other: _State) -> None:
-        """Add what is pending in another state."""
+        """Merge the pending operations of another state."""
         self.alone = {**other.alone, **self.alone}
         self.computed |= other.computed
         self.flags = {**other.flags, **self.flags}
@@ -118,10 +118,10 @@ class _State:
 
 @dataclass
 class _Ran:
-    """What running a function does.
+    """Effects of running a function.
 
     Args:
-        changes: the dotted names outside of the function that it computes on the device.
+        changes: dotted names outside of the function that it computes on the device.
         opened: operations of some replicas in a graph that the caller began.
         meets: the first collective in a graph that the caller began.
         last: the state at the end.
@@ -134,7 +134,7 @@ class _Ran:
 
 
 class UnevenGraphs:
-    """The operations of a script that some replicas alone have in a graph with a collective.
+    """Operations of a script that only some replicas have in a graph with a collective.
 
     Args:
         facts: the script.
@@ -146,7 +146,7 @@ class UnevenGraphs:
         self._ran: dict[int, _Ran] = {}
 
     def all(self) -> list[Uneven]:
-        """Return them, in the order of the source."""
+        """Return the operations, in the order of the source."""
         context = self.facts.context
         if not (self.facts.guards.any or v.COLLECTIVE.search(context.source.data)):
             return []
@@ -156,7 +156,7 @@ class UnevenGraphs:
         return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
 
     def ran(self, root: Root) -> _Ran:
-        """Return what running `root` does; nothing while that is being found out."""
+        """Return the effects of running `root`; empty while it is being analyzed."""
         if id(root) not in self._ran:
             self._ran[id(root)] = _Ran()
             self._ran[id(root)] = _UnevenWalk(self, root).ran()
@@ -164,15 +164,15 @@ class UnevenGraphs:
 
 
 class _UnevenWalk(StatementVisitor):
-    """One run through a function or the module."""
+    """Single pass over a function or the module."""
 
     def __init__(self, graphs: UnevenGraphs, root: Root) -> None:
         self._graphs, self._facts, self._root = graphs, graphs.facts, root
         self._context = graphs.facts.context
         self._ran = _Ran()
         self._state = _State()
-        self._aliases: dict[str, str] = {}  # what a variable is a part of, or another name of
-        self._log: list[tuple[str, str]] = []  # of the branch that is walked: names and operations
+        self._aliases: dict[str, str] = {}  # variable -> the object it is a part of, or an alias
+        self._log: list[tuple[str, str]] = []  # log of the current branch: names and operations
         self._copied: set[str] = set()  # what the branch copies from the host
         self._whole = self._entered = False
         if isinstance(root, cst.FunctionDef):
@@ -187,12 +187,12 @@ class _UnevenWalk(StatementVisitor):
         self._ran.last = self._state
         if isinstance(self._root, cst.FunctionDef) and self._goes_on(self._root):
             for name, alone in self._state.alone.items():
-                if self._is_visible(name):  # the step goes on, in a graph with its gradients
+                if self._is_visible(name):  # the step continues, in a graph with its gradients
                     self._hit(alone, None, before=False)
         return self._ran
 
     def _goes_on(self, function: cst.FunctionDef) -> bool:
-        """Whether `function` is a part of a training step, which goes on after it."""
+        """Whether `function` is a part of a training step that continues after it."""
         whole = self._context.effects.of(function.body) & BOTH == BOTH
         return self._whole and not whole and self._facts.steps.trains(function.body)
 
@@ -244,7 +244,7 @@ class _UnevenWalk(StatementVisitor):
         if isinstance(node, cst.For):
             self._alias(node.target, node.iter)
         in_step = self._in_step
-        for _ in range(2):  # what one turn leaves pending the next one may meet
+        for _ in range(2):  # what one turn leaves pending, the next one may meet
             self._block(node.body.body)
             if self._in_step is not in_step:
                 self._state.end()
@@ -301,7 +301,7 @@ class _UnevenWalk(StatementVisitor):
                 self._operation(base, at, in_place=True)
 
     def _bind(self, name: str, value: cst.BaseExpression, at: cst.CSTNode) -> None:
-        """Note that `name` is given `value`, or the result of the function is."""
+        """Record that `name` (or the result of the function) gets `value`."""
         self._state.flags.pop(name, None)
         if computing.is_flag(value, self._facts) and self._guard(at) is None:
             self._state.flags[name] = LoneOperation(at, None), self._state.shared
@@ -320,7 +320,7 @@ class _UnevenWalk(StatementVisitor):
             of = [a for n, a in self._state.alone.items() if n in computing.named_in(value)]
             self._operation(name, at)
             if of and self._guard(at) is None:
-                self._state.alone[name] = of[0]  # what is computed of it differs, too
+                self._state.alone[name] = of[0]  # what is computed from it differs, too
             return
         guard = self._guard(at)
         if name and "." not in name:
@@ -332,13 +332,13 @@ class _UnevenWalk(StatementVisitor):
             self._copied.add(name)
             self._add(
                 name, LoneOperation(at, guard)
-            )  # an input of the graph here, an operation there
+            )  # an input of the graph in one branch, an operation in the other
         else:
             self._copied.add(name)
             self._state.alone.pop(name, None)
 
     def _alias(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
-        """Note what the variables in `target` are parts of: `p` of `net` in `for p in net.parameters()`."""
+        """Record what the variables in `target` are parts of: `net` for `for p in net.parameters()`."""
         parts = target.elements if isinstance(target, cst.Tuple | cst.List) else ()
         if parts and isinstance(value, cst.Call) and code(value.func) in ("zip", "enumerate"):
             of = parts if code(value.func) == "zip" else parts[1:]
@@ -352,7 +352,7 @@ class _UnevenWalk(StatementVisitor):
                 self._aliases[name.value] = place
 
     def _resolved(self, name: str) -> str:
-        """Return the dotted name of what the variable `name` is a part of."""
+        """Return the dotted name of the object that the variable `name` is a part of."""
         for _ in range(8):
             first, dot, rest = name.partition(".")
             if first not in self._aliases:
@@ -361,7 +361,7 @@ class _UnevenWalk(StatementVisitor):
         return name
 
     def _operation(self, name: str, at: cst.CSTNode, in_place: bool = False) -> None:
-        """Note an operation on the device by which the tensor `name` is computed or written."""
+        """Record a device operation that computes or writes the tensor `name`."""
         if in_place:
             name = self._resolved(name)
         self._log.append((name, code(at)))
@@ -422,7 +422,7 @@ class _UnevenWalk(StatementVisitor):
             self._write(call, guard)
 
     def _write(self, call: cst.Call, guard: Guard | None) -> None:
-        """Note what `call` writes on the device."""
+        """Record what `call` writes on the device."""
         for written in computing.written_by(call, self._facts):
             self._operation(written, call, in_place=True)
         if v.kept_in(call, self._facts) is not None and isinstance(call.func, cst.Attribute):
@@ -435,7 +435,7 @@ class _UnevenWalk(StatementVisitor):
             self._add(code(call.func), LoneOperation(call, guard))
 
     def _is_backward(self, call: cst.Call) -> bool:
-        """Whether `call` is `loss.backward()` itself, and no function of the project that trains."""
+        """Whether `call` is `loss.backward()` itself, not a function of the project that trains."""
         return not self._context.run_by(call)
 
     def _is_meeting(self, call: cst.Call) -> bool:
@@ -456,7 +456,7 @@ class _UnevenWalk(StatementVisitor):
         return bool(lines) and not any(has_collective(*location) for location in lines)
 
     def _meet_elsewhere(self, call: cst.Call) -> None:
-        """Note a function of another file that makes a collective, and may read the result itself."""
+        """Record a function of another file that makes a collective, and may read the result itself."""
         shared, awaited = self._state.shared, set(self._state.awaited)
         self._meet(call)
         if all(
@@ -465,7 +465,7 @@ class _UnevenWalk(StatementVisitor):
             self._state.shared, self._state.awaited = shared, awaited
 
     def _meet(self, at: cst.Call) -> None:
-        """Note a collective that all replicas come to."""
+        """Record a collective that all replicas reach."""
         for alone in self._state.alone.values():
             self._hit(alone, at, before=False)
         for name in computing.named_in(at) if self._is_meeting(at) else ():
@@ -486,7 +486,7 @@ class _UnevenWalk(StatementVisitor):
             self._state.awaited |= set(written) or {code(at)}
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, guard: Guard | None) -> None:
-        """Note what a function of the script does that `call` runs."""
+        """Record the effects of the function of the script that `call` runs."""
         ran = self._graphs.ran(function)
         if guard is None and self._facts.guards.is_for_first(function):
             guard = function
@@ -523,7 +523,7 @@ class _UnevenWalk(StatementVisitor):
             self._state.awaited.add(code(call))
 
     def _left(self, call: cst.Call) -> LoneOperation | None:
-        """Return the operation that some replicas alone leave pending in the result of `call`."""
+        """Return the operation that only some replicas leave pending in the result of `call`."""
         results = (
             self._graphs.ran(function).last.alone.get(RESULT)
             for function in self._context.called(call)[:3]
@@ -531,7 +531,7 @@ class _UnevenWalk(StatementVisitor):
         return next((alone for alone in results if alone is not None), None)
 
     def _outer(self, name: str, call: cst.Call, function: cst.FunctionDef) -> str | None:
-        """Return what the name `name` of `function` is where `call` stands; None for its own variables."""
+        """Return what `name` in `function` refers to at `call`; None for local variables of the function."""
         first, _, rest = name.partition(".")
         names = [parameter.name.value for parameter in function.params.params]
         if first in names[:1] and first in ("self", "cls"):
@@ -557,7 +557,7 @@ class _UnevenWalk(StatementVisitor):
         }
 
     def _is_visible(self, name: str) -> bool:
-        """Whether a tensor `name` is more than a variable of the function."""
+        """Whether a tensor `name` is more than a local variable of the function."""
         first = name.partition(".")[0]
         return (
             name == RESULT
@@ -568,7 +568,7 @@ class _UnevenWalk(StatementVisitor):
         )
 
     def _stays(self, name: str, guard: Guard) -> bool:
-        """Whether the tensor `name` is there below the test of the rank, too."""
+        """Whether the tensor `name` also exists below the test of the rank."""
         if "." in name or name == RESULT or name in self._parameters:
             return True
         last = self._context.end(guard)
@@ -583,7 +583,7 @@ class _UnevenWalk(StatementVisitor):
         return False
 
     def _guard(self, node: cst.CSTNode) -> Guard | None:
-        """Return what keeps some replicas from `node`, and not from the whole function."""
+        """Return the guard that keeps some replicas from `node`, but not from the whole function."""
         guards = self._facts.guards
         guard = guards.around(node) or guards.around_what_some_hold(node)
         if guard is None or guard is self._root:

@@ -1,1 +1,1 @@
-"""In which order values are made, changed and read, and where the host waits for one."""
+"""Order in which values are made, changed and read, and where the host waits for a value."""

@@ -1,4 +1,4 @@
-"""Which names a statement reads, binds and changes in place: whether two statements may change places."""
+"""Names that a statement reads, binds and changes in place: whether two statements may be swapped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
     from migrate.reading.values.device_values import DeviceValues
 
-# Methods that leave what they are called on as it was; those of tensors need not be listed.
+# Methods that do not change their object; those of tensors need not be listed.
 PURE = re.compile(
     "backward|copy|count|endswith|float|format|get|index|item|items|join|keys|lower|numel|parameters"
     "|named_parameters|size|split|startswith|state_dict|strip|upper|values"
 )
-# What may give the same memory under another name.
+# Calls whose result may be the same memory under another name.
 VIEWS = re.compile(
     "chunk|contiguous|detach|double|expand|flatten|float|narrow|permute|reshape|select|split|squeeze"
     "|t|to|transpose|unbind|unsqueeze|view|view_as"
@@ -31,12 +31,12 @@ VIEWS = re.compile(
 
 @dataclass
 class Flow:
-    """What running a piece of code does to the names around it.
+    """Effects of a piece of code on the names around it.
 
     Args:
         used: names that are read, dotted ones in full: `loss`, `self.model`.
         assigned: names that are bound anew.
-        edited: names of what is changed in place: `losses` by `losses.update(…)`.
+        edited: names of objects changed in place: `losses` by `losses.update(…)`.
     """
 
     used: set[str] = field(default_factory=set)
@@ -45,12 +45,12 @@ class Flow:
 
     @property
     def written(self) -> set[str]:
-        """What is bound anew or changed in place."""
+        """Names that are bound anew or changed in place."""
         return self.assigned | self.edited
 
 
 def overlap(some: Iterable[str], others: Iterable[str]) -> set[str]:
-    """Return those of `some` that are among `others`, a part of one of them, or have one as a part."""
+    """Return those of `some` that equal one of `others`, are a part of one, or have one as a part."""
     others = set(others)
     return {
         flow
@@ -63,10 +63,10 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> set[str]:
 
 
 def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
-    """Return what running `node` does to the names around it.
+    """Return the effects of running `node` on the names around it.
 
-    A method changes what it is called on, unless that is a tensor: there `x.mul_(…)` and `x += 1` do.
-    A function that the script only names is taken not to change its arguments.
+    A method changes its object, unless the object is a tensor: only `x.mul_(…)` and `x += 1` change tensors.
+    A function that the script only names is assumed not to change its arguments.
     """
     data_flow = Flow()
     _Collector(data_flow, values, context).collect(node)
@@ -74,7 +74,7 @@ def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
 
 
 def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
-    """Return the pairs of names that `statements` give to one memory: `a = b`, `a = b.detach()[0]`."""
+    """Return the pairs of names that `statements` bind to one memory: `a = b`, `a = b.detach()[0]`."""
     pairs: list[tuple[str, str]] = []
     stack = list(statements)
     while stack:
@@ -88,7 +88,7 @@ def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:
 
 
 def is_view(value: cst.BaseExpression) -> bool:
-    """Whether `value` names a tensor that there already is, or is a view of one: `x[0].view(-1)`."""
+    """Whether `value` names an existing tensor, or is a view of one: `x[0].view(-1)`."""
     while not isinstance(value, cst.Name):
         if isinstance(value, cst.Call):
             if not isinstance(value.func, cst.Attribute) or not VIEWS.fullmatch(
@@ -143,7 +143,7 @@ class _Collector:
             if isinstance(node, cst.Call):
                 self._edit(node)
                 if isinstance(node.func, cst.Attribute) and not is_attribute_of_self(node.func):
-                    self.collect(node.func.value)  # what the method is called on
+                    self.collect(node.func.value)  # the object of the method
                     skipped = node.func
             for child in children(node):
                 if child is not skipped:

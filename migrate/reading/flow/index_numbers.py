@@ -1,6 +1,6 @@
-"""Python numbers that are computed from the index of the replica, as operations on tensors take them.
+"""Python numbers computed from the index of the replica, as operands of tensor operations.
 
-Such a number is a constant of the graph: each replica gets a graph of its own.
+Such a number is a constant of the graph, so each replica gets a graph of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from migrate.catalogue.words import RANK_NAME
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import last_part, nodes_of
 
-# Names of the number of replicas: what stands beside it as `rank` is which of them this is.
+# Names of the number of replicas: a `rank` beside one of them is the index of the replica.
 SIZES = frozenset({"num_replicas", "num_tasks", "world_size", "world"})
 # Methods whose argument is a device, or that run nothing on the device.
 OF_DEVICES = frozenset(
@@ -21,12 +21,12 @@ OF_DEVICES = frozenset(
 )
 # Functions of torch that put their arguments into a graph.
 COMPUTING = ("torch", "torch.nn.functional", "torch.special", "torch.linalg")
-# How many assignments are followed from an operation to the index.
+# Maximum number of assignments followed from an operation to the index.
 DEEPEST = 4
 
 
 def takes_index(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` computes with the index of the replica, or with a number computed from it.
+    """Whether `node` computes with the index of the replica, or with a number computed from the index.
 
     `x[rank * n :]`, `x + rank`, `x.narrow(0, rank * n, n)`.
     """
@@ -42,7 +42,7 @@ def takes_index(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def operands(call: cst.Call, facts: Facts) -> list[cst.BaseExpression]:
-    """Return what `call` computes of, if it may be tensors: the receiver, or what torch is given."""
+    """Return the operands of `call` that may be tensors: the receiver, or arguments of a torch function."""
     name = facts.context.qualified_name(call.func)
     if name is not None:
         return numbers(call) if name.rpartition(".")[0] in COMPUTING else []
@@ -63,7 +63,7 @@ def positions(node: cst.Subscript) -> Iterator[cst.BaseExpression]:
 
 
 def numbers(call: cst.Call) -> list[cst.BaseExpression]:
-    """Return what `call` is given, but for a device."""
+    """Return the arguments of `call`, without a device."""
     return [arg.value for arg in call.args if arg.keyword is None or arg.keyword.value != "device"]
 
 
@@ -76,7 +76,7 @@ def elements(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def follows_index(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
-    """Whether `node` is the index of the replica, or a number that is computed from it."""
+    """Whether `node` is the index of the replica, or a number computed from it."""
     if isinstance(node, cst.BinaryOperation):
         if facts.values.is_tensor(node):
             return False  # the operation in it is reported
@@ -100,13 +100,13 @@ def follows_index(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) 
         if binding is not None:
             value = binding.value
             return isinstance(value, cst.BaseExpression) and follows_index(value, facts, depth - 1)
-    # Not by its name alone: the rank of a matrix bounds its slices.
+    # Not by its name alone: the rank of a matrix also bounds its slices.
     named = isinstance(node, cst.Name | cst.Attribute) and RANK_NAME.fullmatch(last_part(node))
     return bool(named) and _is_beside_size(node, facts)
 
 
 def _is_beside_size(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the function or class around `node` knows the number of replicas, too."""
+    """Whether the function or class around `node` also knows the number of replicas."""
     around = facts.context.class_around(node) or facts.context.function_around(node)
     if around is None:
         return False

@@ -1,4 +1,4 @@
-"""Which tensors hold infinities, by what made them."""
+"""Tensors that hold infinities, by what made them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from migrate.syntax.tree import (
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-# Functions and methods of torch and numpy whose result holds what an argument, or what they are called on,
-# holds. Of the functions that choose, one of the two is enough.
+# Functions and methods of torch and numpy whose result holds what an argument, or the receiver, holds. For
+# functions that choose, one of the two is enough.
 KEEPING = words(
     "Buffer Parameter add add_ array as_tensor asarray astype bfloat16 block_diag broadcast_to cat clone "
     "concatenate contiguous copy cpu cuda detach diag double expand expand_as fill fill_ flatten float "
@@ -39,7 +39,7 @@ DEEPEST = 8
 
 
 class Infinite:
-    """The tensors of a script that hold infinities.
+    """Tensors of a script that hold infinities.
 
     Args:
         facts: the script.
@@ -57,7 +57,7 @@ class Infinite:
         )
 
     def _parts(self, node: cst.CSTNode) -> Iterator[cst.CSTNode | None]:
-        """Yield the expressions of which `node` has an infinity where they have one."""
+        """Yield the expressions whose infinities `node` takes over."""
         if isinstance(node, cst.UnaryOperation):
             if not isinstance(node.operator, cst.Not):
                 yield node.expression
@@ -89,7 +89,7 @@ class Infinite:
         values: list[cst.BaseExpression] = [arg.value for arg in call.args]
         if not name and isinstance(call.func, cst.Attribute):
             values.insert(0, call.func.value)
-        # `where` chooses by its first argument, or as a method by that; the others by their second.
+        # `where` chooses by its first argument; the others, and `where` as a method, by their second.
         chooser = 0 if last == "where" and name else 1
         if last in CHOOSING and len(values) > chooser:
             test = values.pop(chooser)
@@ -110,7 +110,7 @@ class Infinite:
         )
 
     def _is_infinite(self, node: cst.CSTNode, depth: int) -> bool:
-        """Whether `node` is an infinity by itself, or a name of a tensor that holds one."""
+        """Whether `node` is an infinity itself, or the name of a tensor that holds one."""
         if is_infinity(node, self._facts):
             return True
         if isinstance(node, cst.Call):

@@ -1,4 +1,4 @@
-"""Which expressions hold what a checkpoint holds, on the host: torch.load restores nothing to XLA."""
+"""Expressions that hold the contents of a checkpoint on the host: torch.load restores nothing to XLA."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
 DEEPEST = 8
-# What only a module is asked for.
+# Attributes that only a module has.
 OF_MODULES = words("eval load_state_dict named_parameters parameters train zero_grad")
 
 
 def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
-    """Whether `node` is a checkpoint, or a part of one, that nothing has moved to the device."""
+    """Whether `node` is a checkpoint, or a part of one, that has not been moved to the device."""
     if node is None or depth > DEEPEST:
         return False
     if isinstance(node, cst.Subscript):
@@ -43,11 +43,11 @@ def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
 
 def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
     name = facts.names.of(call.func) or ""
-    if name == "shims.load":  # to the host, everywhere
+    if name == "shims.load":  # loaded to the host everywhere
         return True
     position = LOADERS.get(name)
     if position is not None:
-        # Without a place, a checkpoint that torch.save wrote of XLA's tensors goes there.
+        # Without `map_location`, a checkpoint that torch.save wrote of XLA tensors is loaded there.
         says_where = keyword(call, "map_location") is not None or len(call.args) > position
         return says_where or not facts.uses_xla
     here = facts.context.called(call)
@@ -69,7 +69,7 @@ def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
 
 
 def _is_used_as_module(name: cst.Name, facts: Facts) -> bool:
-    """Whether the script calls what `name` holds, or asks it for its parameters: a module that was saved."""
+    """Whether the script calls what `name` holds, or asks it for parameters: it is a saved module."""
     for mention in facts.context.mentions(name):
         above = facts.context.parent(mention)
         if isinstance(above, cst.Call) and above.func is mention:
@@ -80,7 +80,7 @@ def _is_used_as_module(name: cst.Name, facts: Facts) -> bool:
 
 
 def _is_number(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is a number of Python, or a name that is given one or counts: `step += 1`."""
+    """Whether `node` is a Python number, or a name that is assigned one or counts: `step += 1`."""
     if isinstance(node, cst.UnaryOperation):
         return _is_number(node.expression, facts)
     if isinstance(node, cst.BaseNumber):
@@ -114,7 +114,7 @@ def _gets_number(call: cst.Call, facts: Facts) -> bool:
 
 
 def _is_saved_number(node: cst.Subscript, facts: Facts) -> bool:
-    """Whether the script writes a number under the key of `node` wherever it builds a dictionary with it."""
+    """Whether all dictionaries of the script with the key of `node` have a number under it."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
     key = string_value(index.value) if isinstance(index, cst.Index) else None
     return key is not None and _is_key_of_number(key, facts)
@@ -154,7 +154,7 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
 
 
 def _is_loaded_binding(name: cst.Name, assignment: Assignment, facts: Facts, depth: int) -> bool:
-    """Whether a part of a checkpoint is what `given` binds `name` to."""
+    """Whether `assignment` binds `name` to a part of a checkpoint."""
     parts = [assignment.value]
     if assignment.how is How.PART and (index := _index(name, facts)) is not None:
         if index in _loaded_positions(assignment.value, facts):
@@ -164,7 +164,7 @@ def _is_loaded_binding(name: cst.Name, assignment: Assignment, facts: Facts, dep
 
 
 def _is_loaded_part(node: cst.Subscript, facts: Facts) -> bool:
-    """Whether `node` is `load(path)[1]`, or `pair[1]` of it, of a function of another file."""
+    """Whether `node` is `load(path)[1]`, or `pair[1]` of it, for a function `load` of another file."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
     if not isinstance(index, cst.Index) or not isinstance(index.value, cst.Integer):
         return False
@@ -178,14 +178,14 @@ def _is_loaded_part(node: cst.Subscript, facts: Facts) -> bool:
 
 
 def _loaded_positions(value: cst.CSTNode | None, facts: Facts) -> frozenset[int]:
-    """Return where a tuple that a function of another file returns holds parts of a checkpoint."""
+    """Return the positions of checkpoint parts in a tuple that a function of another file returns."""
     if not isinstance(value, cst.Call):
         return frozenset()
     return facts.context.calls.loading_parts.get(facts.context.place(value), frozenset())
 
 
 def _index(name: cst.Name, facts: Facts) -> int | None:
-    """Return the place of `name` in `a, b = …`."""
+    """Return the position of `name` in `a, b = …`."""
     for binding in facts.context.bindings(name)[::-1]:
         element = facts.context.parent(binding.node)
         target = facts.context.parent(element)
@@ -197,7 +197,7 @@ def _index(name: cst.Name, facts: Facts) -> int | None:
 def _parts(
     value: cst.BaseExpression | None, index: int, facts: Facts
 ) -> list[cst.BaseExpression | None]:
-    """Return what stands at `index` of a tuple, or of the tuples that a function of the script returns."""
+    """Return the values at `index` of a tuple, or of the tuples that a function of the script returns."""
     values = [value]
     if isinstance(value, cst.Call) and (here := facts.context.called(value)):
         values = [part.value for function in here for part in nodes_of(function, cst.Return)]

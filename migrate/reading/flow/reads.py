@@ -1,4 +1,4 @@
-"""Where the host waits for a value of the device: `.item()`, `print(loss)`, `if loss > x`."""
+"""Points where the host waits for a value of the device: `.item()`, `print(loss)`, `if loss > x`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 OF_TENSORS = frozenset(f"torch.Tensor.{name}" for name in READ_METHODS)
-# Of these, those that arrays of NumPy and lists do not have.
+# The methods among these that NumPy arrays and lists do not have.
 OF_TENSORS_ALONE = frozenset({"cpu", "numpy"})
-# Methods of other libraries that read what they are given, and whose they are.
+# Methods of other libraries that read their arguments, with their libraries.
 IN_LIBRARIES = {
     "add_result": frozenset(
         {"timm.data.RealLabelsImagenet", "timm.data.real_labels.RealLabelsImagenet"}
@@ -67,19 +67,19 @@ def _named_logger(receiver: cst.BaseExpression) -> bool:
 
 
 def in_text(node: cst.BinaryOperation) -> bool:
-    """Whether `node` is `"…" % values`, or a text with another behind it."""
+    """Whether `node` is `"…" % values`, or such a text joined with another one."""
     return isinstance(node.operator, cst.Modulo | cst.Add) and _is_text(node.left)
 
 
 def _is_text(node: cst.BaseExpression) -> bool:
-    """Whether `node` is a text, or one that is repeated or put together: `("%f " * 2)`."""
+    """Whether `node` is a text, also repeated or concatenated: `("%f " * 2)`."""
     if isinstance(node, cst.BinaryOperation):
         return _is_text(node.left) or _is_text(node.right)
     return isinstance(node, cst.BaseString)
 
 
 class DeviceReads:
-    """Finds the places where the host waits for the device.
+    """Finder of the expressions that make the host wait for the device.
 
     Args:
         values: which names hold tensors of the device.
@@ -91,7 +91,7 @@ class DeviceReads:
         self._context = context
 
     def inside(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what in `node` reads a value, the outermost expression of each read."""
+        """Yield the expressions in `node` that read a value: the outermost of each read."""
         if self._reads(node):
             yield node
             return
@@ -105,14 +105,14 @@ class DeviceReads:
                 yield from self.inside(child)
 
     def hidden(self, call: cst.Call) -> Iterator[cst.CSTNode]:
-        """Yield what reads a value in the functions of the script that `call` runs."""
+        """Yield the reads in the functions of the script that `call` runs."""
         for called in self._context.called(call):
             parameters = [p.name.value for p in called.params.params if p.name.value != "self"]
             inner = DeviceValues(called.body, parameters, self._context)
             yield from DeviceReads(inner, self._context)._certain(called.body)
 
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what reads a value whatever the arguments are."""
+        """Yield the reads that happen with any arguments."""
         for call in nodes_of(node, cst.Call):
             if _is_method(call, READ_METHODS - {"cpu", "numpy"}):
                 receiver = cst.ensure_type(call.func, cst.Attribute).value
@@ -136,13 +136,14 @@ class DeviceReads:
 
     def _call_reads(self, call: cst.Call) -> bool:
         if scale_read(call, self._context) is not None:
-            return False  # a scaler that is off tells it without the device
+            return False  # a disabled scaler answers without the device
         name = self._context.qualified_name(call.func) or ""
         is_passed = any(self._values.mentions(arg.value) for arg in call.args)
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
             if method in READ_METHODS and not name:
-                # A tensor of one value is the usual receiver of item(); lists and arrays have the rest.
+                # A tensor of one value is the usual receiver of item(); lists and arrays have the other
+                # methods.
                 return (
                     method == "item"
                     or self._values.mentions(call.func.value)
@@ -169,7 +170,7 @@ class DeviceReads:
         return is_passed and is_log(call, self._context) and not self._is_meter(call)
 
     def _is_unknown(self, value: cst.BaseExpression) -> bool:
-        """Whether nothing tells where the tensor `value` is: it may be on the device."""
+        """Whether the device of the tensor `value` is unknown: it may be the accelerator."""
         of_host = is_on_the_cpu(value, self._context)
         return not of_host and self._context.values.kind(value) is Kind.UNKNOWN
 
@@ -179,7 +180,7 @@ class DeviceReads:
         return place is not None and self._context.values.is_surely_cpu(place.value)
 
     def _is_of(self, classes: frozenset[str], func: cst.Attribute) -> bool:
-        """Whether `func` is a method of an object that one of `classes` makes."""
+        """Whether `func` is a method of an object made by one of `classes`."""
         if not isinstance(func.value, cst.Name):
             return False
         values = self._context.bound_values(func.value)
@@ -189,7 +190,7 @@ class DeviceReads:
         )
 
     def _reads_each(self, handed: cst.BaseExpression) -> bool:
-        """Whether a function that is handed to another one reads what it is called with.
+        """Whether a function passed to another function reads its arguments.
 
         `apply(losses, lambda x: x.item())`, `map(float, losses)`, `tree_map(torch.Tensor.item, losses)`.
         """
@@ -214,7 +215,7 @@ class DeviceReads:
         return function is not None and any(self._certain(function.body))
 
     def _is_meter(self, call: cst.Call) -> bool:
-        """Whether `call` hands a tensor to a meter, which keeps it until it is printed."""
+        """Whether `call` passes a tensor to a meter, which keeps it until it is printed."""
         return isinstance(call.func, cst.Attribute) and call.func.attr.value in METER_METHODS
 
 

@@ -1,1 +1,1 @@
-"""Values that an autocast region makes half precision, and the arrays that are made of them."""
+"""Values that an autocast region makes half precision, and the arrays made from them."""

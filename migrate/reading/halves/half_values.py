@@ -1,4 +1,4 @@
-"""Which values are float16 on CUDA, and bfloat16 on XLA, by an autocast region."""
+"""Values that an autocast region makes float16 on CUDA, and bfloat16 on XLA."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class Half(IntEnum):
     """Whether a value is half precision."""
 
     NO = 0
-    UNKNOWN = 1  # nothing says so
-    POSSIBLE = 2  # it may be
+    UNKNOWN = 1  # nothing indicates it
+    POSSIBLE = 2  # possible
     SURE = 3
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What is known of a value.
+    """Precision of a value, as far as it is known.
 
     Args:
         half: whether the value is half precision.
         region: the region that makes the value so.
-        wide: whether the value is float32: surely where it is not half, in a branch where it may be half.
+        wide: whether the value is float32: surely if it is not half, or in a branch if it may be half.
     """
 
     half: Half
@@ -80,13 +80,13 @@ def half_values_of(facts: Facts) -> HalfValues:
 
 @lru_cache(maxsize=2)
 def narrow_values_of(facts: Facts) -> HalfValues:
-    """Return the half values of a script, with those that are bfloat16 on CUDA too."""
+    """Return the half values of a script, including those that are bfloat16 on CUDA."""
     return HalfValues(facts, narrow=True)
 
 
 @lru_cache(maxsize=8)
 def _elsewhere(path: Path, narrow: bool = False) -> HalfValues | None:
-    """Return the half values of another file of the project, which follow no calls to further files."""
+    """Return the half values of another file of the project, without following calls to further files."""
     try:
         source = parse(path.read_bytes(), path)
     except (OSError, MigrateError, RecursionError):
@@ -95,12 +95,12 @@ def _elsewhere(path: Path, narrow: bool = False) -> HalfValues | None:
 
 
 class HalfValues:
-    """Follows values back to the autocast regions that computed them.
+    """Search that follows values back to the autocast regions that computed them.
 
     Args:
         facts: the script.
         follows: whether functions of other files are followed.
-        narrow: whether regions in bfloat16 count, too.
+        narrow: whether bfloat16 regions count, too.
     """
 
     def __init__(self, facts: Facts, *, follows: bool = True, narrow: bool = False) -> None:
@@ -111,7 +111,7 @@ class HalfValues:
         self._under_way: set[tuple[int, int]] = set()
 
     def of(self, node: cst.BaseExpression, around: AutocastRegion | None = None) -> Precision:
-        """Return what is known of `node`: a tensor, or what holds tensors.
+        """Return the precision of `node`: a tensor, or a container of tensors.
 
         Args:
             node: the expression.
@@ -151,7 +151,7 @@ class HalfValues:
         return NO
 
     def _region(self, node: cst.CSTNode, around: AutocastRegion | None) -> AutocastRegion | None:
-        """Return the region that `node` runs in and that counts."""
+        """Return the region that counts for `node`."""
         region = region_around(node, self._context) or around
         counts = region is not None and (region.narrow if self._narrow else region.half)
         return region if counts else None
@@ -186,7 +186,7 @@ class HalfValues:
     def _part(
         self, value: cst.BaseExpression, assignment: Assignment, around: AutocastRegion | None
     ) -> Precision:
-        """Return what is known of one element of the tuple `value`: of what a call returns, or a method."""
+        """Return the precision of one element of the tuple `value` that a call or method returns."""
         if not isinstance(value, cst.Call):
             precision = self.of(value, around)
             return UNKNOWN if isinstance(value, cst.Tuple) else precision
@@ -197,7 +197,7 @@ class HalfValues:
             return self.of(value, around)
         followed = self._followed(value)
         if not followed:
-            # A model that returns several things: the other ones may be losses, masks or indices.
+            # A model that returns several values: the others may be losses, masks or indices.
             return Precision(Half.UNKNOWN if self.of(value, around).half else Half.NO)
         region = self._region(value, around)
         return either(
@@ -209,11 +209,11 @@ class HalfValues:
     def part_returned(
         self, function: cst.FunctionDef, assignment: Assignment, around: AutocastRegion | None
     ) -> Iterator[Precision]:
-        """Yield what is known of one element of the tuples that a function of the script returns.
+        """Yield the precision of one element of the tuples that a function of the script returns.
 
         Args:
             function: the function.
-            given: the name that gets the element.
+            assignment: the assignment whose name gets the element.
             around: the region that the function is called in.
         """
         for returned in self._facts.bindings.returns[id(function)]:
@@ -227,12 +227,12 @@ class HalfValues:
     def returned(
         self, function: cst.FunctionDef, around: AutocastRegion | None
     ) -> Iterator[Precision]:
-        """Yield what is known of what a function of the script returns, called in the region `around`."""
+        """Yield the precision of the values that a function of the script, called in `around`, returns."""
         for value in self._facts.bindings.returns[id(function)]:
             yield self.of(value, around)
 
     def _ranked(self, call: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the tensor of which `call` gives values and indices: `x` of `x.max(1)`, `x.topk(5)`."""
+        """Return the tensor whose values and indices `call` gives: `x` of `x.max(1)`, `x.topk(5)`."""
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
             return None
         if call.func.attr.value not in RANKING or not call.args:
@@ -261,7 +261,7 @@ class HalfValues:
         )  # `out.logits`, `out.loss`, `out.ids`
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
-        """Return what the class around assigns to its attribute."""
+        """Return the values that the class around assigns to its attribute."""
         around = self._context.class_around(node)
         return [
             value
@@ -306,7 +306,7 @@ class HalfValues:
     def _of_sides(
         self, left: cst.BaseExpression, right: cst.BaseExpression, around: AutocastRegion | None
     ) -> Precision:
-        """Return what an operation gives that takes the wider type of its two sides."""
+        """Return the precision of an operation that takes the wider type of its two sides."""
         sides = [self.of(left, around), self.of(right, around)]
         if FLOAT32 in sides:
             return FLOAT32
@@ -315,7 +315,7 @@ class HalfValues:
         half, other = (0, right) if sides[0].half else (1, left)
         plain = isinstance(other, cst.BaseNumber)
         if not plain and self._facts.values.is_tensor(other):
-            return NO  # one of float32, most likely, which decides
+            return NO  # one operand is most likely float32, which decides
         precision = sides[half]
         return precision if plain or not precision.half else Precision(Half.UNKNOWN)
 
@@ -354,7 +354,7 @@ class HalfValues:
         return UNKNOWN
 
     def _function(self, call: cst.Call) -> str | None:
-        """Return the last part of the name of the function of torch that `call` calls."""
+        """Return the last part of the name of the torch function that `call` calls."""
         name = self._context.qualified_name(call.func) or ""
         for root in ROOTS:
             if name.startswith(root):
@@ -390,7 +390,7 @@ class HalfValues:
         region: AutocastRegion | None,
         around: AutocastRegion | None,
     ) -> Precision | None:
-        """Return what is known of what a tensor's method gives; None for a method that may be a model's."""
+        """Return the precision of a tensor method's result; None for a method that may be a model's."""
         name = func.attr.value
         if name in ("to", "type"):
             moves = name == "to" and all(self._is_place(arg) for arg in call.args)
@@ -421,11 +421,11 @@ class HalfValues:
         return None
 
     def _of_type(self, arg: cst.Arg) -> Precision:
-        """Return what is known of a value that is given the type `arg`."""
+        """Return the precision of a value converted to the type `arg`."""
         return FLOAT32 if self._context.qualified_name(arg.value) in FLOATS else NO
 
     def _is_place(self, arg: cst.Arg) -> bool:
-        """Whether an argument of `x.to(…)` is no dtype and no tensor."""
+        """Whether an argument of `x.to(…)` is neither a dtype nor a tensor."""
         if arg.keyword is not None:
             return arg.keyword.value in ("device", "non_blocking", "copy", "memory_format")
         name = self._context.qualified_name(arg.value) or ""
@@ -438,7 +438,7 @@ class HalfValues:
         return self._facts.values.device(arg.value) is not Kind.UNKNOWN
 
     def _followed(self, call: cst.Call) -> list[tuple[HalfValues, cst.FunctionDef]]:
-        """Return the functions that `call` runs, with the values of their files; none if one is not read."""
+        """Return the functions that `call` runs, with their files' values; empty if a file is not read."""
         functions: list[tuple[HalfValues, cst.FunctionDef]] = []
         for definition in self._context.run_by(call):
             values: HalfValues | None = self
@@ -477,7 +477,7 @@ class HalfValues:
         )
 
     def _layers(self, func: cst.BaseExpression) -> list[cst.Call]:
-        """Return the calls that make the module `func`."""
+        """Return the calls that create the module `func`."""
         values: list[cst.BaseExpression | None] = []
         if is_attribute_of_self(func):
             values = list(self._assigned(cst.ensure_type(func, cst.Attribute)))
@@ -491,7 +491,7 @@ class HalfValues:
     def _of_model(
         self, call: cst.Call, region: AutocastRegion | None, around: AutocastRegion | None
     ) -> Precision:
-        """Return what is known of the output of a module whose `forward` is not in the script."""
+        """Return the precision of the output of a module whose `forward` is not in the script."""
         argument = call.args[0].value if call.args else None
         layers = self._layers(call.func)
         precisions = [self._of_layer(layer, argument, region, around) for layer in layers]
@@ -507,7 +507,7 @@ class HalfValues:
         region: AutocastRegion | None,
         around: AutocastRegion | None,
     ) -> Precision | None:
-        """Return what a layer of torch gives; None for another module."""
+        """Return the precision of the output of a torch layer; None for another module."""
         name = self._context.qualified_name(layer.func) or self._given_class(layer.func)
         if not name.startswith(MODULES):
             return None
@@ -526,7 +526,7 @@ class HalfValues:
         return FLOAT32 if kind in WIDE_MODULES and region is not None else NO
 
     def _given_class(self, func: cst.BaseExpression) -> str:
-        """Return the class that the name `func` holds, `norm_layer=nn.LayerNorm`; empty if it is not one."""
+        """Return the class that the name `func` holds: `norm_layer=nn.LayerNorm`; empty if it is no class."""
         if not isinstance(func, cst.Name):
             return ""
         names = {self._context.qualified_name(value) for value in self._facts.values.given_to(func)}
@@ -534,7 +534,7 @@ class HalfValues:
 
 
 def either(precisions: Iterable[Precision]) -> Precision:
-    """Return what is known of a value that is one of several: sure where no other one is known."""
+    """Return the precision of a value that is one of several: sure if no other is known."""
     parts = list(precisions)
     best = max(parts, key=lambda part: part.half, default=NO)
     others = [part for part in parts if part.half is Half.NO]
@@ -546,12 +546,12 @@ def either(precisions: Iterable[Precision]) -> Precision:
 
 
 def some(precisions: Iterable[Precision]) -> Precision:
-    """Return what is known of a list of several values, which become one tensor: the surest."""
+    """Return the precision of a list of values that become one tensor: the surest."""
     return max(precisions, key=lambda precision: precision.half, default=NO)
 
 
 def every(precisions: Iterable[Precision]) -> Precision:
-    """Return what is known of several values of which each may be another: the least sure."""
+    """Return the precision of several values that may each differ: the least sure."""
     return min(precisions, key=lambda precision: precision.half, default=NO)
 
 

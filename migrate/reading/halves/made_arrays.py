@@ -1,4 +1,4 @@
-"""Where a script makes arrays of NumPy of tensors."""
+"""NumPy arrays that a script makes from tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from migrate.catalogue.words import words
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import last_part
 
-# Functions that make an array of their first argument: a tensor, or a list of tensors.
+# Functions that make an array from their first argument: a tensor, or a list of tensors.
 OF_FIRST = words(
     "numpy.array numpy.asarray numpy.asanyarray numpy.ascontiguousarray numpy.concatenate numpy.hstack "
     "numpy.stack numpy.vstack"
 )
-# Functions of which each argument may be a tensor.
+# Functions whose arguments may all be tensors.
 OF_EACH = words("numpy.save numpy.savetxt numpy.savez numpy.savez_compressed")
 METRICS = "sklearn.metrics."
 CONTAINERS = cst.List | cst.Tuple | cst.Dict | cst.BaseComp
@@ -31,7 +31,7 @@ def receiver_of(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
 
 
 def array_arguments(call: cst.Call, facts: Facts) -> Iterator[cst.Arg]:
-    """Yield the arguments of `call` of which it makes arrays, in a function of NumPy or scikit-learn."""
+    """Yield the arguments that `call`, a function of NumPy or scikit-learn, converts to arrays."""
     name = facts.names.of(call.func) or ""
     plain = [arg for arg in call.args if not arg.star]
     if name in OF_FIRST:

@@ -1,4 +1,4 @@
-"""Calls of torch whose tensors autocast brings to one type on CUDA, and not on XLA."""
+"""Torch calls whose tensors autocast converts to one type on CUDA, but not on XLA."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from migrate.reading.halves.operations import ROOTS
 from migrate.reading.halves.regions import AutocastRegion, region_around
 from migrate.syntax.tree import keyword
 
-# The tensors of each function, by their names where they have a fixed place; in the region of CUDA they
-# become float16. Source: torch 2.9 and torch_xla 2.9: each raises where its tensors' types differ (measured).
+# The tensors of each function, by name where they have a fixed position. In a CUDA region they become
+# float16.
+# Source: torch 2.9 and torch_xla 2.9: each raises if the types of its tensors differ (measured).
 NARROWED = {
     "scaled_dot_product_attention": ("query", "key", "value"),
     "addmv": ("input", "mat", "vec"),
     "linalg.vecdot": ("x", "y"),
 }
-# In the region of CUDA they take the wider of the types.
+# In a CUDA region they take the wider of the types.
 WIDENED = {
     "bilinear": ("input1", "input2"),
     "cross": ("input", "other"),
@@ -31,23 +32,23 @@ WIDENED = {
     "tensordot": ("a", "b"),
     "vdot": ("input", "other"),
 }
-# What is no tensor to compare.
+# Values that are no tensors and need no comparison.
 NO_TENSORS = frozenset({"dim", "index"})
 METHODS = words("addmv cross inner scatter_add vdot")
-# Calls of calls, at most, by which a function is run in a region.
+# Maximum depth of calls from a region to the function.
 DEEPEST = 6
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """A call whose tensors differ in type.
+    """Call whose tensors differ in type.
 
     Args:
         half: the argument that is bfloat16.
         wide: the arguments that are float32.
-        narrows: whether CUDA makes all of them float16; otherwise it makes them float32.
+        narrows: whether CUDA makes all of them float16; otherwise float32.
         sure: whether they surely differ.
-        region: the region that makes the first one so.
+        region: the region that makes `half` bfloat16.
     """
 
     half: cst.BaseExpression
@@ -58,9 +59,10 @@ class Mixed:
 
 
 def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
-    """Return how the tensors of `call` differ in an autocast region; None where nothing says that they do.
+    """Return how the tensors of `call` differ in an autocast region, or None.
 
-    With it comes whether the region is seen to run the call; otherwise the project has a region that may.
+    The second value says whether the region is seen to run the call; otherwise some region of the project
+    may.
     """
     name = _name(call, facts)
     table = NARROWED if name in NARROWED else WIDENED
@@ -88,7 +90,7 @@ def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
 def _differing(
     tensors: list[cst.BaseExpression], values: HalfValues, around: AutocastRegion
 ) -> tuple[cst.BaseExpression, tuple[cst.BaseExpression, ...], bool] | None:
-    """Return the tensor that is half, those that are float32, and whether that is sure."""
+    """Return the half tensor, the float32 tensors, and whether they surely differ."""
     pairs: list[tuple[cst.BaseExpression, Precision]] = [
         (tensor, values.of(tensor, around)) for tensor in tensors
     ]
@@ -104,7 +106,7 @@ def _differing(
 
 
 def running_region(node: cst.CSTNode, facts: Facts, depth: int = DEEPEST) -> AutocastRegion | None:
-    """Return the region that `node` runs in, also where calls of the script around it stand in one."""
+    """Return the region that `node` runs in, directly or by the calls of the function around it."""
     region = region_around(node, facts.context)
     if region is not None:
         return region if region.narrow else None
@@ -119,7 +121,7 @@ def running_region(node: cst.CSTNode, facts: Facts, depth: int = DEEPEST) -> Aut
 
 
 def _name(call: cst.Call, facts: Facts) -> str:
-    """Return the function that `call` calls, by its name in torch; the method, where it is one of ours."""
+    """Return the torch name of the function that `call` calls, or the name of a method."""
     func = call.func
     name = facts.context.qualified_name(func)
     if name is None:
@@ -130,7 +132,7 @@ def _name(call: cst.Call, facts: Facts) -> str:
 
 
 def _tensors(call: cst.Call, parameters: tuple[str, ...], facts: Facts) -> list[cst.BaseExpression]:
-    """Return the tensors that `call` is given, those that may have no type of their own left out."""
+    """Return the tensor arguments of `call`, without those that may have no type of their own."""
     tensors: list[cst.BaseExpression] = []
     func = call.func
     names = list(parameters)

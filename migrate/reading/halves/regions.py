@@ -1,4 +1,4 @@
-"""Autocast regions that are float16 on CUDA, and so bfloat16 on XLA."""
+"""Autocast regions that are float16 on CUDA, and therefore bfloat16 on XLA."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ PARAMETERS = {
     **dict.fromkeys(TYPED, ("device_type", "dtype", "enabled", "cache_enabled")),
     SHIMS: ("dtype", "enabled", "cache_enabled"),
 }
-# Devices whose regions are not CUDA's.
+# Devices whose regions are not CUDA regions.
 OTHERS = frozenset({"cpu", "mps", "xla", "xpu"})
 DEEPEST = 4
 
 
 @dataclass(frozen=True, eq=False)
 class AutocastRegion:
-    """An autocast region.
+    """Autocast region.
 
     Args:
         path, line: the file, and the line of the expression that makes the region.
-        half: whether the region is float16 on CUDA, where nothing is known that makes it another.
+        half: whether the region is float16 on CUDA, unless something is known to change that.
         narrow: whether the region is bfloat16 on XLA: float16 or bfloat16, and not surely switched off.
     """
 
@@ -68,7 +68,7 @@ def region_around(node: cst.CSTNode, context: Script) -> AutocastRegion | None:
 
 
 def _region(node: cst.BaseExpression, context: Script, depth: int = 0) -> AutocastRegion | None:
-    """Return the region that `node` is: a call of autocast, or what such a call is bound to."""
+    """Return the region that `node` is: an autocast call, or a name bound to such a call."""
     if depth > DEEPEST:
         return None
     candidates: list[AutocastRegion] = []
@@ -94,7 +94,7 @@ def _region(node: cst.BaseExpression, context: Script, depth: int = 0) -> Autoca
 
 
 def _functions(func: cst.BaseExpression, context: Script) -> Iterator[cst.BaseExpression]:
-    """Yield what the name `func` is bound to, where that is autocast or binds its arguments."""
+    """Yield the values of the name `func` that are autocast or bind its arguments."""
     if not isinstance(func, cst.Name):
         return
     waiting = list(context.bound_values(func))
@@ -120,7 +120,7 @@ def _of_call(call: cst.Call, maker: cst.Call, context: Script) -> AutocastRegion
 
 
 def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) -> bool:
-    """Whether autocast with these arguments is float16 on CUDA, and not switched off."""
+    """Whether autocast with these arguments is float16 on CUDA and not switched off."""
     if "enabled" in bound and code(bound["enabled"].value) == "False":
         return False
     device = bound.get("device_type")

@@ -1,1 +1,1 @@
-"""What the names of a script are bound to."""
+"""Names of a script and the values they are bound to."""

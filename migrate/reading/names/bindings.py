@@ -1,4 +1,4 @@
-"""How the variables of a script follow from expressions, and which of its functions it calls with what."""
+"""Values of a script's variables, and the calls of its functions with their arguments."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ from migrate.syntax.tree import bind, is_attribute_of_self, last_part, string_va
 Owner = cst.FunctionDef | cst.Module
 Place = tuple[int, int]
 
-# Methods that give pairs of a name and what has it.
+# Methods that return pairs of a name and the object of that name.
 NAMED = frozenset({"items", "named_buffers", "named_children", "named_modules", "named_parameters"})
 # Methods that put their arguments into a container.
 OF_OBJECTS = frozenset({"__call__", "__init__"})  # run by calls of objects and classes
 FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
-# They number what they give.
+# Iterables that yield counters.
 COUNTS = frozenset({"enumerate", "range"})
-# How many names and calls `iterated` follows.
+# Maximum number of names and calls that `iterated` follows.
 DEEPEST = 6
-# They give what each argument gives.
+# Functions that yield the elements of each argument.
 ZIPS = frozenset({"zip", "zip_longest"})
-# They hand on what they iterate over.
+# Functions that yield the elements of their argument.
 TRANSPARENT = frozenset({"tqdm", "trange", "iter", "reversed", "list", "tuple", "islice", "track"})
 
 
 class How(Enum):
-    """How a name follows from the expression that it is bound to."""
+    """Relation of a name to the expression that it is bound to."""
 
-    VALUE = auto()  # it is the value
-    PART = auto()  # it is a part of the value: `a, b = value`
-    ELEMENT = auto()  # it is what iterating over the value gives
-    ADDED = auto()  # it was something before, and the value is added to it
+    VALUE = auto()  # the value itself
+    PART = auto()  # a part of the value: `a, b = value`
+    ELEMENT = auto()  # an element of the value, by iterating over it
+    ADDED = auto()  # the earlier value with this value added
     COUNTER = auto()  # a Python integer, or the name of something
     OTHER = auto()
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What a name gets at one place.
+    """Assignment of a value to a name at one location.
 
     Args:
         place: line and column of the statement.
         how: how the name follows from `value`.
-        value: the expression; None where there is none.
+        value: the expression, or None.
         loop: the loop of which the name is a target.
-        index, count: which element of a tuple the name is, of how many; a part of one has no index.
-        before: the mention of the name in `name += value`, which stands for what it was before.
+        index, count: position of the name in a tuple, and length of the tuple; a part of an element has no
+            index.
+        before: the mention of the name in `name += value`, which stands for the earlier value.
     """
 
     place: Place
@@ -67,10 +68,10 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class Put:
-    """What a statement puts into a container.
+    """Value that a statement puts into a container.
 
     Args:
-        key: the string under which, where the statement spells one.
+        key: the key, if the statement spells it as a string.
         value: the expression.
     """
 
@@ -79,9 +80,9 @@ class Put:
 
 
 class Bindings:
-    """What names, parameters and calls of one script are given, found in one pass.
+    """Values of the names, parameters and calls of one script, collected in one pass.
 
-    Which binding a name means is for `Script.bindings` to say.
+    `Script.bindings` decides which binding a name refers to.
     """
 
     def __init__(self, context: Parsed) -> None:
@@ -97,19 +98,19 @@ class Bindings:
             ADDS[type(node)](self, node)
 
     def given(self, name: cst.Name) -> list[Assignment]:
-        """Return what the variable of which `name` is a mention is given, in the order of the source."""
+        """Return the assignments to the variable that `name` mentions, in the order of the source."""
         nodes = (binding.node for binding in self._context.bindings(name))
         return [self._given[id(node)] for node in nodes if id(node) in self._given]
 
     def put_into(self, name: cst.Name | cst.Attribute) -> list[Put]:
         """Return what the function around `name` puts into it: `name[key] = x`, `name.append(x)`.
 
-        For an attribute of `self`, what the class does.
+        For an attribute of `self`, return what the class puts into it.
         """
         return self._put.get(self._holder(name) or (0, ""), [])
 
     def _holder(self, node: cst.CSTNode | None) -> tuple[int, str] | None:
-        """Return the owner of the container `node` and its name; None for what is neither of the two."""
+        """Return the owner of the container `node` and its name; None for any other expression."""
         if isinstance(node, cst.Name):
             return id(self.owner(node)), node.value
         if node is not None and is_attribute_of_self(node):
@@ -117,7 +118,7 @@ class Bindings:
         return None
 
     def nearest(self, name: cst.Name) -> Assignment | None:
-        """Return what `name` is given at the last place above it; None where that is not plain to see."""
+        """Return the assignments at the last location above `name`; empty if that is not plain to see."""
         bindings = self._context.bindings(name)
         assignments = self.given(name)
         if not assignments:
@@ -135,9 +136,9 @@ class Bindings:
         return assignments[-1]
 
     def reaching(self, name: cst.Name) -> list[Assignment]:
-        """Return what `name` may hold where it stands: what is given last, and in branches that may be run.
+        """Return the assignments that `name` may hold here: the last one, and those in branches that may run.
 
-        Empty where the last is not plain to see, as for `nearest`.
+        Empty if the last assignment is not plain to see, as for `nearest`.
         """
         last = self.nearest(name)
         if last is None:
@@ -154,17 +155,17 @@ class Bindings:
                 continue
             assignments.append(assignment)
             if branches.keys() <= around.keys():
-                break  # it is given this whichever branch is taken
+                break  # every branch assigns this
         return assignments or [last]
 
     def _branches_of(self, binding: cst.CSTNode) -> dict[int, str]:
-        """Return `_branches` of a place that binds a name; it is asked at every use of the name."""
+        """Return `_branches` of a location that binds a name, cached: each use of the name needs it."""
         if id(binding) not in self._branches_known:
             self._branches_known[id(binding)] = self._branches(binding)
         return self._branches_known[id(binding)]
 
     def _branches(self, node: cst.CSTNode) -> dict[int, str]:
-        """Return the conditions around `node`, by their ids, with the branch of each that it is in."""
+        """Return the conditions around `node`, by id, with the branch of each that contains `node`."""
         branches: dict[int, str] = {}
         below = node
         for above in self._context.ancestors(node):
@@ -188,14 +189,15 @@ class Bindings:
         return self._context.function_around(node) or self._context.module
 
     def passed(self, function: cst.FunctionDef, name: str) -> Iterator[cst.BaseExpression]:
-        """Yield what calls in the script pass for the parameter `name` of `function`."""
+        """Yield the values that calls in the script pass for the parameter `name` of `function`."""
         names = [parameter.name.value for parameter in function.params.params]
         is_method = names[:1] == ["self"]
         calls = [*self._calls.get(function.name.value, ())]
         if function.name.value == "forward":
             calls += self._calls.get("apply", ())  # of a torch.autograd.Function
         elif function.name.value not in OF_OBJECTS:
-            # By another name: `show = partial(log, 1)`, then `show(x)`; a parameter that is the function.
+            # Under another name: `show = partial(log, 1)`, then `show(x)`; or a parameter that holds the
+            # function.
             named = set(map(id, calls))
             calls += [call for call, _ in self.callers(function) if id(call) not in named]
         for call in calls:
@@ -207,7 +209,7 @@ class Bindings:
                     yield bound[name].value
 
     def callers(self, function: cst.FunctionDef) -> list[tuple[cst.Call, int]]:
-        """Return the calls of the script that run `function`, each with the parameters given before it.
+        """Return the calls of the script that run `function`, with the number of parameters bound before.
 
         A call of an object runs its `forward` or `__call__`.
         """
@@ -244,9 +246,9 @@ class Bindings:
             self._name(name, how, value, node, node)
 
     def iterated(self, over: cst.BaseExpression) -> cst.BaseExpression:
-        """Return what a loop over `over` counts: the `enumerate(x)` of `with tqdm(enumerate(x)) as over`.
+        """Return what a loop over `over` counts: `enumerate(x)` of `with tqdm(enumerate(x)) as over`.
 
-        `over` itself where it is given more than one value, or none that counts.
+        Return `over` itself if it has more than one value, or no value that counts.
         """
         value: cst.CSTNode | None = over
         for _ in range(DEEPEST):
@@ -262,7 +264,7 @@ class Bindings:
         return over
 
     def _only_value(self, name: cst.Name) -> cst.CSTNode | None:
-        """Return the one value of `name`: that of `with value as name` too, and not `name = tqdm(name)`."""
+        """Return the only value of `name`, also from `with value as name`, not from `name = tqdm(name)`."""
         values = []
         for binding in self._context.bindings(name):
             above = self._context.parent(binding.node)
@@ -325,7 +327,7 @@ class Bindings:
             self._name(target, How.VALUE, value, node)
 
     def _number(self, name: cst.BaseExpression, index: int | None, count: int) -> None:
-        """Note which element of a tuple a name is given."""
+        """Record which element of a tuple a name gets."""
         assignment = self._given.get(id(name))
         if assignment is not None and index is not None:
             self._given[id(name)] = replace(assignment, index=index, count=count)
@@ -333,7 +335,7 @@ class Bindings:
     def _taken_apart(
         self, value: cst.BaseExpression, index: int, count: int
     ) -> cst.BaseExpression | None:
-        """Return element `index` of a tuple of `count`, also of one of two: `(a, b) if c else (d, e)`."""
+        """Return element `index` of a tuple of `count`, also from a choice: `(a, b) if c else (d, e)`."""
         if isinstance(value, cst.Tuple | cst.List):
             if any(isinstance(element, cst.StarredElement) for element in value.elements):
                 return None
@@ -342,7 +344,7 @@ class Bindings:
             body = self._taken_apart(value.body, index, count)
             orelse = self._taken_apart(value.orelse, index, count)
             if body is not None and orelse is not None:
-                # Parentheses that held the parts off from the words are gone.
+                # Parentheses that separated the parts from keywords are gone.
                 return cst.IfExp(value.test, body, orelse)
         return None
 
@@ -379,7 +381,7 @@ ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {
 
 
 def _hands_on(value: cst.CSTNode | None, name: cst.Name) -> bool:
-    """Whether `value` iterates over what `name` has held so far: `tqdm(name)`."""
+    """Whether `value` iterates over the earlier value of `name`: `tqdm(name)`."""
     if (
         not isinstance(value, cst.Call)
         or last_part(value.func) not in TRANSPARENT
@@ -393,14 +395,14 @@ def _hands_on(value: cst.CSTNode | None, name: cst.Name) -> bool:
 def pairs(
     target: cst.BaseExpression, value: cst.BaseExpression
 ) -> Iterator[tuple[cst.BaseExpression, How, cst.BaseExpression | None]]:
-    """Yield each name that `for target in value` binds, and what it follows from."""
+    """Yield each name that `for target in value` binds, with its relation to the value."""
     called = value.func if isinstance(value, cst.Call) else None
     name = called.value if isinstance(called, cst.Name) else None
     if isinstance(called, cst.Attribute):
         name = called.attr.value
     passed = value.args if isinstance(value, cst.Call) else ()
     args = [arg.value for arg in passed]
-    # Those that a zip goes over; `strict=True` is an option of it.
+    # The iterables of a zip; `strict=True` is one of its options.
     zipped = (
         [] if any(arg.star for arg in passed) else [a.value for a in passed if a.keyword is None]
     )
@@ -427,7 +429,7 @@ def pairs(
 def _starred(
     value: cst.BaseExpression, index: int, target: cst.Tuple | cst.List
 ) -> cst.BaseElement | None:
-    """Return the element of `*x.shape, x.device` from which target number `index` gets its value."""
+    """Return the element of `*x.shape, x.device` that target number `index` gets."""
     if not isinstance(value, cst.Tuple | cst.List):
         return None
     elements = value.elements
@@ -454,7 +456,7 @@ def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def calls_of(function: cst.FunctionDef, context: Parsed) -> list[cst.Call]:
-    """Return the calls of a function of the module; none where it is used other than called."""
+    """Return the calls of a function of the module; empty if the function is also used without a call."""
     if context.functions.get(function.name.value) is not function:
         return []
     calls = []
@@ -471,8 +473,8 @@ def calls_of(function: cst.FunctionDef, context: Parsed) -> list[cst.Call]:
 def passed_for(name: cst.Name, context: Parsed) -> list[cst.BaseExpression]:
     """Return what each call of the script passes for the parameter that `name` mentions.
 
-    Empty where `name` is no parameter of a function of the module, where one call passes nothing for it
-    or cannot be read, and where the function is used other than called.
+    Empty if `name` is no parameter of a module-level function, if a call passes nothing for it or cannot be
+    read, or if the function is also used without a call.
     """
     owner, parameter = context.bound_to(name)
     if not isinstance(owner, cst.FunctionDef) or not isinstance(parameter, cst.Param):

@@ -1,4 +1,4 @@
-"""Which code of a script never runs, because the test in front of it is a constant."""
+"""Code of a script that never runs because the test before it is constant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERED: dict[type[cst.BaseCompOp], Callable[[float, float], bool]] = {
     cst.LessThanEqual: operator.le,
 }
 LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
-# What may set a variable by its name in a text: `exec(open("configurator.py").read())`.
+# Calls that may set a variable by its name in a text: `exec(open("configurator.py").read())`.
 RUN_TEXT = ("exec", "globals")
 
 
@@ -42,10 +42,10 @@ def live_nodes(root: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
 
 
 def never_runs(node: cst.CSTNode, script: Parsed) -> str | None:
-    """Return why `node` never runs, or None: a way out or a test above it decides.
+    """Return why `node` never runs, or None: a statement that leaves before it, or a test above it, decides.
 
-    The reason is empty where the code itself says so (`return`, `if False:`), and the test where a variable
-    does that somebody may set to another constant (`DEBUG = False`).
+    The reason is empty if the code itself decides (`return`, `if False:`). It is the test if a variable
+    decides that somebody may set to another constant (`DEBUG = False`).
     """
     below = node
     first_reason: str | None = None
@@ -59,7 +59,7 @@ def never_runs(node: cst.CSTNode, script: Parsed) -> str | None:
 
 
 def _reasons(above: cst.CSTNode, below: cst.CSTNode, script: Parsed) -> Iterator[str]:
-    """Yield why the child `below` of `above` never runs, for each test that says so."""
+    """Yield the reason why the child `below` of `above` never runs, for each test that decides it."""
     if isinstance(above, cst.If | cst.IfExp):
         value = _set(above.test, script)
         if value is not None and below is (above.orelse if value[0] else above.body):
@@ -77,7 +77,7 @@ def _reasons(above: cst.CSTNode, below: cst.CSTNode, script: Parsed) -> Iterator
 
 
 def _way_out(statement: cst.CSTNode, script: Parsed) -> Iterator[str]:
-    """Yield why nothing below `statement` in its block runs: it leaves the block, whatever happens."""
+    """Yield the reason why nothing below `statement` in its block runs: it always leaves the block."""
     if isinstance(statement, cst.SimpleStatementLine):
         if isinstance(statement.body[-1], LEAVING):
             yield ""
@@ -109,7 +109,7 @@ def _ways(branch: cst.CSTNode, script: Parsed) -> Iterator[str]:
 
 
 def _set(test: cst.BaseExpression, script: Parsed) -> tuple[object] | None:
-    """Return the constant that `test` is, where no other file and no text that is run may set it."""
+    """Return the constant value of `test`, unless another file or executed text may set it."""
     if any(isinstance(node, cst.Attribute | cst.Call) for node in nodes(test)):
         return None
     value = constant(test, script)
@@ -165,10 +165,10 @@ def _always_leaves(statement: cst.If, script: Parsed) -> bool:
 def constant(
     node: cst.BaseExpression, script: Parsed, depth: int = DEEPEST
 ) -> tuple[object] | None:
-    """Return the constant that `node` is wherever it runs, in a tuple; None where it may vary.
+    """Return the constant value of `node` in a tuple; None if the value may vary.
 
-    Names count that are bound once to a constant, attributes that `__init__` alone sets, and parameters
-    for which all calls pass the same constant.
+    Constants are: names bound once to a constant, attributes that only `__init__` sets, and parameters for
+    which all calls pass the same constant.
     """
     if depth == 0:
         return None
@@ -232,7 +232,7 @@ def _of_name(name: cst.Name, script: Parsed, depth: int) -> tuple[object] | None
 
 
 def _element(target: cst.CSTNode, script: Parsed) -> cst.BaseExpression | None:
-    """Return what `target` gets in `a, b = 1, 2`, and in `a = b = 1`."""
+    """Return the value of `target` in `a, b = 1, 2`, and in `a = b = 1`."""
     element = script.parent(target)
     several = script.parent(element)
     if isinstance(element, cst.AssignTarget) and isinstance(several, cst.Assign):
@@ -259,7 +259,7 @@ def _element(target: cst.CSTNode, script: Parsed) -> cst.BaseExpression | None:
 def _of_parameter(
     name: cst.Name, owner: cst.CSTNode | None, parameter: cst.Param, script: Parsed, depth: int
 ) -> tuple[object] | None:
-    """Return the constant that all calls of a function pass, or leave to the default."""
+    """Return the constant that all calls of a function pass for a parameter, or leave to the default."""
     if not isinstance(owner, cst.FunctionDef) or owner.decorators:
         return None
     params = owner.params
@@ -282,7 +282,7 @@ def _of_parameter(
 
 
 def _of_attribute(node: cst.Attribute, script: Parsed, depth: int) -> tuple[object] | None:
-    """Return the constant that `__init__` sets an attribute of `self` to, and nothing else does."""
+    """Return the constant that `__init__` assigns to an attribute of `self`, if nothing else assigns it."""
     assigned = script.attributes.get(node.attr.value, [])
     if not is_attribute_of_self(node) or len(assigned) != 1:
         return None

@@ -1,4 +1,4 @@
-"""What a mapping holds under a key: `state["draws"]`, whichever function put it there."""
+"""Values that a mapping holds under a key (`state["draws"]`), whichever function put them there."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def entries_of(
 ) -> Sequence[cst.BaseExpression]:
     """Return the expressions that the script puts under `key` into the mapping `holder`, each once.
 
-    Followed are names, attributes of `self`, parameters, what functions of the script return, and what they
-    put into a mapping that they are handed. Every further name is one deeper, so that an answer never waits
-    for itself, and each is kept.
+    The search follows names, attributes of `self`, parameters, return values of functions of the script, and
+    functions that get the mapping as an argument. Each further name is one level deeper, so an answer never
+    waits for itself, and each answer is cached.
     """
     if depth > DEEPEST:
         return ()
@@ -40,7 +40,7 @@ def entries_of(
 
 @lru_cache(maxsize=2)
 def _known(facts: Facts) -> dict[Asked, Sequence[cst.BaseExpression]]:
-    """Return the answers about the mappings of a script, filled as they are found."""
+    """Return the cached answers about the mappings of a script."""
     return {}
 
 
@@ -76,7 +76,7 @@ def _entries(
 def _values(
     holder: cst.BaseExpression, key: str, facts: Facts, depth: int
 ) -> Iterator[cst.BaseExpression]:
-    """Yield what `holder` may be."""
+    """Yield the values that `holder` may have."""
     if isinstance(holder, cst.Name):
         values = [
             assignment.value
@@ -100,7 +100,7 @@ def _values(
 
 
 def _of_call(call: cst.Call, key: str, facts: Facts, depth: int) -> Iterator[cst.BaseExpression]:
-    """Yield what the mapping that `call` gives has under `key`."""
+    """Yield the values under `key` in the mapping that `call` returns."""
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value == key and last_part(call.func) == "dict":
             yield arg.value
@@ -116,7 +116,7 @@ def _of_call(call: cst.Call, key: str, facts: Facts, depth: int) -> Iterator[cst
 
 
 def _filled(name: cst.Name, key: str, facts: Facts, depth: int) -> Iterator[cst.BaseExpression]:
-    """Yield what functions put under `key` into the mapping `name`, which they are handed."""
+    """Yield the values that functions put under `key` into the mapping `name`, their argument."""
     if depth > DEEPEST:
         return
     around = facts.bindings.owner(name)

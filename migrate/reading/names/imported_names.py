@@ -1,4 +1,4 @@
-"""Which imported name an expression stands for."""
+"""Imported name that an expression stands for."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Import = cst.Import | cst.ImportFrom
 
 
 class ImportedNames:
-    """What the names of a module stand for where its imports bind them.
+    """Meanings of a module's names, as its imports bind them.
 
     Args:
         module: the module.
         uses: its names.
         imports: its import statements, wherever they stand.
-        stars: what the names stand for that its `from module import *` bring.
+        stars: the meanings of the names that `from module import *` brings.
 
     Attributes:
-        roots: the names that may stand for something imported: `a` of `a.b`.
+        roots: the names that may stand for an import: `a` of `a.b`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ImportedNames:
         self._assigned = {id(name) for name in _assigned(module)} if self._bound else set()
 
     def of(self, node: cst.CSTNode) -> str | None:
-        """Return the imported name that the dotted name `node` stands for; None where that is not one."""
+        """Return the imported name that the dotted name `node` stands for, or None."""
         root = node
         while isinstance(root, cst.Attribute):
             root = root.value
@@ -76,7 +76,7 @@ class ImportedNames:
         return [b for b in bindings if b.number >= last]
 
     def _read(self, root: cst.CSTNode, use: Use) -> tuple[cst.CSTNode, str]:
-        """Return what is read at the name `root`: it alone, or as much of `a.b.c` as is imported."""
+        """Return the expression read at the name `root`: the name, or as much of `a.b.c` as is imported."""
         if use.around is not None and is_dotted_name(use.around):
             node: cst.CSTNode = use.around
             while isinstance(node, cst.Attribute):
@@ -87,7 +87,7 @@ class ImportedNames:
         return root, get_full_name_for_node(root) or ""
 
     def _imported(self, full: str, bindings: Iterable[NameBinding]) -> Iterator[str]:
-        """Yield what `full` stands for by those of `bindings` that are imports."""
+        """Yield the meanings of `full` by the imports among `bindings`."""
         for binding in bindings:
             if isinstance(binding.node, cst.Import | cst.ImportFrom):
                 for meanings in self._meanings_of(binding.node):
@@ -105,7 +105,7 @@ class ImportedNames:
 
 
 def _assigned(module: cst.Module) -> Iterator[cst.Name]:
-    """Yield the names that the statements of the module itself assign to, whatever else happens."""
+    """Yield the names that the module's own statements always assign."""
     for line in module.body:
         for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             for target in small.targets if isinstance(small, cst.Assign) else ():
@@ -114,7 +114,7 @@ def _assigned(module: cst.Module) -> Iterator[cst.Name]:
 
 
 def _before(name: str, use: Use) -> list[NameBinding]:
-    """Return the bindings of `name` before its use; where there is none, those of the scope around."""
+    """Return the bindings of `name` before its use; if there are none, those of the enclosing scope."""
     scope = use.scope
     bindings = scope.find(name, scope)
     earlier = [b for b in bindings if b.scope is not scope or b.number < use.number]
@@ -124,7 +124,7 @@ def _before(name: str, use: Use) -> list[NameBinding]:
 
 
 def _meanings(statement: Import) -> Iterator[list[tuple[str, str]]]:
-    """Yield for each name of an import what it binds, the longest first, and what that is."""
+    """Yield for each name of an import what it binds, the longest first, with its meaning."""
     if isinstance(statement.names, cst.ImportStar):
         return
     module = ""

@@ -10,7 +10,7 @@ from migrate.reading.names.parsed import Parsed
 
 
 class Names:
-    """Qualified names by node: `torch.nonzero` wherever the script calls it, aliases resolved."""
+    """Qualified names by node: `torch.nonzero` wherever the script calls it, with aliases resolved."""
 
     def __init__(self, context: Parsed) -> None:
         self.roots: set[str] = set()  # first parts of the imported modules
@@ -36,9 +36,9 @@ class Names:
                     self._names[id(use)] = imported
 
     def of(self, node: cst.CSTNode | None) -> str | None:
-        """Return the imported dotted name that `node` stands for; None for a part of a longer one.
+        """Return the imported dotted name that `node` stands for; None for a part of a longer name.
 
-        What comes from a module of the user's project starts with a dot.
+        A name from a module of the user's project starts with a dot.
         """
         return self._names.get(id(node))
 
@@ -47,14 +47,14 @@ class Names:
         return frozenset(self._names.values())
 
 
-@lru_cache(maxsize=2)  # the last ones: rules and hazards look at one script after another
+@lru_cache(maxsize=2)  # the last ones: rules and hazards inspect one script after another
 def names_of(context: Parsed) -> Names:
     """Return the imported names of a script."""
     return Names(context)
 
 
 def _is_defined(use: cst.CSTNode, above: cst.CSTNode | None) -> bool:
-    """Whether `use` is the name of a function or class, as one that stands in for a failing import."""
+    """Whether `use` is the name of a definition, such as a substitute for a failing import."""
     return isinstance(above, cst.FunctionDef | cst.ClassDef) and above.name is use
 
 

@@ -1,4 +1,4 @@
-"""A script as a tree whose names are resolved: nodes, positions, parents, scopes, what names stand for."""
+"""Syntax tree of a script with resolved names: nodes, positions, parents, scopes, meanings of names."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from migrate.syntax.walk import order
 Node = TypeVar("Node", bound=cst.CSTNode)
 Other = TypeVar("Other", bound=cst.CSTNode)
 
-# What asks for the attributes or the type of a class, or sets one.
+# Calls that ask for the attributes or the type of a class, or set one.
 OF_ATTRIBUTES = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "setattr"})
 
 
 class Parsed:
-    """A script with what its text says: `Script` adds what follows from it.
+    """Script with the facts in its text; `Script` adds what follows from them.
 
     Args:
         source: the script as read.
-        calls: what its calls run, where the project that it is a part of has been looked at; else the
-            local modules that it imports are read when that is asked for.
+        calls: what its calls run, if its project has been analyzed. Otherwise the local modules that it
+            imports are read on demand.
     """
 
     def __init__(self, source: Source, calls: ModuleCalls | None = None) -> None:
@@ -41,19 +41,19 @@ class Parsed:
         self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
 
     def forget(self) -> None:
-        """Let go of the tree and of all that is known of it; nothing can be asked afterwards.
+        """Release the tree and all cached facts; nothing can be asked afterwards.
 
-        What is known speaks of the script that it is known of. In such a circle a tree stays until Python
-        looks for garbage among all objects; without it, it goes at once.
+        The cached facts refer to the script that holds them. Such a cycle keeps the tree alive until Python
+        collects garbage; after the release the memory is free at once.
         """
         vars(self).clear()
 
     @cached_property
     def calls(self) -> ModuleCalls:
-        """What the calls of the script run, also in other files of its project.
+        """Functions that the calls of the script run, also in other files of its project.
 
         Raises:
-            NotPythonError: the script is for a newer Python than this one, which cannot follow its calls.
+            NotPythonError: the script is for a newer Python than this one, so its calls cannot be followed.
         """
         if self._calls is None:
             self._calls = calls_of_script(self.source.path, self.source.data)
@@ -62,28 +62,28 @@ class Parsed:
         return self._calls
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:
-        """Return the imported dotted name that `node` stands for, aliases resolved.
+        """Return the imported dotted name that `node` stands for, with aliases resolved.
 
-        `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
-        where `dist` is a local variable, and for a method of a result. A name of a module of the project is
-        what that module imports under it: `comm.dist` is `torch.distributed`.
+        `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`. It is None if
+        `dist` is a local variable, and for a method of a result. A name of a project module is what that
+        module imports under it: `comm.dist` is `torch.distributed`.
         """
         return self._names.get(id(node))
 
     def named(self, node: cst.CSTNode | None) -> str | None:
-        """Return the imported dotted name of `node`; after a dot where it is of a module of the project."""
+        """Return the imported dotted name of `node`; a leading dot marks a module of the project."""
         name = self._names.get(id(node))
         return self._apart.get(name) if name is not None else None
 
     @cached_property
     def _apart(self) -> dict[str, str]:
-        """The imported names, those of modules of the project after a dot."""
+        """Imported names; those of project modules have a leading dot."""
         is_local = self.calls.is_local
         return {name: f".{name}" if is_local(name) else name for name in {*self._names.values()}}
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """The imported name of each expression that stands for one, by its id."""
+        """Imported name of each expression that stands for one, by the id of the expression."""
         imports = self.all_of(cst.Import, cst.ImportFrom)
         names = ImportedNames(self.module, self._uses, imports, self._stars)
         outside = self.calls.outside if names.roots else str
@@ -101,18 +101,18 @@ class Parsed:
 
     @cached_property
     def spelled(self) -> str:
-        """The text, and the names that modules of the project hand on to it, which are spelled there."""
+        """Text of the script, and the names re-exported to it, as project modules spell them."""
         return "\n".join((self.source.text, *self.calls.reexported.values()))
 
     def run_by(self, call: cst.Call) -> tuple[Definition, ...]:
         """Return the functions and methods that `call` runs, also those of other files of the project.
 
-        Of a class that is called that is `__init__`, of an object `forward` or `__call__`.
+        A call of a class runs `__init__`; a call of an object runs `forward` or `__call__`.
         """
         return self.calls.definitions.get(self.place(call), ())
 
     def run_later(self, call: cst.Call) -> tuple[Definition, ...]:
-        """Return what the backward pass of a step runs for `call`, also of other files of the project."""
+        """Return the functions, of any file, that the backward pass of a step runs for `call`."""
         later = self.calls.later
         return later.get(self.place(call), ()) if later else ()
 
@@ -135,7 +135,7 @@ class Parsed:
         return dict(calls)
 
     def here(self, definitions: Iterable[Definition]) -> list[cst.FunctionDef]:
-        """Return those of some functions of the project that are of this script."""
+        """Return the functions of this script among some functions of the project."""
         here = self.file
         functions = (
             self.function_at(definition.line)
@@ -146,7 +146,7 @@ class Parsed:
 
     @cached_property
     def file(self) -> Path:
-        """The file, links resolved: what others call it."""
+        """Path of the file with links resolved, as other files refer to it."""
         return self.source.path.resolve()
 
     def function_at(self, line: int) -> cst.FunctionDef | None:
@@ -166,7 +166,7 @@ class Parsed:
         return self.source.positions.end(node)
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Return where `node` ends, by which `calls` speaks of it."""
+        """Return the end of `node`, by which `calls` identifies it."""
         end = self.end(node)
         return end.line, end.column
 
@@ -204,16 +204,16 @@ class Parsed:
 
     @cached_property
     def _stars(self) -> Mapping[str, str]:
-        """What the names stand for that `from module import *` brings."""
+        """Meanings of the names that `from module import *` brings."""
         imports = self.all_of(cst.ImportFrom)
         has_stars = any(isinstance(statement.names, cst.ImportStar) for statement in imports)
         return self.calls.stars if has_stars else {}
 
     def bindings(self, name: cst.CSTNode) -> list[NameBinding]:
-        """Return every place that binds the variable that `name` stands for, in the order of the source.
+        """Return every location that binds the variable of `name`, in the order of the source.
 
-        Scopes are Python's: a class's names are not seen by its methods, a comprehension and a lambda
-        have names of their own, `global` and `nonlocal` bind elsewhere.
+        Scopes follow Python: methods do not see the names of their class, comprehensions and lambdas have
+        names of their own, `global` and `nonlocal` bind elsewhere.
         """
         use = self._uses.of.get(id(name)) or self._uses.declared.get(id(name))
         return use.scope.find(use.name.value, use.scope) if use is not None else []
@@ -221,12 +221,12 @@ class Parsed:
     def bound_to(
         self, name: cst.Name
     ) -> tuple[cst.CSTNode | None, cst.Param | cst.BaseExpression | None]:
-        """Return where `name` is bound and to what, where that is plain to see.
+        """Return where `name` is bound and to which value, if that is plain to see.
 
         Returns:
-            The function, lambda, class, comprehension or module whose variable it is, and its one value: a
-            parameter that is never assigned, or what the only assignment `name = value` assigns. The value
-            is None where the name is bound otherwise or more than once.
+            The first value is the function, lambda, class, comprehension or module that binds the variable.
+            The second is its only value: a parameter that is never assigned, or the value of the only
+            assignment `name = value`. The value is None if the name is bound otherwise or more than once.
         """
         bindings = self.bindings(name)
         if not bindings:
@@ -234,7 +234,7 @@ class Parsed:
         return bindings[0].scope.node, self.value_of(bindings[0]) if len(bindings) == 1 else None
 
     def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
-        """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
+        """Return all values that the scope of `name` binds it to; None for each that is not plain to see."""
         bindings = self.bindings(name)
         if not bindings:
             return []
@@ -244,7 +244,7 @@ class Parsed:
 
     @cached_property
     def _values_bound(self) -> dict[int, list[cst.Param | cst.BaseExpression | None]]:
-        """The values of each variable that was asked for, by the id of its bindings."""
+        """Values of each variable that was asked for, by the id of its bindings."""
         return {}
 
     def value_of(self, binding: NameBinding) -> cst.Param | cst.BaseExpression | None:
@@ -261,14 +261,14 @@ class Parsed:
 
     @cached_property
     def targets(self) -> Sequence[cst.BaseExpression]:
-        """What the script assigns to, tuples taken apart: names, attributes, subscripts."""
+        """Targets of the script's assignments, tuples unpacked: names, attributes, subscripts."""
         return [target for node in self.all_of(*TARGETED) for target in assigned_by(node)]
 
     @cached_property
     def attributes(self) -> Mapping[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]]:
-        """What the script assigns to attributes, by their names.
+        """Assignments of the script to attributes, by attribute name.
 
-        The attribute as it stands there, and its value where that is plain to see.
+        Each has the attribute node, and its value if that is plain to see.
         """
         attributes: dict[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]] = defaultdict(
             list
@@ -279,7 +279,7 @@ class Parsed:
         return dict(attributes)
 
     def _value(self, target: cst.CSTNode) -> cst.BaseExpression | None:
-        """Return what is assigned to `target`, a target or an element of one; None where not plain to see."""
+        """Return the value assigned to `target` or to an element of it; None if not plain to see."""
         above = self.parent(target)
         if isinstance(above, cst.AnnAssign):
             return above.value
@@ -295,7 +295,7 @@ class Parsed:
         return None
 
     def asks_for_type(self, node: cst.CSTNode) -> bool:
-        """Whether a test of a type names `node`: `isinstance(x, (A, B))`, `type(x) in (A, B)`."""
+        """Whether a type test mentions `node`: `isinstance(x, (A, B))`, `type(x) in (A, B)`."""
         above = self.parent(node)
         if isinstance(above, cst.Element):
             above = self.parent(self.parent(above))
@@ -305,9 +305,9 @@ class Parsed:
         return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
 
     def sets_on_class(self, node: cst.CSTNode) -> bool:
-        """Whether the class `node` is only given attributes: `for a in (A, B): setattr(a, …)`.
+        """Whether the class `node` only has attributes set: `for a in (A, B): setattr(a, …)`.
 
-        It makes nothing: no layer comes of it.
+        Such a use creates nothing, so no layer follows from it.
         """
         above = self.parent(node)
         if isinstance(above, cst.Arg):
@@ -325,15 +325,15 @@ class Parsed:
         return isinstance(call, cst.Call) and code(call.func) in OF_ATTRIBUTES
 
     def is_only_tested(self, node: cst.CSTNode) -> bool:
-        """Whether the script only asks whether `node`, a name of torch.distributed, is there: `if dist:`.
+        """Whether the script only tests if `node`, a name of torch.distributed, exists: `if dist:`.
 
-        A name of another module may be a value, as `torch.version.cuda` is.
+        A name of another module may be a value, such as `torch.version.cuda`.
         """
         is_of_module = (self.qualified_name(node) or "").startswith("torch.distributed")
         return is_of_module and self._is_tested(node)
 
     def _is_tested(self, node: cst.CSTNode) -> bool:
-        """Whether `node` is compared with None, or tested for its truth."""
+        """Whether `node` is compared with None, or tested for truth."""
         above = self.parent(node)
         match above:
             case cst.ComparisonTarget():
@@ -346,7 +346,7 @@ class Parsed:
             case cst.UnaryOperation(operator=cst.Not()):
                 return True
             case cst.BooleanOperation(left=left, operator=operator):
-                # `x or dist` gives the module itself, unless all of it is only tested.
+                # `x or dist` returns the module itself, unless the whole expression is only tested.
                 is_test = left is node and isinstance(operator, cst.And)
                 return is_test or self._is_tested(above)
             case cst.Arg():
@@ -362,7 +362,7 @@ class Parsed:
         return above
 
     def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return the statement line or compound statement that `node` is a part of."""
+        """Return the statement line or compound statement that contains `node`."""
         for above in (node, *self.ancestors(node)):
             if isinstance(above, cst.BaseStatement):
                 return above
@@ -374,7 +374,7 @@ class Parsed:
         return self._tree[0]
 
     def _number(self, node: cst.CSTNode) -> int:
-        """Return which of all nodes `node` is, in the order of the source."""
+        """Return the index of `node` among all nodes, in the order of the source."""
         return self._numbers[id(node)]
 
     @cached_property
@@ -468,7 +468,7 @@ class Parsed:
         return "'" if marks["'"] > marks['"'] else '"'
 
     def string(self, value: str, like: cst.CSTNode | None = None) -> cst.SimpleString:
-        """Return a string literal in the script's own quotation marks, or those of the literal `like`."""
+        """Return a string literal in the script's own quotation marks, or in those of the literal `like`."""
         quote = self.quote
         if isinstance(like, cst.SimpleString) and len(like.quote) == 1:
             quote = like.quote

@@ -1,6 +1,6 @@
-"""Python's scopes: where each name is bound, and which binding is meant where it stands.
+"""Python's scopes: where each name is bound, and which binding a use of the name refers to.
 
-It is what libcst's `ScopeProvider` finds, in one walk, and the captures of `match` besides.
+The result equals that of libcst's `ScopeProvider`, in one walk, with the captures of `match` added.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import libcst as cst
 
 from migrate.syntax.walk import children
 
-# After one of these, other names are bound in the scope than before.
+# Nodes that end the scope's current set of bindings.
 ASSIGNING = frozenset(
     {
         cst.AnnAssign,
@@ -38,17 +38,17 @@ ASSIGNING = frozenset(
         cst.WithItem,
     }
 )
-# What a scope of type parameters is made for; it alone sees the names of the class around it.
+# Nodes that get a scope of type parameters; only that scope sees the names of the class around it.
 TYPE_PARAMETERS = cst.TypeAlias
 Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
 
 
 class NameScope:
-    """The names that a module, function, class or comprehension binds.
+    """Names that a module, function, class or comprehension binds.
 
     Args:
-        parent: the scope around it; a module is its own.
-        node: what it belongs to.
+        parent: the enclosing scope; a module is its own parent.
+        node: the node that owns the scope.
         kind: the type of that node, or `TYPE_PARAMETERS`.
     """
 
@@ -62,17 +62,17 @@ class NameScope:
         self.kind = kind or type(node)
         self.bound: dict[str, list[NameBinding]] = {}
         self.elsewhere: dict[str, NameScope] = {}  # by `global` and `nonlocal`
-        self.count = 0  # how often names have been bound up to here
+        self.count = 0  # number of names bound up to here
 
     def bind(self, name: str, node: cst.CSTNode) -> None:
-        """Note that `node` binds `name`, here or where `global` or `nonlocal` says."""
+        """Record that `node` binds `name`, here or where `global` or `nonlocal` says."""
         target = self
         while name in target.elsewhere:
             target = _seen_from(target.elsewhere[name], target)
         target.bound.setdefault(name, []).append(NameBinding(target, node, target.count))
 
     def holds(self, name: str) -> bool:
-        """Whether `name` is bound here or around."""
+        """Whether `name` is bound here or in an enclosing scope."""
         scope = self
         while True:
             if name in scope.elsewhere:
@@ -85,7 +85,7 @@ class NameScope:
                 scope = _seen_from(scope.parent, scope)
 
     def find(self, name: str, start: NameScope) -> list[NameBinding]:
-        """Return the bindings that `name` has here or around, where the scope `start` asks for it."""
+        """Return the bindings of `name` here or in enclosing scopes, as seen from the scope `start`."""
         scope = self
         while True:
             if name in scope.elsewhere:
@@ -99,7 +99,7 @@ class NameScope:
 
 
 def _seen_from(scope: NameScope, inner: NameScope) -> NameScope:
-    """Return `scope`, or the first around it whose names `inner` sees: it does not see a class's."""
+    """Return `scope`, or the first enclosing scope whose names `inner` sees: class names are not seen."""
     while scope.kind is cst.ClassDef:
         if scope is inner.parent and inner.kind is TYPE_PARAMETERS:
             break
@@ -108,12 +108,12 @@ def _seen_from(scope: NameScope, inner: NameScope) -> NameScope:
 
 
 class NameBinding:
-    """A place where a name is bound.
+    """Location where a name is bound.
 
     Args:
-        scope: where it holds.
-        node: what binds it: an import statement, a name that is assigned to, a parameter, a definition.
-        number: how often names had been bound in the scope before.
+        scope: the scope of the binding.
+        node: the binding node: an import statement, an assigned name, a parameter, a definition.
+        number: how many names had been bound in the scope before.
     """
 
     __slots__ = ("node", "number", "scope")
@@ -125,12 +125,12 @@ class NameBinding:
 
 
 class Use:
-    """A place where a name stands.
+    """Location where a name is used.
 
     Args:
         name: the name.
         scope: where it is evaluated.
-        around: the whole of `a.b.c`, where the name is a part of such an expression.
+        around: the whole of `a.b.c`, if the name is a part of such an expression.
         reads: whether it is read, not bound.
     """
 
@@ -147,7 +147,7 @@ class Use:
 
 
 class Uses:
-    """Every place in a module where a name stands.
+    """All uses of names in a module.
 
     Args:
         module: the module.
@@ -187,7 +187,7 @@ class Uses:
             self._scope.bind(name.value, node)
 
     def _store(self, target: cst.BaseExpression) -> None:
-        """Visit what is assigned to."""
+        """Visit an assignment target."""
         if isinstance(target, cst.Name):
             self._bind(target, target)
         elif isinstance(target, cst.Tuple | cst.List):

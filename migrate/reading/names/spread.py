@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeywordEntry:
-    """A keyword argument that a dictionary holds.
+    """Keyword argument held by a dictionary.
 
     Attributes:
         key: the name of the argument.
@@ -33,12 +33,12 @@ class KeywordEntry:
 
 @dataclass
 class Spread:
-    """All that one `**` argument may pass.
+    """Keyword arguments that one `**` argument may pass.
 
     Attributes:
         entries: the keyword arguments that the script puts into the dictionary.
         complete: whether these are all keyword arguments that the dictionary may hold.
-        others: uses of the dictionary besides: other calls that receive it, reads of its entries.
+        others: other uses of the dictionary: calls that receive it, reads of its entries.
     """
 
     entries: list[KeywordEntry] = field(default_factory=list)
@@ -115,7 +115,7 @@ def _read_variable(name: cst.Name, spread: Spread, context: Parsed) -> None:
 
 
 def _is_no_use(mention: cst.Name, context: Parsed) -> bool:
-    """Whether `mention` only spells like the variable: a keyword of a call, an attribute."""
+    """Whether `mention` is only spelled like the variable: a keyword of a call, an attribute."""
     above = context.parent(mention)
     if isinstance(above, cst.Arg):
         return above.keyword is mention
@@ -154,7 +154,7 @@ def _read_entry(subscript: cst.Subscript, spread: Spread, context: Parsed) -> No
 
 
 def others_than(spread: Spread, calls: frozenset[int], context: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield the uses of the dictionary besides the `**` argument of a call whose id is in `calls`."""
+    """Yield the uses of the dictionary besides the `**` arguments of the calls with ids in `calls`."""
     for node in spread.others:
         passes = isinstance(node, cst.Arg) and node.star == "**"
         if not passes or id(context.parent(node)) not in calls:

@@ -1,1 +1,1 @@
-"""The files of a project, and what its steps run in other files."""
+"""Files of a project, and the code that its steps run in other files."""

@@ -21,23 +21,23 @@ from migrate.reading.values.entries import PassedKinds, StepFunction
 
 Entries = Mapping[Path, Mapping[int, StepFunction]]
 Leaving = tuple[Definition, StepFunction]
-# A file is looked at again when more is known of what it is given; at most so many times.
+# A file is analyzed again when more is known of its arguments; at most this many times.
 TURNS = 3
-# Methods that a step runs, whoever calls them: a module's, and an optimizer's.
+# Methods that a step runs, whoever calls them: those of modules and optimizers.
 METHODS = ("forward", "step")
-# So many calls with different arguments are kept of one function.
+# Maximum number of calls with different arguments kept for one function.
 MOST_CALLS = 6
 
 
 def leaving(
     facts: Facts, name: str, origin_of: Callable[[int], int] = lambda line: line
 ) -> Iterator[Leaving]:
-    """Yield the functions of other files that the steps of a script run, with what they are given.
+    """Yield the functions of other files that the steps of a script run, with their arguments.
 
     Args:
         facts: the script.
-        name: what the file is called where a finding in the other file says where it is called from.
-        origin_of: gives the line that is told for a line of the script.
+        name: name of the file in findings of other files, for the location of the call.
+        origin_of: function from a line of the script to the line that is reported.
     """
     here = facts.context.file
     inside = {id(call) for call, _ in facts.steps.calls}
@@ -90,7 +90,7 @@ def leaving(
 
 
 def _numbers(call: cst.Call, before: int, facts: Facts) -> Iterator[int | str]:
-    """Yield the positions and names of the arguments that are plainly numbers of Python."""
+    """Yield the positions and names of the arguments that are plainly Python numbers."""
     for index, arg in enumerate(call.args):
         if arg.star:
             return
@@ -105,7 +105,7 @@ def reached(
 
     Args:
         starts: the files that have steps.
-        look: gives what leaves each of several files, in their order.
+        look: function that returns the calls leaving each of several files, in the order of the files.
     """
     entries: dict[Path, dict[int, StepFunction]] = defaultdict(dict)
     turns: Counter[Path] = Counter()
@@ -122,7 +122,7 @@ def reached(
 
 
 def _note(known: dict[int, StepFunction], entry: StepFunction) -> bool:
-    """Note a function that a step runs; return whether that is new."""
+    """Record a function that a step runs; return whether it is new."""
     before = known.get(entry.line)
     if before is None:
         known[entry.line] = entry
@@ -147,7 +147,7 @@ def _note(known: dict[int, StepFunction], entry: StepFunction) -> bool:
 
 
 def starts(analysis: Analysis, calls: Mapping[Path, ModuleCalls]) -> Iterator[Path]:
-    """Yield the files with a training loop, a marked step, or a forward or update that leads into others."""
+    """Yield the files with a training loop, a marked step, or a forward or update into other files."""
     for path, scope in analysis.scopes.items():
         marked = b"torch_xla.step" in scope.module.data
         if (path in calls and calls[path].step_loops) or marked or _leads_out(scope, analysis):
@@ -155,9 +155,9 @@ def starts(analysis: Analysis, calls: Mapping[Path, ModuleCalls]) -> Iterator[Pa
 
 
 def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
-    """Return the files whose functions training loops and forwards of other files may run.
+    """Return the files whose functions the training loops and forwards of other files may run.
 
-    More may be in it than are run in the end, or fewer: it says what is worth keeping, nothing else.
+    The set may be larger or smaller than the files that run: it only decides which trees are worth keeping.
     """
     functions = (function for top in analysis.scopes.values() for function in top.functions)
     waiting = [function.region for function in functions if function.name in METHODS]
@@ -180,7 +180,7 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
 
 
 def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
-    """Whether a forward or an update of the file runs a function of another one that is no forward itself."""
+    """Whether a forward or update of the file runs a function of another file that is no forward itself."""
     waiting = [f for f in scope.functions if f.name in METHODS and f.owner is not None]
     seen: set[Function] = set()
     while waiting:
@@ -200,7 +200,7 @@ def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
 
 
 def _is_known_to_run(function: Function) -> bool:
-    """Whether a function's own file takes it for a step without a caller: a `forward` with gradients."""
+    """Whether the function's own file treats it as a step without a caller: a `forward` with gradients."""
     if function.name != "forward":
         return function.name == "__init__"
     return not function.is_a(*(name.rpartition(".")[2] for name in NO_GRADIENTS))

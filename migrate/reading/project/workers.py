@@ -1,4 +1,4 @@
-"""Processes that work at the files of a project: a file is always in the same one, which keeps its tree."""
+"""Worker processes for the files of a project: one process keeps the tree of a file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from migrate.progress import Progress, no_progress
 from migrate.reading.script import Script
 from migrate.syntax.memory import collect_seldom
 
-# Fewer files than that are worked at in this process: starting others takes longer.
+# With fewer files than this, all work runs in this process: starting others takes longer.
 WORTH_A_POOL = 8
-# Bytes of memory for the trees that a process keeps, and for what is known of the project's calls.
+# Memory in bytes for the trees that a process keeps, and for the facts about the project's calls.
 MEMORY = 500_000_000
-# Bytes of memory that a byte of source takes: in a tree that is kept, in what is known of a project's calls.
+# Memory in bytes per byte of source: in a kept tree, and in the facts about a project's calls.
 OF_A_TREE, OF_CALLS = 300, 100
 
 
 class OfFile(Protocol):
-    """Something to do for one file."""
+    """Job for one file."""
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
 
 
 Job = TypeVar("Job", bound=OfFile)
@@ -37,11 +37,11 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """Processes that work at files; with few files, this process does.
+    """Pool of processes that work on files; with few files, this process alone.
 
     Args:
         files: how many files there are to work at.
-        processes: how many work at them; by default one for each core.
+        processes: number of processes; by default one per core.
         source: how many bytes of source the project has.
     """
 
@@ -63,7 +63,7 @@ class Workers:
         self._place: dict[Path, int] = {}
 
     def __enter__(self) -> Self:
-        """Return the same object; leaving the block ends the processes."""
+        """Return the pool itself; leaving the block ends the processes."""
         return self
 
     def __exit__(
@@ -82,13 +82,13 @@ class Workers:
         progress: Progress = no_progress,
         what: str = "",
     ) -> list[Result]:
-        """Return what `work` gives for each of `jobs`, in their order.
+        """Return the results of `work` for each of `jobs`, in their order.
 
         Args:
             work: a function of a module.
             jobs: what to do; each names its file.
-            progress: is told how far it is.
-            what: what is done, for `progress`.
+            progress: reporter of the progress.
+            what: description of the work, for `progress`.
         """
         progress(what, 0, len(jobs))
         if not self._pools:
@@ -107,7 +107,7 @@ class Workers:
         return results
 
     def _worker(self, path: Path) -> int:
-        """Return the number of the process for the file `path`: the one with the fewest bytes so far."""
+        """Return the process number for the file `path`: the process with the fewest bytes so far."""
         path = path.resolve()
         if path not in self._place:
             place = self._place[path] = self._load.index(min(self._load))
@@ -117,10 +117,10 @@ class Workers:
 
 @contextmanager
 def _script_unseen() -> Iterator[None]:
-    """Let the processes that are started in the block not run the script that has started this one.
+    """Prevent processes started in the block from running the script that started this process.
 
-    They work with functions of modules. A script that does its work outside of `if __name__ == "__main__":`
-    would do it again in each of them, and each would end in an error.
+    The workers run functions of modules. A script that works outside of `if __name__ == "__main__":` would
+    otherwise do its work again in each of them, and each would fail.
     """
     main = sys.modules["__main__"]
     names = ("__file__", "__spec__")
@@ -134,7 +134,7 @@ def _script_unseen() -> Iterator[None]:
 
 
 def _begin(source: int) -> None:
-    """Make this process ready to work at the files of a project with so many bytes of source."""
+    """Prepare this process to work on the files of a project with this many bytes of source."""
     collect_seldom()
     _make_room(source)
 
@@ -149,10 +149,10 @@ def _make_room(source: int) -> None:
 
 
 def keep(script: Script) -> None:
-    """Keep what is known of a script for the next work at its file, while there is room for it.
+    """Keep the facts about a script for the next job on its file, while there is room.
 
-    Files are worked at in the same order again: to make room by what was kept first would lose each just
-    before it is asked for.
+    Files come in the same order each time, so evicting the oldest would drop each file just before it is
+    needed.
     """
     _kept.pop(script.file, None)
     if sum(len(parsed.source.data) for parsed in _kept.values()) < _room:
@@ -160,13 +160,13 @@ def keep(script: Script) -> None:
 
 
 def let_go(script: Script) -> None:
-    """Forget what is known of a script that is done with, unless it is kept."""
+    """Release the facts about a finished script, unless they are kept."""
     if _kept.get(script.file) is not script:
         script.forget()
 
 
 def kept(path: Path, data: bytes) -> Script | None:
-    """Return what was kept of the file `path` with the content `data`; None where nothing was."""
+    """Return the kept facts about the file `path` with the content `data`, or None."""
     script = _kept.get(path.resolve())
     return script if script is not None and script.source.data == data else None
 
