@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.hazard import RuleExample as marked  # noqa: N813
+from migrate.check.hazard import HazardExample as marked  # noqa: N813
 from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import ExampleKind, Rule, RuleExample, left_alone, reported, rewritten

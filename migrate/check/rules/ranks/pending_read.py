@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.collectives.pending import Pending
-from migrate.reading.collectives.pending import PendingReadHazard as Pended
+from migrate.reading.collectives.pending import PendingRead as Pended
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code
 
