@@ -22,7 +22,7 @@ from migrate.parity.causes import all_patterns
 from migrate.parity.causes.frame import page as cause_pages
 from migrate.report.text.hazards import hazard_page
 from migrate.report.text.rules import rule_page, title
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.rule import Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite
@@ -75,7 +75,7 @@ def all_pages() -> dict[str, dict[str, str]]:
 def guide() -> str:
     """Return docs/shims/portable.md with the diff that the tool makes now of the CUDA script."""
     source = DOCS.parent / "examples" / "portable" / "cuda_original.py"
-    done = rewrite(source, options=Options(style="portable"))
+    done = rewrite(source, options=RewriteOptions(style="portable"))
     before, after = source.read_text().splitlines(), done.data.decode().splitlines()
     lines = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
     made = "\n".join(["```diff", *lines, "```"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.rule import Kind, Rule
+from migrate.rewrite.rule import ExampleKind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -40,12 +40,12 @@ def test_the_rule_of_the_guide_works(rule: Rule) -> None:
         done = rewrite_source(parse(example.before.encode(), Path("script.py")), [rule])
         own = [note.message for note in done.findings if note.rule == rule.name]
         match example.kind:
-            case Kind.REWRITTEN:
+            case ExampleKind.REWRITTEN:
                 assert done.data.decode() == example.after
-            case Kind.LEFT_ALONE:
+            case ExampleKind.LEFT_ALONE:
                 assert not done.changed
                 assert not done.findings
-            case Kind.REPORTED:
+            case ExampleKind.REPORTED:
                 assert any(example.reports in message for message in own)
 
 

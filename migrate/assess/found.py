@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.hours import Hours
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.fit.verdict import Tried, Verdict
 
 # Without these nothing trains on a TPU, and no rewrite takes them out.
-BLOCKING = (Work.FRAMEWORK, Work.KERNELS)
+BLOCKING = (ManualWork.FRAMEWORK, ManualWork.KERNELS)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Todo:
     place: str
     rule: str
     message: str
-    work: Work
+    work: ManualWork
     look: bool
     always: bool
 
@@ -71,7 +71,7 @@ class Code:
     def jobs(self, hours: Hours) -> list[Job]:
         """The work by its kinds, the longest first."""
         found = []
-        for work in Work:
+        for work in ManualWork:
             todo = tuple(one for one in self.by_hand if one.work is work)
             if todo:
                 found.append(Job(work, todo, hours.of(work, len(todo))))
@@ -93,7 +93,7 @@ class Job:
         hours: that it is assumed to take.
     """
 
-    work: Work
+    work: ManualWork
     todo: tuple[Todo, ...]
     hours: float
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.tables import read_table
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 SHIPPED = Path(__file__).with_name("hours.yaml")
 
@@ -26,9 +26,9 @@ class Hours:
     file: Path
     setup: float
     look: float
-    kinds: Mapping[Work, tuple[float, float]]
+    kinds: Mapping[ManualWork, tuple[float, float]]
 
-    def of(self, work: Work, places: int) -> float:
+    def of(self, work: ManualWork, places: int) -> float:
         """Hours for so many places of a kind."""
         first, further = self.kinds[work]
         return first + further * (places - 1) if places else 0.0
@@ -41,8 +41,8 @@ def read_hours(file: Path = SHIPPED) -> Hours:
         AssessError: it cannot be read, or says what it cannot mean; with key and line.
     """
     parts = read_table(file, SHIPPED).table({"setup", "look", "kinds"}, set())
-    kinds = parts["kinds"].table({one.value for one in Work}, set())
-    pairs = {Work(name): entry.numbers(2) for name, entry in kinds.items()}
+    kinds = parts["kinds"].table({one.value for one in ManualWork}, set())
+    pairs = {ManualWork(name): entry.numbers(2) for name, entry in kinds.items()}
     return Hours(
         file,
         parts["setup"].number(),

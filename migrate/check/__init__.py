@@ -1,1 +1,1 @@
-"""What of a script would fail, hang, be slow or be wrong on a TPU: one hazard a file, found by a linter."""
+"""Linter for code that would fail, hang, be slow or be wrong on a TPU. Each hazard has a file."""

@@ -55,11 +55,11 @@ def _skips(node: cst.CSTNode, facts: Facts) -> bool:
     name = assign.targets[0].target
     around = facts.context.function_around(node)
     uses = [
-        one
-        for one in facts.context.references(name.value)
-        if one is not name and facts.context.function_around(one) is around
+        mention
+        for mention in facts.context.references(name.value)
+        if mention is not name and facts.context.function_around(mention) is around
     ]
-    return bool(uses) and all(_in_max(one, facts) for one in uses)
+    return bool(uses) and all(_in_max(mention, facts) for mention in uses)
 
 
 def _in_max(name: cst.Name, facts: Facts) -> bool:

@@ -66,7 +66,7 @@ def _says_tensor(test: cst.BaseExpression, name: cst.Name, facts: Facts) -> bool
 def _is_same(name: cst.Name, test: cst.CSTNode, facts: Facts) -> bool:
     """Whether the variable is not bound again between `test` and `name`."""
     first, last = facts.context.position(test), facts.context.position(name)
-    places = [facts.context.position(one.node) for one in facts.context.bindings(name)]
+    places = [facts.context.position(binding.node) for binding in facts.context.bindings(name)]
     start, end = (first.line, first.column), (last.line, last.column)
     if isinstance(test, cst.IfExp):
         return True

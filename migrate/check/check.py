@@ -27,12 +27,12 @@ NAMES = frozenset({cst.Name, cst.Attribute})
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a file by its project.
+class ProjectFacts:
+    """Facts about a file from its project.
 
     Args:
-        calls: what its calls run.
-        entries: the functions, by the lines of their `def`, that steps of other files run.
+        calls: the functions that its calls run.
+        entries: the functions that steps of other files run, by the lines of their `def`.
         whole: whether all hazards are reported, not only those in these functions.
     """
 
@@ -41,7 +41,9 @@ class Known:
     whole: bool = True
 
 
-def check_script(path: Path, data: bytes, config: Config, known: Known) -> tuple[Finding, ...]:
+def check_script(
+    path: Path, data: bytes, config: Config, known: ProjectFacts
+) -> tuple[Finding, ...]:
     """Return the hazards of the script at `path`, in the order of its lines.
 
     Args:
@@ -53,12 +55,16 @@ def check_script(path: Path, data: bytes, config: Config, known: Known) -> tuple
         NotUtf8Error, NotPythonError: the content is no Python 3.
     """
     script = kept(path, data) or Script(parse(data, path), known.calls)
-    found = check_facts(Facts(script, known.entries), config, known.whole)
+    findings = check_facts(Facts(script, known.entries), config, known.whole)
     let_go(script)
-    return tuple(replace(one, path=path) for one in found)  # it may be kept by another name
+    return tuple(
+        replace(finding, path=path) for finding in findings
+    )  # it may be kept by another name
 
 
-def check_source(source: Source, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
+def check_source(
+    source: Source, config: Config, known: ProjectFacts | None = None
+) -> tuple[Finding, ...]:
     """Return the hazards of a script, in the order of its lines.
 
     Args:
@@ -67,7 +73,7 @@ def check_source(source: Source, config: Config, known: Known | None = None) -> 
         known: what is known of it by its project; where that is not given, the local modules that it
             imports are read, and who calls it is not known.
     """
-    known = known or Known()
+    known = known or ProjectFacts()
     return check_facts(Facts(Script(source, known.calls), known.entries), config, known.whole)
 
 
@@ -82,7 +88,7 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
     context = facts.context
     comments = ignores(context)
     path = context.source.path
-    found = []
+    findings = []
     doubtful: list[tuple[Finding, str]] = []  # with the code that would say more of its line
     entered = None if whole else facts.steps.entered
     for hazard, hit in hits(facts, hazards, entered):
@@ -100,15 +106,15 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
             message = f"{hit.message} (never runs as long as {idle})"
             hit = replace(hit, message=message, severity=Severity.INFO)
         severity = config.severity(hazard.code, hit.severity)
-        one = _finding(path, context, hit, hazard.code, hazard.name, severity)
+        finding = _finding(path, context, hit, hazard.code, hazard.name, severity)
         if origin:
-            one = replace(one, message=f"{one.message} (called from {origin})")
+            finding = replace(finding, message=f"{finding.message} (called from {origin})")
         if hit.unless:
-            doubtful.append((one, hit.unless))
+            doubtful.append((finding, hit.unless))
         else:
-            found.append(one)
-    said = {(one.line, one.code) for one in found}
-    found += [one for one, unless in doubtful if (one.line, unless) not in said]
+            findings.append(finding)
+    said = {(finding.line, finding.code) for finding in findings}
+    findings += [finding for finding, unless in doubtful if (finding.line, unless) not in said]
     if whole and config.selects(UNUSED_IGNORE):
         for ignore in comments.values():
             if ignore.unused is not None:
@@ -116,8 +122,8 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
                 message = f"{ignore.unused}: remove the comment"
                 hit = Hit(ignore.comment, message, severity)
                 name = "unused-ignore"
-                found.append(_finding(path, context, hit, UNUSED_IGNORE, name, severity))
-    return tuple(sorted(found, key=lambda one: (one.line, one.column, one.code)))
+                findings.append(_finding(path, context, hit, UNUSED_IGNORE, name, severity))
+    return tuple(sorted(findings, key=lambda finding: (finding.line, finding.column, finding.code)))
 
 
 def hits(

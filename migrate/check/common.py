@@ -12,7 +12,7 @@ from migrate.catalogue import catalogue
 from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.only_cuda import only_with_cuda
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.evaluating import in_evaluation
@@ -63,7 +63,7 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     if isinstance(call, cst.Call):
         asks = isinstance(call.func, cst.Name) and call.func.value in ("isinstance", "issubclass")
         return asks and call.args[0] is not above
-    return any(isinstance(one, cst.Annotation) for one in facts.context.ancestors(node))
+    return any(isinstance(ancestor, cst.Annotation) for ancestor in facts.context.ancestors(node))
 
 
 class ImportHazard(Hazard):
@@ -83,7 +83,7 @@ class ImportHazard(Hazard):
             if entry is not None and entry.code == self.code:
                 severity = Severity.INFO if is_optional(node, facts) else self.severity
                 without = fallback(node, facts)
-                shown = bool(without) and self.work is Work.KERNELS
+                shown = bool(without) and self.work is ManualWork.KERNELS
                 message = f"{name}: {entry.says()}{without}"
                 yield self.hit(node, message, severity, is_shown=shown, subject=name)
                 return

@@ -31,15 +31,15 @@ class BadConfigError(MigrateError):
 
 @dataclass(frozen=True)
 class Config:
-    """What is checked.
+    """Configuration of a check.
 
     Args:
-        select: codes, or their beginnings, that are reported; all of them where there are none.
-        ignore: codes, or their beginnings, that are not.
-        exclude: patterns of paths below `root` that are not walked into.
-        severities: codes, or their beginnings, with the severity that they have whatever the place.
+        select: codes or prefixes of codes to report. Empty: all codes.
+        ignore: codes or prefixes of codes not to report.
+        exclude: patterns of paths below `root` to skip.
+        severities: codes or prefixes of codes, each with the severity that replaces the usual severity.
         root: the folder of the configuration.
-        fails_on: the severity from which on what is found sets exit code 1.
+        fails_on: the lowest severity of a finding that sets exit code 1.
     """
 
     select: tuple[str, ...] = ()
@@ -51,16 +51,20 @@ class Config:
 
     def selects(self, code: str) -> bool:
         """Whether `code` is reported: the longer of the matching selections decides."""
-        chosen = max((len(one) for one in self.select if names_code(one, code)), default=-1)
-        dropped = max((len(one) for one in self.ignore if names_code(one, code)), default=-1)
+        chosen = max(
+            (len(prefix) for prefix in self.select if names_code(prefix, code)), default=-1
+        )
+        dropped = max(
+            (len(prefix) for prefix in self.ignore if names_code(prefix, code)), default=-1
+        )
         if dropped >= 0 and dropped >= chosen:
             return False
         return chosen >= 0 or not self.select
 
     def severity(self, code: str, usual: Severity) -> Severity:
         """Return the severity that the user gives `code`, else `usual`."""
-        given = [one for one in self.severities if names_code(one, code)]
-        return self.severities[max(given, key=len)] if given else usual
+        matching = [prefix for prefix in self.severities if names_code(prefix, code)]
+        return self.severities[max(matching, key=len)] if matching else usual
 
     def narrowed(
         self, select: Sequence[str], ignore: Sequence[str], known: Sequence[str] = ()
@@ -110,12 +114,12 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
         what = f"{path}: [tool.migrate] has no key {unknown[0]!r}"
         raise BadConfigError(what, f"the keys are {', '.join(KEYS)}")
     exclude = table.get("exclude", [])
-    if not isinstance(exclude, list) or not all(isinstance(one, str) for one in exclude):
+    if not isinstance(exclude, list) or not all(isinstance(pattern, str) for pattern in exclude):
         raise BadConfigError(
             f"{path}: exclude is not a list of strings", 'write exclude = ["old/*"]'
         )
-    given = table.get("severity", {})
-    if not isinstance(given, dict):
+    overrides = table.get("severity", {})
+    if not isinstance(overrides, dict):
         what = f"{path}: severity is not a table"
         raise BadConfigError(what, 'write severity = { XLA201 = "info" }')
     fails_on = table.get("fail-on", Severity.ERROR)
@@ -124,7 +128,7 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
             f"{path}: unknown severity {fails_on!r} in fail-on", "use error, warning or info"
         )
     severities = {}
-    for code, name in given.items():
+    for code, name in overrides.items():
         if name not in set(Severity):
             what = f"{path}: severity of {code} is {name!r}"
             raise BadConfigError(what, "use error, warning or info")
@@ -139,18 +143,18 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
     )
 
 
-def _codes(given: Any, where: str, known: Sequence[str]) -> tuple[str, ...]:
+def _codes(entries: Any, where: str, known: Sequence[str]) -> tuple[str, ...]:
     """Return the codes of a list, "ALL" and comma-separated ones resolved."""
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+    if not isinstance(entries, list) or not all(isinstance(text, str) for text in entries):
         raise BadConfigError(f"{where}: not a list of codes", 'write ["XLA1", "XLA201"]')
-    codes = [code for one in given for code in re.split(r"[\s,]+", one.upper()) if code]
+    codes = [code for text in entries for code in re.split(r"[\s,]+", text.upper()) if code]
     codes = ["XLA" if code == "ALL" else code for code in codes]
     for code in codes:
         if not CODE.fullmatch(code):
             raise BadConfigError(
                 f"{where}: {code} is not a code", "codes are XLA101, or XLA1 for all"
             )
-        if not any(one.startswith(code) for one in known or known_codes()):
+        if not any(known_code.startswith(code) for known_code in known or known_codes()):
             what = f"{where}: there is no hazard {code}"
             raise BadConfigError(what, "`migrate check --explain list` lists all codes")
     return tuple(codes)

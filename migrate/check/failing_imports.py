@@ -1,4 +1,4 @@
-"""What becomes of a script whose import fails: the `except` that it goes to."""
+"""Find the `except` that handles a failing import of a script."""
 
 from __future__ import annotations
 

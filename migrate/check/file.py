@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.check.check import Known, check_script
+from migrate.check.check import ProjectFacts, check_script
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding
 from migrate.check.hazard import Severity
@@ -28,7 +28,9 @@ from migrate.syntax.source import (
 
 
 @deep
-def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[Finding, ...]:
+def check_file(
+    path: Path, config: Config, known: ProjectFacts | None = None
+) -> tuple[Finding, ...]:
     """Return the hazards of the file at `path`; none, and no parsing, where it names nothing of ours.
 
     A file that is not Python 3 is a finding too: it runs nowhere.
@@ -36,7 +38,7 @@ def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[
     Raises:
         UnreadableScriptError: the file cannot be read.
     """
-    known = known or Known()
+    known = known or ProjectFacts()
     data = _content(path)
     if not known.entries and not may_hold_hazards(data) and not is_handed_hazards(known.calls):
         return ()
@@ -73,7 +75,9 @@ def _content(path: Path) -> bytes:
         raise UnreadableScriptError(what, "check the path and its permissions") from None
 
 
-def _check_notebook(data: bytes, path: Path, config: Config, known: Known) -> tuple[Finding, ...]:
+def _check_notebook(
+    data: bytes, path: Path, config: Config, known: ProjectFacts
+) -> tuple[Finding, ...]:
     try:
         notebook = parse_notebook(data, path)
     except NoCodeError:

@@ -1,4 +1,4 @@
-"""What a check of one file gives back."""
+"""Findings of a check."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Where it is, as it is shown after the path."""
+        """The location, as shown after the path."""
         if self.cell is None:
             return f"{self.line}:{self.column}"
         return f"cell {self.cell}:line {self.line}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from migrate.check.check import Known
+from migrate.check.check import ProjectFacts
 from migrate.check.prescan import is_handed_hazards
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
@@ -29,11 +29,11 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Job:
+class CheckJob:
     """A file to check."""
 
     path: Path
-    known: Known
+    known: ProjectFacts
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,25 @@ class Followed:
         """End the processes."""
         self.workers.__exit__(kind, error, _)
 
-    def jobs(self, wanted: Callable[[Path], bool]) -> list[Job]:
+    def jobs(self, wanted: Callable[[Path], bool]) -> list[CheckJob]:
         """Return what is to be checked: the files, and those that are `wanted` of the others reached."""
         jobs = []
         for path in self._files:
             here = path.resolve()
-            jobs.append(Job(path, Known(self._calls.get(here), self._entries.get(here, {}))))
+            jobs.append(
+                CheckJob(path, ProjectFacts(self._calls.get(here), self._entries.get(here, {})))
+            )
         done = {path.resolve() for path in self._files}
         for here in self._handed_names():
             if here not in done and wanted(path := self._named[here]):
                 done.add(here)
-                known = Known(self._calls[here], self._entries.get(here, {}))
-                jobs.append(Job(path, known))
+                known = ProjectFacts(self._calls[here], self._entries.get(here, {}))
+                jobs.append(CheckJob(path, known))
         for here, entries in self._entries.items():
             path = self._named.get(here, _shown(here))
             if entries and here not in done and wanted(path):
                 whole = here in self._named
-                jobs.append(Job(path, Known(self._calls.get(here), entries, whole)))
+                jobs.append(CheckJob(path, ProjectFacts(self._calls.get(here), entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
 
     def _handed_names(self) -> Iterator[Path]:
@@ -139,9 +141,9 @@ def _leaving(look: _Look) -> tuple[Leaving, ...]:
         return ()  # the check itself says what is wrong
     if look.path.suffix != SUFFIX:
         keep(script)
-    found = tuple(leaving(Facts(script, look.entries), look.name))
+    leavings = tuple(leaving(Facts(script, look.entries), look.name))
     let_go(script)
-    return found
+    return leavings
 
 
 def _project(root: Path, files: Sequence[Path], whole: bool) -> Project:
@@ -160,11 +162,11 @@ def _project(root: Path, files: Sequence[Path], whole: bool) -> Project:
 
 def _by_root(named: Mapping[Path, Sequence[Path]]) -> dict[Path, list[Path]]:
     """Return the files in `named` by the folder of their project: around the file or folder named."""
-    found: dict[Path, dict[Path, None]] = {}
+    needed: dict[Path, dict[Path, None]] = {}
     for path, files in named.items():
         root = root_of(path / "script.py" if path.is_dir() else path)
-        found.setdefault(root, {}).update(dict.fromkeys(files))
-    return {root: list(files) for root, files in found.items()}
+        needed.setdefault(root, {}).update(dict.fromkeys(files))
+    return {root: list(files) for root, files in needed.items()}
 
 
 def _is_whole(root: Path, named: Iterable[Path]) -> bool:

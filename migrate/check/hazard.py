@@ -1,4 +1,4 @@
-"""What a hazard is: its page, its examples, and how it says where it is."""
+"""Base class of hazards: documentation page, examples and locations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from migrate.check.severity import Severity as Severity
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -33,11 +33,11 @@ class Group(StrEnum):
 
     @property
     def heading(self) -> str:
-        """What the hazards of the group have in common."""
+        """Common description of the hazards in the group."""
         return TITLES[self]
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ManualWork:
         """The kind of work that most hazards of the group ask for."""
         return _WORK[self]
 
@@ -53,14 +53,14 @@ TITLES = {
     Group.MEANING: "Calls that raise on XLA, or do something else",
 }
 _WORK = {
-    Group.SHAPES: Work.SHAPES,
-    Group.SYNCS: Work.STEP,
-    Group.RANKS: Work.REPLICAS,
-    Group.LIBRARIES: Work.LIBRARY,
-    Group.DTYPES: Work.PRECISION,
-    Group.MEMORY: Work.MEMORY,
-    Group.STRUCTURE: Work.CALLS,
-    Group.MEANING: Work.CALLS,
+    Group.SHAPES: ManualWork.SHAPES,
+    Group.SYNCS: ManualWork.STEP,
+    Group.RANKS: ManualWork.REPLICAS,
+    Group.LIBRARIES: ManualWork.LIBRARY,
+    Group.DTYPES: ManualWork.PRECISION,
+    Group.MEMORY: ManualWork.MEMORY,
+    Group.STRUCTURE: ManualWork.CALLS,
+    Group.MEANING: ManualWork.CALLS,
 }
 
 
@@ -86,7 +86,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Example:
+class HazardExample:
     """A script with the lines that the hazard reports: a test, and a part of its page.
 
     A reported line ends in a comment with the hazard's code, and its severity where that is not the
@@ -107,32 +107,32 @@ class Example:
         }
 
 
-def example(script: str) -> Example:
+def example(script: str) -> HazardExample:
     """Return an example; its indentation is that of its place in the hazard's source."""
-    return Example(inspect.cleandoc(script) + "\n")
+    return HazardExample(inspect.cleandoc(script) + "\n")
 
 
 class Hazard(ABC):
-    """One thing that fails, hangs, is slow or is wrong on a TPU.
+    """A construct that fails, hangs, is slow or is wrong on a TPU.
 
-    The docstring is the hazard's page (first line: its title); it says why, and what to do. A subclass
-    without them, without an example that is reported, one that is left alone, or one of how it is mended,
-    does not come into being.
+    The docstring is the hazard's page (first line: its title). It says why, and what to do. A subclass
+    needs a docstring, an example that is reported, one that is left alone, and one with the fix. Otherwise
+    it raises an error.
     """
 
     code: ClassVar[str]
     name: ClassVar[str]
     severity: ClassVar[Severity]
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
-    examples: ClassVar[tuple[Example, ...]]
-    mended: ClassVar[Example]  # what the reported example becomes; nothing in it is reported
+    examples: ClassVar[tuple[HazardExample, ...]]
+    mended: ClassVar[HazardExample]  # what the reported example becomes; nothing in it is reported
     words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
     # Whether `migrate rewrite` shows it where it is information, as it does errors and warnings.
     is_mentioned: ClassVar[bool] = False
     # Where it asks for other work than the hazards of its group do.
-    other_work: ClassVar[Work | None] = None
+    other_work: ClassVar[ManualWork | None] = None
 
     def __init_subclass__(cls) -> None:
         if "code" not in cls.__dict__:
@@ -143,7 +143,8 @@ class Hazard(ABC):
         if missing := [part for part in ("**Why.**", "**What to do.**") if part not in page]:
             raise TypeError(f"hazard {cls.code}: its docstring does not say {', '.join(missing)}")
         marked = [
-            bool(one.expected(cls.code, cls.severity)) for one in getattr(cls, "examples", ())
+            bool(example.expected(cls.code, cls.severity))
+            for example in getattr(cls, "examples", ())
         ]
         if not any(marked):
             raise TypeError(
@@ -164,7 +165,7 @@ class Hazard(ABC):
         return Group(self.code[3])
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ManualWork:
         """The kind of work that it asks for."""
         return self.other_work or self.group.work
 

@@ -16,11 +16,11 @@ COMMENT = re.compile(r"#\s*migrate:\s*ignore(?:\[([^\]]*)\])?")
 
 @dataclass(eq=False)
 class Ignore:
-    """One comment.
+    """An ignore comment.
 
     Args:
-        comment: where it stands.
-        codes: the codes that it names; none where it silences all.
+        comment: the comment's node.
+        codes: the codes that it names. Empty if it silences all codes.
     """
 
     comment: cst.Comment
@@ -37,7 +37,7 @@ class Ignore:
 
     @property
     def unused(self) -> str | None:
-        """What of the comment silences nothing, in words; None where all of it is of use."""
+        """Description of the unused part of the comment, or None if all of it is used."""
         if not self.codes:
             return None if self.used else "nothing on this line is reported"
         idle = [code for code in self.codes if code not in self.used]
@@ -46,18 +46,18 @@ class Ignore:
 
 def ignores(context: Script) -> dict[int, Ignore]:
     """Return the comments of a script by line."""
-    found = {}
+    ignores = {}
     for node in context.all_of(cst.Comment):
         if match := COMMENT.search(node.value):
             codes = _codes(match[1] or "")
-            found[context.position(node).line] = Ignore(node, codes)
-    return found
+            ignores[context.position(node).line] = Ignore(node, codes)
+    return ignores
 
 
 def _codes(text: str) -> tuple[str, ...]:
     return tuple(code for code in re.split(r"[\s,]+", text.upper()) if code)
 
 
-def silenced(code: str, lines: Sequence[int], found: dict[int, Ignore]) -> bool:
+def silenced(code: str, lines: Sequence[int], ignores: dict[int, Ignore]) -> bool:
     """Whether a comment on one of `lines` silences `code`."""
-    return any(line in found and found[line].covers(code) for line in lines)
+    return any(line in ignores and ignores[line].covers(code) for line in lines)

@@ -31,9 +31,9 @@ def check_notebook(
     """
     cells = join(notebook)
     context = Script(parse(cells.code.encode(), notebook.path), calls)
-    found = [_in_cell(one, cells) for one in check_context(context, config)]
+    findings = [_in_cell(finding, cells) for finding in check_context(context, config)]
     if config.selects(UNREADABLE):
-        found += _unread(cells)
+        findings += _unread(cells)
     for cell, script in written_scripts(notebook):
         above = cell.source.count("\n") - script.count("\n")
         try:
@@ -41,26 +41,31 @@ def check_notebook(
         except NotPythonError as error:
             if config.selects(UNREADABLE):
                 why = error.what.rpartition(": ")[2]
-                found.append(_unreadable(notebook.path, cell.number, above + 1, 1, why))
+                findings.append(_unreadable(notebook.path, cell.number, above + 1, 1, why))
             continue
-        for one in check_context(written, config):
-            line, end = one.line + above, one.end_line + above
-            found.append(
-                replace(one, path=notebook.path, line=line, end_line=end, cell=cell.number)
+        for finding in check_context(written, config):
+            line, end = finding.line + above, finding.end_line + above
+            findings.append(
+                replace(finding, path=notebook.path, line=line, end_line=end, cell=cell.number)
             )
-    placed = [_in_file(one, notebook) for one in found]
-    return tuple(sorted(placed, key=lambda one: (one.cell or 0, one.line, one.column, one.code)))
+    placed = [_in_file(finding, notebook) for finding in findings]
+    return tuple(
+        sorted(
+            placed,
+            key=lambda finding: (finding.cell or 0, finding.line, finding.column, finding.code),
+        )
+    )
 
 
-def _in_cell(one: Finding, cells: Cells) -> Finding:
-    number, line = cells.place(one.line)
-    message = cells.in_words(one.message)
-    return replace(one, line=line, end_line=line, cell=number, message=message)
+def _in_cell(finding: Finding, cells: Cells) -> Finding:
+    number, line = cells.place(finding.line)
+    message = cells.in_words(finding.message)
+    return replace(finding, line=line, end_line=line, cell=number, message=message)
 
 
 def _unread(cells: Cells) -> Iterator[Finding]:
-    for one in cells.unread:
-        yield _unreadable(cells.notebook.path, one.number, one.line, one.column, one.why)
+    for cell in cells.unread:
+        yield _unreadable(cells.notebook.path, cell.number, cell.line, cell.column, cell.why)
 
 
 def _unreadable(path: Path, number: int, line: int, column: int, why: str) -> Finding:
@@ -70,7 +75,7 @@ def _unreadable(path: Path, number: int, line: int, column: int, why: str) -> Fi
     )
 
 
-def _in_file(one: Finding, notebook: Notebook) -> Finding:
+def _in_file(finding: Finding, notebook: Notebook) -> Finding:
     """Return the finding with the line of the file, for tools that show a notebook as it is written."""
-    assert one.cell is not None
-    return replace(one, file_line=notebook.file_line(one.cell, one.line))
+    assert finding.cell is not None
+    return replace(finding, file_line=notebook.file_line(finding.cell, finding.line))

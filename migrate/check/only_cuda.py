@@ -1,4 +1,4 @@
-"""Which code runs only where there is a CUDA device."""
+"""Find code that runs only if there is a CUDA device."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _all_cuda(body: cst.BaseSuite, facts: Facts) -> bool:
 
 def _mentions(node: cst.CSTNode, facts: Facts) -> bool:
     names = (facts.names.of(call.func) or "" for call in nodes_of(node, cst.Call))
-    flags = (facts.names.of(one) or "" for one in nodes_of(node, cst.Attribute))
+    flags = (facts.names.of(attribute) or "" for attribute in nodes_of(node, cst.Attribute))
     return any(name.startswith("torch.cuda.") for name in names) or any(
         name.startswith("torch.backends.cudnn.") for name in flags
     )

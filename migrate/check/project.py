@@ -13,7 +13,7 @@ from migrate.check.config import Config
 from migrate.check.counted import is_test, without_repetition
 from migrate.check.file import check_file, check_readable, not_checked
 from migrate.check.finding import Finding
-from migrate.check.followed import Followed, Job
+from migrate.check.followed import CheckJob, Followed
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
 from migrate.counts import many
@@ -49,7 +49,7 @@ class Checked:
     @property
     def failed(self) -> bool:
         """Whether one of them, in no test, is so bad that the check fails."""
-        return any(one.severity.reaches(self.fails_on) for one in self.findings)
+        return any(finding.severity.reaches(self.fails_on) for finding in self.findings)
 
 
 def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_progress) -> Checked:
@@ -93,11 +93,14 @@ def hazards_of(
     with Followed(worth, named, _processes(worth)) as followed:
         jobs = followed.jobs(wanted)
         others += [path for path in followed.unread(wanted) if path not in others]
-        told = progress if len(worth) > FEW else no_progress
+        reporter = progress if len(worth) > FEW else no_progress
         work = partial(_check, config=config, named=frozenset(named))
-        found = followed.workers.run(work, jobs, told, "checking")
+        findings = followed.workers.run(work, jobs, reporter, "checking")
     read = len(files) + sum(not job.known.whole for job in jobs)
-    return read, [*_unreadable(others, config), *(one for of_file in found for one in of_file)]
+    return read, [
+        *_unreadable(others, config),
+        *(finding for of_file in findings for finding in of_file),
+    ]
 
 
 def counted(
@@ -118,17 +121,19 @@ def counted(
     kept = {path: without_repetition(of_file) for path, of_file in by_path.items()}
     return Checked(
         files,
-        tuple(one for path, of_file in kept.items() if path not in tests for one in of_file),
-        tuple(one for path, of_file in kept.items() if path in tests for one in of_file),
+        tuple(
+            finding for path, of_file in kept.items() if path not in tests for finding in of_file
+        ),
+        tuple(finding for path, of_file in kept.items() if path in tests for finding in of_file),
         config.fails_on,
     )
 
 
 def _unreadable(files: Sequence[Path], config: Config) -> tuple[Finding, ...]:
-    return tuple(one for file in files for one in check_readable(file, config))
+    return tuple(finding for file in files for finding in check_readable(file, config))
 
 
-def _check(job: Job, config: Config, named: Set[Path]) -> tuple[Finding, ...]:
+def _check(job: CheckJob, config: Config, named: Set[Path]) -> tuple[Finding, ...]:
     try:
         return check_file(job.path, config, job.known)
     except UnreadableScriptError as error:
@@ -193,7 +198,7 @@ def is_excluded(path: Path, config: Config, folder: Path | None = None) -> bool:
         return False
     if folder is not None:
         between = (above for above in path.parents if above != folder and folder in above.parents)
-        return any(is_excluded(one, config) for one in (path, *between))
+        return any(is_excluded(part, config) for part in (path, *between))
     try:
         relative = path.resolve().relative_to(config.root).as_posix()
     except ValueError:

@@ -1,4 +1,4 @@
-"""How bad it is to read a value of the device, by where it is read."""
+"""Rate the severity of reading a value of the device, by the location of the read."""
 
 from __future__ import annotations
 
@@ -92,16 +92,16 @@ def is_returned_elsewhere(value: cst.BaseExpression, facts: Facts) -> bool:
     """
     if facts.steps.when(value) is not When.STEP or facts.values.kind(value) is not Kind.UNKNOWN:
         return False
-    made: cst.CSTNode | None = value
-    while isinstance(made, cst.Call) and last_part(made.func) in OF_TENSORS:
-        made = made.func.value if isinstance(made.func, cst.Attribute) else None
-    if isinstance(made, cst.Name):
-        binding = facts.bindings.nearest(made)
-        made = binding.value if binding is not None else None
-    if not isinstance(made, cst.Call):
+    origin: cst.CSTNode | None = value
+    while isinstance(origin, cst.Call) and last_part(origin.func) in OF_TENSORS:
+        origin = origin.func.value if isinstance(origin.func, cst.Attribute) else None
+    if isinstance(origin, cst.Name):
+        binding = facts.bindings.nearest(origin)
+        origin = binding.value if binding is not None else None
+    if not isinstance(origin, cst.Call):
         return False
-    ran = facts.context.run_by(made)
-    return any(one.returns and one.path != facts.context.file for one in ran)
+    ran = facts.context.run_by(origin)
+    return any(definition.returns and definition.path != facts.context.file for definition in ran)
 
 
 def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:
@@ -143,10 +143,12 @@ def _made_of(value: cst.BaseExpression, facts: Facts) -> cst.BaseExpression:
             if facts.context.run_by(root) or facts.names.of(func) is not None:
                 break
             root = func.value
-        elif isinstance(root, cst.Name) and (given := facts.bindings.nearest(root)) is not None:
-            if given.value is None or given.how not in (How.VALUE, How.PART):
+        elif (
+            isinstance(root, cst.Name) and (assignment := facts.bindings.nearest(root)) is not None
+        ):
+            if assignment.value is None or assignment.how not in (How.VALUE, How.PART):
                 break
-            root = given.value
+            root = assignment.value
         else:
             break
     return root
@@ -157,8 +159,8 @@ def _is_of_host(value: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool
     if facts.values.kind(value) is Kind.HOST:
         return True
     if isinstance(value, cst.Comparison):
-        compared = (value.left, *(one.comparator for one in value.comparisons))
-        return all(_is_of_host(one, facts, depth) for one in compared)
+        compared = (value.left, *(comparison.comparator for comparison in value.comparisons))
+        return all(_is_of_host(operand, facts, depth) for operand in compared)
     root = _made_of(value, facts)
     while isinstance(root, cst.Call) and isinstance(root.func, cst.Attribute):
         root = _made_of(root.func.value, facts)
@@ -171,7 +173,11 @@ def _is_of_host(value: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool
     if facts.values.is_handed_host(function, name):
         return True
     passed = list(facts.bindings.passed(function, name))
-    return depth > 0 and bool(passed) and all(_is_of_host(one, facts, depth - 1) for one in passed)
+    return (
+        depth > 0
+        and bool(passed)
+        and all(_is_of_host(operand, facts, depth - 1) for operand in passed)
+    )
 
 
 def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:

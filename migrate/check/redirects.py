@@ -1,4 +1,4 @@
-"""What codes were called before: a comment, a configuration or `--explain` may still say so."""
+"""Former names of codes. A comment, a configuration or `--explain` may still use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How bad a finding is."""
+"""Severity of findings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     ERROR = "error"  # raises, hangs, or trains something else without a word
     WARNING = "warning"  # slow: compiles again and again, or the host waits at every step

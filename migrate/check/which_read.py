@@ -1,4 +1,4 @@
-"""Which hazard a place is where a step or an evaluation reads a value of the device."""
+"""Choose the hazard for a read of a device value in a step or an evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate.check.common import method
 from migrate.check.hazard import Hazard
 from migrate.check.reads import CHECKS
 from migrate.check.rules.shapes.control_flow import ControlFlow
-from migrate.check.rules.syncs.conversion import Conversion
+from migrate.check.rules.syncs.conversion import ConversionHazard
 from migrate.check.rules.syncs.item import Item
 from migrate.check.rules.syncs.progress_bar import ProgressBar
 from migrate.check.rules.syncs.read_in_function import ReadInFunction
@@ -24,7 +24,7 @@ from migrate.syntax.tree import nodes
 HAZARDS: tuple[Hazard, ...] = (
     ControlFlow(),
     Item(),
-    Conversion(),
+    ConversionHazard(),
     ToCpu(),
     ProgressBar(),
     Shown(),
@@ -72,7 +72,7 @@ def _by_form(read: cst.CSTNode, facts: Facts) -> str:
     if name in READS:
         return Item.code
     if name in NUMBERS or (facts.names.of(read.func) or "") in CHECKS:
-        return Conversion.code
+        return ConversionHazard.code
     if name in ("cpu", "numpy", "to"):
         return ToCpu.code
     if name in SHOWING_METHODS:

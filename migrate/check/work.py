@@ -1,11 +1,11 @@
-"""What kind of work a finding asks for: changing a call is minutes, replacing a CUDA kernel is weeks."""
+"""Kinds of manual work for findings: changing a call takes minutes, replacing a CUDA kernel takes weeks."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 
-class Work(StrEnum):
+class ManualWork(StrEnum):
     """A kind of work; `migrate assess` says how many hours it takes each to be."""
 
     FRAMEWORK = "framework"
@@ -22,20 +22,20 @@ class Work(StrEnum):
 
     @property
     def words(self) -> str:
-        """What has to be done."""
+        """Description of the work."""
         return _WORDS[self]
 
 
 _WORDS = {
-    Work.FRAMEWORK: "take out a framework that has no TPU backend",
-    Work.KERNELS: "write CUDA kernels anew, in torch operations or Pallas",
-    Work.LIBRARY: "replace a library that needs CUDA",
-    Work.SWITCH: "turn on a framework's own way to a TPU",
-    Work.SHARDING: "cut weights among the replicas in XLA's own way, and their checkpoints",
-    Work.SHAPES: "give tensors fixed sizes",
-    Work.STEP: "arrange the training step",
-    Work.REPLICAS: "let the replicas start, and do the same",
-    Work.PRECISION: "choose dtypes that a TPU computes in",
-    Work.MEMORY: "do without addresses, views and shared memory",
-    Work.CALLS: "change a call",
+    ManualWork.FRAMEWORK: "take out a framework that has no TPU backend",
+    ManualWork.KERNELS: "write CUDA kernels anew, in torch operations or Pallas",
+    ManualWork.LIBRARY: "replace a library that needs CUDA",
+    ManualWork.SWITCH: "turn on a framework's own way to a TPU",
+    ManualWork.SHARDING: "cut weights among the replicas in XLA's own way, and their checkpoints",
+    ManualWork.SHAPES: "give tensors fixed sizes",
+    ManualWork.STEP: "arrange the training step",
+    ManualWork.REPLICAS: "let the replicas start, and do the same",
+    ManualWork.PRECISION: "choose dtypes that a TPU computes in",
+    ManualWork.MEMORY: "do without addresses, views and shared memory",
+    ManualWork.CALLS: "change a call",
 }

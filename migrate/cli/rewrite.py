@@ -11,7 +11,7 @@ import click
 from migrate.cli.options import as_json, configuration, fail_on, force, takes_the_form
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_diff, show_json
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 
 
 @click.command(
@@ -58,7 +58,7 @@ def rewrite(
     if sum((diff, in_place, check)) > 1:
         raise click.UsageError("--diff, --in-place and --check cannot be combined")
     with errors():
-        options = Options(**form, config=configuration(paths[0], fail_on=fail_on))
+        options = RewriteOptions(**form, config=configuration(paths[0], fail_on=fail_on))
     writes = not (diff or check)
     if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
         to = output if writes else None
@@ -87,7 +87,7 @@ def rewrite(
 
 
 def _rewrite_folder(
-    folder: Path, to: Path | None, options: Options, diff: bool, force: bool, json: bool
+    folder: Path, to: Path | None, options: RewriteOptions, diff: bool, force: bool, json: bool
 ) -> int:
     """Do what `rewrite` does for a whole folder; return the exit code."""
     from migrate.report.text.folder import folder_as_json, folder_summary

@@ -41,35 +41,37 @@ class Given:
     shown: Callable[[str], str]
 
 
-def waste_as_written(given: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
+def waste_as_written(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
     """All of it, in no order."""
-    products = [one for one in given.written.operations if one.kind == "product"]
-    total = sum(one.amount for one in products) or 1.0
-    yield from _wide(given)
-    yield from _halves(given, products, total)
-    yield from _forgotten(given, products, total)
-    yield from _looked_up(given, products, total)
-    yield from _uneven(given, products, total)
-    yield from _constants(given, memory)
-    yield from _twice(given, memory, chip)
-    yield from _whole(given, memory, chip)
+    products = [
+        operation for operation in program.written.operations if operation.kind == "product"
+    ]
+    total = sum(product.amount for product in products) or 1.0
+    yield from _wide(program)
+    yield from _halves(program, products, total)
+    yield from _forgotten(program, products, total)
+    yield from _looked_up(program, products, total)
+    yield from _uneven(program, products, total)
+    yield from _constants(program, memory)
+    yield from _twice(program, memory, chip)
+    yield from _whole(program, memory, chip)
 
 
-def _by_line(given: Given, operations: Sequence[Operation]) -> Iterator[tuple[str, float]]:
+def _by_line(program: Given, operations: Sequence[Operation]) -> Iterator[tuple[str, float]]:
     """(line, how much together)."""
-    found: dict[str, float] = defaultdict(float)
-    for one in operations:
-        found[given.shown(place_in(one.where))] += one.amount
-    yield from found.items()
+    flops_by_line: dict[str, float] = defaultdict(float)
+    for operation in operations:
+        flops_by_line[program.shown(place_in(operation.where))] += operation.amount
+    yield from flops_by_line.items()
 
 
-def _wide(given: Given) -> Iterator[Waste]:
+def _wide(program: Given) -> Iterator[Waste]:
     """Values of float64 or complex128, which the chip does not have: it computes them from pieces."""
     lines: Counter[tuple[str, str]] = Counter()
-    for one in given.written.operations:
-        if one.kind == "wide":
-            name = "complex128" if "complex" in one.dtypes[0] else "float64"
-            lines[name, given.shown(place_in(one.where))] += 1
+    for operation in program.written.operations:
+        if operation.kind == "wide":
+            name = "complex128" if "complex" in operation.dtypes[0] else "float64"
+            lines[name, program.shown(place_in(operation.where))] += 1
     for (name, source), count in lines.items():
         yield Waste(
             "float64",
@@ -80,8 +82,10 @@ def _wide(given: Given) -> Iterator[Waste]:
         )
 
 
-def _halves(given: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
-    for source, flops in _by_line(given, [one for one in products if "f16" in one.dtypes]):
+def _halves(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+    for source, flops in _by_line(
+        program, [product for product in products if "f16" in product.dtypes]
+    ):
         if flops / total >= OF_THE_STEP:
             yield Waste(
                 "float16",
@@ -92,11 +96,13 @@ def _halves(given: Given, products: Sequence[Operation], total: float) -> Iterat
             )
 
 
-def _forgotten(given: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+def _forgotten(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
     """Products of float32 in a step that is meant to be in bfloat16."""
-    if sum(one.amount for one in products if set(one.dtypes) == {"bf16"}) < total / 2:
+    if sum(product.amount for product in products if set(product.dtypes) == {"bf16"}) < total / 2:
         return
-    for source, flops in _by_line(given, [one for one in products if set(one.dtypes) == {"f32"}]):
+    for source, flops in _by_line(
+        program, [product for product in products if set(product.dtypes) == {"f32"}]
+    ):
         if flops / total >= OF_THE_STEP:
             yield Waste(
                 "float32 among bfloat16",
@@ -107,8 +113,8 @@ def _forgotten(given: Given, products: Sequence[Operation], total: float) -> Ite
             )
 
 
-def _looked_up(given: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
-    for source, flops in _by_line(given, [one for one in products if one.one_hot]):
+def _looked_up(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+    for source, flops in _by_line(program, [product for product in products if product.one_hot]):
         if flops / total >= OF_THE_STEP:
             yield Waste(
                 "one-hot product",
@@ -119,9 +125,9 @@ def _looked_up(given: Given, products: Sequence[Operation], total: float) -> Ite
             )
 
 
-def _uneven(given: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+def _uneven(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
     """Wide sides of weights that no tile divides, and no mesh: a vocabulary of 50,257."""
-    known = zip(given.written.arguments, given.arguments, strict=False)
+    known = zip(program.written.arguments, program.arguments, strict=False)
     weights = {
         side
         for shape, argument in known
@@ -131,7 +137,9 @@ def _uneven(given: Given, products: Sequence[Operation], total: float) -> Iterat
     sides = {side for side in weights if side >= _WIDE_SIDE and side % _TILE}
     for side in sorted(sides):
         better = math.ceil(side / _LANES) * _LANES
-        for source, flops in _by_line(given, [one for one in products if side in one.sides]):
+        for source, flops in _by_line(
+            program, [product for product in products if side in product.sides]
+        ):
             if flops / total >= OF_THE_STEP:
                 yield Waste(
                     "uneven side",
@@ -142,9 +150,11 @@ def _uneven(given: Given, products: Sequence[Operation], total: float) -> Iterat
                 )
 
 
-def _constants(given: Given, memory: Memory) -> Iterator[Waste]:
-    constants = [one for one in given.written.operations if one.kind == "constant"]
-    for source, size in _by_line(given, constants):
+def _constants(program: Given, memory: Memory) -> Iterator[Waste]:
+    constants = [
+        operation for operation in program.written.operations if operation.kind == "constant"
+    ]
+    for source, size in _by_line(program, constants):
         yield Waste(
             "constant",
             source,
@@ -154,23 +164,23 @@ def _constants(given: Given, memory: Memory) -> Iterator[Waste]:
         )
 
 
-def _twice(given: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
+def _twice(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
     """Weights and state that come out again, and not where they were.
 
     What a step does not change (frozen weights) does not come out. Where nobody says what the arguments are,
     what comes out of a step of training in the shape of an argument is its new value.
     """
-    if not given.arguments and not given.trains:
+    if not program.arguments and not program.trains:
         return
-    module = given.module
+    module = program.module
     beside: dict[str, list[int]] = defaultdict(list)
     for place, array in enumerate(module.root.arrays if module.root else ()):
         if place not in module.aliases:
             beside[str(array)].append(place)
     count, lines = 0, []
-    for array, argument in _undonated(given):
+    for array, argument in _undonated(program):
         for place in beside[str(array)]:
-            if not given.outputs or given.outputs[place] == argument:
+            if not program.outputs or program.outputs[place] == argument:
                 beside[str(array)].remove(place)
                 count += array.padded
                 lines.append(module.output_source(place))
@@ -186,42 +196,46 @@ def _twice(given: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
         )
 
 
-def _undonated(given: Given) -> Iterator[tuple[Array, Argument | None]]:
+def _undonated(program: Given) -> Iterator[tuple[Array, Argument | None]]:
     """Arrays of arguments that a step may change, and that keep their memory; which argument each is."""
-    donated = set(given.module.aliases.values())
-    for one, kind in _arguments(given):
-        if one.number not in donated and (not given.arguments or kind in _CHANGES):
-            argument = given.arguments[one.number] if given.arguments else None
-            for array in one.arrays:
+    donated = set(program.module.aliases.values())
+    for instruction, kind in _arguments(program):
+        if instruction.number not in donated and (not program.arguments or kind in _CHANGES):
+            argument = program.arguments[instruction.number] if program.arguments else None
+            for array in instruction.arrays:
                 yield array, argument
 
 
-def _arguments(given: Given) -> Iterator[tuple[Instruction, str]]:
+def _arguments(program: Given) -> Iterator[tuple[Instruction, str]]:
     """Each argument of the compiled program, and what it is."""
-    for one in given.module.entry.values():
-        if one.opcode == "parameter":
-            known = one.number < len(given.arguments)
-            yield one, given.arguments[one.number].kind if known else ""
+    for instruction in program.module.entry.values():
+        if instruction.opcode == "parameter":
+            known = instruction.number < len(program.arguments)
+            yield instruction, program.arguments[instruction.number].kind if known else ""
 
 
-def _whole(given: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
+def _whole(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
     """Weights and state that each device has all of, where others are cut."""
     cut: dict[tuple[int, ...], float] = {}  # whole shape → into how many parts
     whole: list[tuple[Instruction, str, tuple[int, ...]]] = []
-    for one, kind in _arguments(given):
-        shape = given.written.arguments[one.number] if given.written.arguments else one.shape
-        parts = math.prod(shape) / max(1, math.prod(one.shape))
-        if parts > 1 and (not given.arguments or kind in _CHANGES):
+    for instruction, kind in _arguments(program):
+        shape = (
+            program.written.arguments[instruction.number]
+            if program.written.arguments
+            else instruction.shape
+        )
+        parts = math.prod(shape) / max(1, math.prod(instruction.shape))
+        if parts > 1 and (not program.arguments or kind in _CHANGES):
             cut[shape] = max(parts, cut.get(shape, 1.0))
         elif parts == 1 and kind in ("", *_CHANGES):
-            whole.append((one, kind, shape))
-    sources = given.module.sources_in(given.module.entry)
+            whole.append((instruction, kind, shape))
+    sources = program.module.sources_in(program.module.entry)
     saved: dict[str, float] = defaultdict(float)
-    for one, kind, shape in whole:
+    for instruction, kind, shape in whole:
         parts = cut.get(shape, max(cut.values(), default=1.0) if kind else 1.0)
-        used = place_in(given.written.uses[one.number]) if given.written.uses else ""
-        source = given.shown(used) if used else sources[one.name]
-        saved[source] += sum(array.padded for array in one.arrays) * (1 - 1 / parts)
+        used = place_in(program.written.uses[instruction.number]) if program.written.uses else ""
+        source = program.shown(used) if used else sources[instruction.name]
+        saved[source] += sum(array.padded for array in instruction.arrays) * (1 - 1 / parts)
     for source, size in saved.items():
         if worth_its_memory(size, memory, chip):
             yield Waste(

@@ -26,17 +26,17 @@ def read_baseline(path: Path) -> Mapping[str, Any]:
         FitError: it cannot be read, or is none.
     """
     try:
-        found = json.loads(path.read_text())
+        baseline = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not JSON"
         raise FitError(
             f"{path}: cannot be read ({reason})", "pass the output of migrate fit --json"
         ) from None
-    if not isinstance(found, dict) or not isinstance(found.get("slices"), list):
+    if not isinstance(baseline, dict) or not isinstance(baseline.get("slices"), list):
         raise FitError(
             f"{path}: not a report of migrate fit", "pass the output of migrate fit --json"
         )
-    return found
+    return baseline
 
 
 def share_of(text: str) -> float:
@@ -45,10 +45,10 @@ def share_of(text: str) -> float:
     Raises:
         FitError: it is no share.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
-    if found is None or not 0 < float(found[1]) <= 100:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if match is None or not 0 < float(match[1]) <= 100:
         raise FitError(f"--max-hbm {text}: not a share", "write it as 90%")
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
 def compared(
@@ -60,40 +60,40 @@ def compared(
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    known = {one.get("slice"): one for one in before["slices"]}
-    for one in now["slices"]:
-        name = one["slice"]
+    known = {slice_.get("slice"): slice_ for slice_ in before["slices"]}
+    for slice_ in now["slices"]:
+        name = slice_["slice"]
         if name not in known:
             yield f"{name}: was not asked for then"
             continue
         then = known[name]
-        if then.get("state") != one["state"]:
-            yield f"{name}: {then.get('state')} → {one['state']}"
+        if then.get("state") != slice_["state"]:
+            yield f"{name}: {then.get('state')} → {slice_['state']}"
         for what, path in _FIGURES.items():
-            a, b = _figure(then, path), _figure(one, path)
+            a, b = _figure(then, path), _figure(slice_, path)
             if a and b and abs(b - a) > _SAME * a:
                 yield f"{name}: {what} {b / a - 1:+.1%}"
-        exchanged = _kinds(then), _kinds(one)
+        exchanged = _kinds(then), _kinds(slice_)
         if exchanged[0] != exchanged[1]:
             yield f"{name}: exchanges {exchanged[0] or 'none'} → {exchanged[1] or 'none'}"
 
 
 def _passed(now: Mapping[str, Any], most: float | None) -> Iterator[str]:
-    for one in now["slices"]:
-        needed, available = one["hbm"]["needed"], one["hbm"]["available"]
+    for slice_ in now["slices"]:
+        needed, available = slice_["hbm"]["needed"], slice_["hbm"]["available"]
         if most is not None and available and needed > most * available:
-            yield f"{one['slice']}: {needed / available:.1%} of the HBM, more than {most:.0%}"
+            yield f"{slice_['slice']}: {needed / available:.1%} of the HBM, more than {most:.0%}"
 
 
-def _figure(one: Mapping[str, Any], path: tuple[str, ...]) -> float:
-    found: Any = one
+def _figure(slice_: Mapping[str, Any], path: tuple[str, ...]) -> float:
+    figure: Any = slice_
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return float(found) if isinstance(found, int | float) else 0.0
+        figure = figure.get(name) if isinstance(figure, dict) else None
+    return float(figure) if isinstance(figure, int | float) else 0.0
 
 
-def _kinds(one: Mapping[str, Any]) -> str:
-    found: dict[str, int] = {}
-    for each in one.get("collectives", ()):
-        found[each["kind"]] = found.get(each["kind"], 0) + each["times"]
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
+def _kinds(slice_: Mapping[str, Any]) -> str:
+    counts: dict[str, int] = {}
+    for each in slice_.get("collectives", ()):
+        counts[each["kind"]] = counts.get(each["kind"], 0) + each["times"]
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

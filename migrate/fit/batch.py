@@ -33,11 +33,11 @@ def largest(
             break
         if known[batch].state not in ("fits", "too big"):
             break
-    fitting = [batch for batch, one in known.items() if one.fits]
+    fitting = [batch for batch, verdict in known.items() if verdict.fits]
     if not fitting:
         return (Tried("no batch fits", (known[min(known)],)),)
     best = max(fitting)
-    bounded = any(one.state == "too big" for one in known.values())
+    bounded = any(verdict.state == "too big" for verdict in known.values())
     end = "the largest that fits" if bounded else "which fits; larger ones were not tried"
     if ended:
         end = f"which fits; the search ended there: {ended}"
@@ -46,8 +46,8 @@ def largest(
 
 def next_batch(known: dict[int, Verdict], product: Product) -> int | None:
     """The batch to try next; None where the largest is known: to a fiftieth of itself, in eights above 16."""
-    fitting = sorted(batch for batch, one in known.items() if one.fits)
-    big = sorted(batch for batch, one in known.items() if one.state == "too big")
+    fitting = sorted(batch for batch, verdict in known.items() if verdict.fits)
+    big = sorted(batch for batch, verdict in known.items() if verdict.state == "too big")
     if len(known) > _COMPILES:
         return None
     if not fitting:
@@ -99,7 +99,9 @@ def batch_of(inputs: Sequence[str]) -> int:
 def of_batch(inputs: Sequence[str], batch: int) -> tuple[str, ...]:
     """The inputs with another batch."""
     before = batch_of(inputs)
-    return tuple(one.replace(f"[{before}", f"[{batch}", 1) if "[" in one else one for one in inputs)
+    return tuple(
+        spec.replace(f"[{before}", f"[{batch}", 1) if "[" in spec else spec for spec in inputs
+    )
 
 
 def batch_option(args: Sequence[str], name: str) -> int:
@@ -121,21 +123,21 @@ def batch_option(args: Sequence[str], name: str) -> int:
 
 def with_batch(args: Sequence[str], name: str, batch: int) -> tuple[str, ...]:
     """The arguments with another batch, in the spelling that they have."""
-    found = list(args)
+    arguments = list(args)
     for place, said in _given(args, name):
         if place >= 0:
-            found[place] = str(batch)
+            arguments[place] = str(batch)
         else:
-            found[found.index(f"{name}={said}")] = f"{name}={batch}"
-    return tuple(found)
+            arguments[arguments.index(f"{name}={said}")] = f"{name}={batch}"
+    return tuple(arguments)
 
 
 def _given(args: Sequence[str], name: str) -> list[tuple[int, str]]:
     """The last place of the value, as parsers take it; -1 and the value where it is joined to the name."""
-    found: list[tuple[int, str]] = []
+    positions: list[tuple[int, str]] = []
     for place, said in enumerate(args):
         if said == name and place + 1 < len(args):
-            found = [(place + 1, "")]
+            positions = [(place + 1, "")]
         elif said.startswith(f"{name}="):
-            found = [(-1, said.partition("=")[2])]
-    return found
+            positions = [(-1, said.partition("=")[2])]
+    return positions

@@ -41,22 +41,22 @@ def compiled(
     kept = folder() / f"{_key(program, product, devices, options)}.json.gz"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
         said = json.loads(gzip.decompress(kept.read_bytes()))
-        stats = tuple(Stats(**one) for one in said.pop("stats"))
+        stats = tuple(Stats(**figures) for figures in said.pop("stats"))
         written = from_json(said.pop("written"))
         day = said.pop("day")
         texts = tuple(said.pop("texts"))
         return Compiled(texts=texts, stats=stats, written=written, **said), day
-    found = ask()
-    if found.texts or found.refused:
+    compiled = ask()
+    if compiled.texts or compiled.refused:
         day = time.strftime("%Y-%m-%d %H:%M")
         with contextlib.suppress(
             OSError
         ):  # a full or read-only disk costs the next run its time, no more
             kept.parent.mkdir(parents=True, exist_ok=True)
             part = kept.with_suffix(f".{os.getpid()}")
-            part.write_bytes(gzip.compress(json.dumps(asdict(found) | {"day": day}).encode(), 3))
+            part.write_bytes(gzip.compress(json.dumps(asdict(compiled) | {"day": day}).encode(), 3))
             part.replace(kept)
-    return found, ""
+    return compiled, ""
 
 
 def _key(program: Program, product: Product, devices: int, options: Mapping[str, object]) -> str:

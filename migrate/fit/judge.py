@@ -49,44 +49,44 @@ def judge(
     plain = Verdict(product, "fits", available=int(product.generation.hbm))
     compiled: list[tuple[Part, Compiled]] = []
     for part in step.parts:
-        found, day = _compiled(part.program, product, options, timeout, product.devices)
+        result, day = _compiled(part.program, product, options, timeout, product.devices)
         plain = replace(
             plain,
-            compiler=f"libtpu {found.libtpu} for {found.device}" if found.libtpu else "",
-            seconds=plain.seconds + found.seconds,
-            worked=plain.worked + found.worked,
+            compiler=f"libtpu {result.libtpu} for {result.device}" if result.libtpu else "",
+            seconds=plain.seconds + result.seconds,
+            worked=plain.worked + result.worked,
             cached=day,
         )
-        if found.refused:
-            return _refused(plain, found, part, step, timeout, explain=explain)
-        if not found.texts:
-            return replace(plain, state="undetermined", why=found.undetermined)
-        compiled.append((part, found))
-    told = _told(plain, compiled, product, step)
+        if result.refused:
+            return _refused(plain, result, part, step, timeout, explain=explain)
+        if not result.texts:
+            return replace(plain, state="undetermined", why=result.undetermined)
+        compiled.append((part, result))
+    judged = _told(plain, compiled, product, step)
     if step.cuts:
         return replace(
-            told,
+            judged,
             state="cut",
             why="a value is read inside of the step: this is only the part after the last read",
             where=", ".join(step.cuts),
             remedy="read it after the step, or once in a while (migrate run says what each read costs)",
         )
-    if told.beside and told.needed > told.available:
+    if judged.beside and judged.needed > judged.available:
         return replace(
-            told,
+            judged,
             state="too big",
             why="each program of the step has room, but not with the weights of the others beside it",
             remedy="end the step by one sync, so that it is one program, or take a larger slice",
         )
     together = any(part.arguments or part.program.partitioned for part in step.parts)
-    if step.trains and together and product.devices > 1 and not told.collectives:
+    if step.trains and together and product.devices > 1 and not judged.collectives:
         return replace(
-            told,
+            judged,
             state="no collectives",
             why=f"{product.devices} replicas train, and nothing brings their gradients together",
             remedy="let xm.optimizer_step, xm.reduce_gradients or DDP reduce the gradients",
         )
-    return told
+    return judged
 
 
 def _compiled(
@@ -121,29 +121,32 @@ def _told(
     work: list[Work] = []
     collectives: list[Collective] = []
     modules = []
-    for part, found in compiled:
-        module = Module(found.texts[0], step.shown, found.written.outputs, step.backward)
+    for part, result in compiled:
+        module = Module(result.texts[0], step.shown, result.written.outputs, step.backward)
         modules.append(module)
-        work += [replace(one, times=one.times * part.times) for one in work_of(module)]
+        work += [
+            replace(instruction_work, times=instruction_work.times * part.times)
+            for instruction_work in work_of(module)
+        ]
         collectives += [
-            replace(one, times=one.times * part.times)
-            for one in collectives_of(module, product.devices)
+            replace(collective, times=collective.times * part.times)
+            for collective in collectives_of(module, product.devices)
         ]
     beside = _beside([part for part, _ in compiled], modules)
     needed = [
-        found.stats[0].reserved + more for (_, found), more in zip(compiled, beside, strict=True)
+        result.stats[0].reserved + more for (_, result), more in zip(compiled, beside, strict=True)
     ]
     largest = max(range(len(compiled)), key=needed.__getitem__)
-    (part, found), module = compiled[largest], modules[largest]
-    stats = found.stats[0]
+    (part, result), module = compiled[largest], modules[largest]
+    stats = result.stats[0]
     memory = memory_of(module)
     waste = [
         *waste_of(work, memory, product.generation),
         *(
             each
-            for (one, answer), its in zip(compiled, modules, strict=True)
+            for (piece, answer), its in zip(compiled, modules, strict=True)
             for each in waste_as_written(
-                Given(answer.written, its, one.arguments, one.outputs, step.trains, step.shown),
+                Given(answer.written, its, piece.arguments, piece.outputs, step.trains, step.shown),
                 memory,
                 product.generation,
             )
@@ -152,58 +155,62 @@ def _told(
     return replace(
         plain,
         trains=step.trains,
-        roles=tuple((one.kind, one.name) for one in part.arguments),
-        results=tuple((one.kind, one.name) for one in part.outputs),
+        roles=tuple((argument.kind, argument.name) for argument in part.arguments),
+        results=tuple((output.kind, output.name) for output in part.outputs),
         stats=stats,
-        again=sum(one.again for one in work),
-        flops=sum(one.stats[0].flops * part.times for part, one in compiled),
+        again=sum(instruction_work.again for instruction_work in work),
+        flops=sum(result.stats[0].flops * part.times for part, result in compiled),
         needed=needed[largest],
         beside=beside[largest],
         memory=memory,
         collectives=tuple(collectives),
         bound=bound_of(work, collectives, product.generation),
         lines=lines_of(work, product.generation),
-        counted_once=tuple(dict.fromkeys(each for one in modules for each in counted_once(one))),
-        waste=tuple(sorted(waste, key=lambda one: -one.share)),
+        counted_once=tuple(
+            dict.fromkeys(each for module in modules for each in counted_once(module))
+        ),
+        waste=tuple(sorted(waste, key=lambda part_waste: -part_waste.share)),
     )
 
 
 def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
     """For each program of a step, bytes of what others are given by name and it neither has nor makes."""
-    given: list[dict[tuple[str, str], int]] = []
+    given_bytes: list[dict[tuple[str, str], int]] = []
     for part, module in zip(parts, modules, strict=True):
         own = {}
-        for one in module.entry.values():
-            known = one.opcode == "parameter" and one.number < len(part.arguments)
-            if known and part.arguments[one.number].name:
-                argument = part.arguments[one.number]
-                own[argument.kind, argument.name] = sum(array.padded for array in one.arrays)
-        given.append(own)
-    everything = {name: size for own in given for name, size in own.items()}
-    made = [{(one.kind, one.name) for one in part.outputs} for part in parts]
+        for instruction in module.entry.values():
+            known = instruction.opcode == "parameter" and instruction.number < len(part.arguments)
+            if known and part.arguments[instruction.number].name:
+                argument = part.arguments[instruction.number]
+                own[argument.kind, argument.name] = sum(
+                    array.padded for array in instruction.arrays
+                )
+        given_bytes.append(own)
+    everything = {name: size for own in given_bytes for name, size in own.items()}
+    created = [{(output.kind, output.name) for output in part.outputs} for part in parts]
     return [
         sum(size for name, size in everything.items() if name not in own and name not in its)
-        for own, its in zip(given, made, strict=True)
+        for own, its in zip(given_bytes, created, strict=True)
     ]
 
 
 def _refused(
     plain: Verdict,
-    found: Compiled,
+    result: Compiled,
     part: Part,
     step: Step,
     timeout: float,
     *,
     explain: bool,
 ) -> Verdict:
-    first = found.refused.strip().splitlines()[0]
-    if (big := _TOO_BIG.search(found.refused)) is None:
-        remedy = next((what for sign, what in _REMEDIES.items() if sign in found.refused), "")
+    first = result.refused.strip().splitlines()[0]
+    if (big := _TOO_BIG.search(result.refused)) is None:
+        remedy = next((what for sign, what in _REMEDIES.items() if sign in result.refused), "")
         return replace(
             plain,
             state="refused",
             why=first,
-            where=step.shown(place_in(found.refused) or _unsized(found)),
+            where=step.shown(place_in(result.refused) or _unsized(result)),
             remedy=remedy or "write the operation otherwise; the message names it",
         )
     needed = int(float(big[1]) * _UNITS[big[2]])
@@ -225,25 +232,27 @@ def _refused(
     there, _ = _compiled(part.program, larger, {}, timeout, plain.product.devices)
     if not there.texts:
         return verdict
-    told = _told(verdict, [(part, there)], plain.product, step)
+    judged = _told(verdict, [(part, there)], plain.product, step)
     return replace(
-        told, needed=needed, memory=told.memory, explained_by=larger.name, stats=there.stats[0]
+        judged, needed=needed, memory=judged.memory, explained_by=larger.name, stats=there.stats[0]
     )
 
 
-def _unsized(found: Compiled) -> str:
+def _unsized(result: Compiled) -> str:
     """The first array without a size, should the compiler refuse it for that: it names the argument only."""
-    operations = found.written.operations if "dynamism" in found.refused else ()
-    places = (place_in(one.where) for one in operations if one.kind == "unsized")
+    operations = result.written.operations if "dynamism" in result.refused else ()
+    places = (place_in(operation.where) for operation in operations if operation.kind == "unsized")
     return next(filter(None, places), "")
 
 
 def _larger(product: Product) -> Product | None:
     """The smallest slice with as many devices of the generation with the most memory; None for that one."""
-    roomiest = max(GENERATIONS, key=lambda one: one.hbm)
+    roomiest = max(GENERATIONS, key=lambda generation: generation.hbm)
     if roomiest is product.generation:
         return None
     fitting = [
-        one for one in products() if one.generation is roomiest and one.devices >= product.devices
+        candidate
+        for candidate in products()
+        if candidate.generation is roomiest and candidate.devices >= product.devices
     ]
-    return min(fitting, key=lambda one: one.devices, default=None)
+    return min(fitting, key=lambda candidate: candidate.devices, default=None)

@@ -58,20 +58,20 @@ def bound_of(work: Iterable[Work], collectives: Iterable[Collective], chip: Gene
     """The lower bound of a step on one device."""
     done = list(work)
     return Bound(
-        sum(one.flops for one in done) / chip.flops,
-        sum(one.moved for one in done) / chip.bandwidth,
+        sum(instruction.flops for instruction in done) / chip.flops,
+        sum(instruction.moved for instruction in done) / chip.bandwidth,
         links_seconds(collectives, chip),
     )
 
 
 def links_seconds(collectives: Iterable[Collective], chip: Generation) -> float:
     """The least time of exchanges: a chip sends over all of its links at once."""
-    return sum(one.sent for one in collectives) * chip.devices / chip.link
+    return sum(collective.sent for collective in collectives) * chip.devices / chip.link
 
 
-def least_seconds(one: Work, chip: Generation) -> float:
+def least_seconds(instruction: Work, chip: Generation) -> float:
     """Of one instruction, all times that it runs together."""
-    return max(one.flops / chip.flops, one.moved / chip.bandwidth)
+    return max(instruction.flops / chip.flops, instruction.moved / chip.bandwidth)
 
 
 def lines_of(work: Sequence[Work], chip: Generation) -> tuple[Line, ...]:
@@ -79,10 +79,10 @@ def lines_of(work: Sequence[Work], chip: Generation) -> tuple[Line, ...]:
     seconds: dict[str, float] = defaultdict(float)
     flops: dict[str, float] = defaultdict(float)
     moved: dict[str, int] = defaultdict(int)
-    for one in work:
-        seconds[one.source] += least_seconds(one, chip)
-        flops[one.source] += one.flops
-        moved[one.source] += one.moved
+    for instruction in work:
+        seconds[instruction.source] += least_seconds(instruction, chip)
+        flops[instruction.source] += instruction.flops
+        moved[instruction.source] += instruction.moved
     total = sum(seconds.values()) or 1.0
-    found = [Line(at, seconds[at] / total, flops[at], moved[at]) for at in seconds]
-    return tuple(sorted(found, key=lambda line: -line.share))
+    lines = [Line(at, seconds[at] / total, flops[at], moved[at]) for at in seconds]
+    return tuple(sorted(lines, key=lambda line: -line.share))

@@ -87,7 +87,7 @@ class Memory:
     @property
     def padding(self) -> int:
         """Bytes at the peak that are there to fill tiles."""
-        return sum(one.bytes - one.array.size for one in self.at_peak)
+        return sum(held.bytes - held.array.size for held in self.at_peak)
 
 
 def memory_of(module: Module) -> Memory:
@@ -97,41 +97,45 @@ def memory_of(module: Module) -> Memory:
         return Memory(0, 0, 0, (), (), "", 0)
     entry = _Lifetimes(module, module.entry, frozenset(module.aliases))
     resident = list(_resident(module, entry, root))
-    always = sum(one.bytes for one in resident)
+    always = sum(held.bytes for held in resident)
     curve = [always + taken for taken in entry.taken]
     at = max(range(len(curve)), key=curve.__getitem__, default=0)
     alive = [*resident, *entry.alive(at)]
-    alive.sort(key=lambda one: -one.bytes)
+    alive.sort(key=lambda held: -held.bytes)
     order = list(module.entry.values())
     there = order[at] if order else root
     return Memory(
-        sum(one.bytes for one in resident if one.kind == "argument"),
-        sum(one.bytes for one in resident if one.kind == "output"),
+        sum(held.bytes for held in resident if held.kind == "argument"),
+        sum(held.bytes for held in resident if held.kind == "output"),
         curve[at] if curve else always,
         tuple(alive),
         tuple(curve),
         module.sources.of(there.line) or there.operation,
         sum(
-            REMATERIALISED in one.name
+            REMATERIALISED in instruction.name
             for part in module.computations.values()
-            for one in part.values()
+            for instruction in part.values()
         ),
     )
 
 
 def _resident(module: Module, entry: _Lifetimes, root: Instruction) -> Iterator[Held]:
     """Arguments, and the outputs that have memory of their own."""
-    parameters = {one.number: one for one in module.entry.values() if one.opcode == "parameter"}
-    for number, one in sorted(parameters.items()):
-        for array in one.arrays:
+    parameters = {
+        instruction.number: instruction
+        for instruction in module.entry.values()
+        if instruction.opcode == "parameter"
+    }
+    for number, instruction in sorted(parameters.items()):
+        for array in instruction.arrays:
             if array.space == HBM:
-                yield Held(array, "argument", one.operation, "", number)
+                yield Held(array, "argument", instruction.operation, "", number)
     makers = entry.makers(root)
     for number, array in enumerate(root.arrays):
         if number not in module.aliases and array.space == HBM:
-            made = makers.get(number)
-            name = made.operation if made else ""
-            source = module.sources.of(made.line) if made else ""
+            maker = makers.get(number)
+            name = maker.operation if maker else ""
+            source = module.sources.of(maker.line) if maker else ""
             yield Held(array, "output", name, source or module.output_source(number), number)
 
 
@@ -161,65 +165,71 @@ class _Lifetimes:
         self._lent: set[int] = set()  # arguments and what takes their memory: not of the heap
         self._inner: dict[int, int] = {}  # of what runs computations: the most that these hold
         self._in_place: list[tuple[int, int, int]] = []  # place, operand, result
-        for place, one in enumerate(self._order):
-            for buffer in self._operands(one):
+        for place, instruction in enumerate(self._order):
+            for buffer in self._operands(instruction):
                 self._last[buffer] = place
-            self._values[one.name] = self._value(one, place)
+            self._values[instruction.name] = self._value(instruction, place)
         self._keep_outputs()
         self._join()
         if donated is not None:
             self._lodge(donated)
         self.taken = self._taken()
 
-    def _operands(self, one: Instruction) -> Iterator[int]:
-        for name in one.operands:
+    def _operands(self, instruction: Instruction) -> Iterator[int]:
+        for name in instruction.operands:
             yield from _numbers(self._values.get(name, ()))
 
-    def _value(self, one: Instruction, place: int) -> Buffers:
-        taken = [self._values.get(name, ()) for name in one.operands]
-        match one.opcode:
+    def _value(self, instruction: Instruction, place: int) -> Buffers:
+        taken = [self._values.get(name, ()) for name in instruction.operands]
+        match instruction.opcode:
             case "parameter":
-                made = self._new(one.result, place)
-                self._lent.update(_numbers(made))
-                return made
+                fresh = self._new(instruction.result, place)
+                self._lent.update(_numbers(fresh))
+                return fresh
             case "tuple":
                 return tuple(taken)
             case "get-tuple-element":
                 whole = taken[0] if taken else ()
-                return whole[one.number] if isinstance(whole, tuple) and whole else ()
-            case _ if one.opcode in _SAME and taken:
-                if one.opcode == "while":
-                    self._run(one, place)
+                return whole[instruction.number] if isinstance(whole, tuple) and whole else ()
+            case _ if instruction.opcode in _SAME and taken:
+                if instruction.opcode == "while":
+                    self._run(instruction, place)
                 return taken[0] if len(taken) == 1 else tuple(taken)
             case "copy-start" if taken:
                 # (the copy, what is copied, a context)
-                made = self._new(one.result, place)
-                assert isinstance(made, tuple)
-                self._forget(made[1])
-                return (made[0], taken[0], *made[2:])
+                fresh = self._new(instruction.result, place)
+                assert isinstance(fresh, tuple)
+                self._forget(fresh[1])
+                return (fresh[0], taken[0], *fresh[2:])
             case "copy-done" if taken:
                 return taken[0][0] if isinstance(taken[0], tuple) and taken[0] else taken[0]
             case "all-reduce-start":
-                return self._overwriting(one, place, taken)
-            case _ if one.opcode.endswith("-start") and isinstance(one.result, tuple):
-                return self._started(one, place, taken)
-            case _ if one.opcode.endswith("-done") and taken:
-                return self._done(one, place, taken[0])
-        self._run(one, place)
-        return self._overwriting(one, place, taken)
+                return self._overwriting(instruction, place, taken)
+            case _ if instruction.opcode.endswith("-start") and isinstance(
+                instruction.result, tuple
+            ):
+                return self._started(instruction, place, taken)
+            case _ if instruction.opcode.endswith("-done") and taken:
+                return self._done(instruction, place, taken[0])
+        self._run(instruction, place)
+        return self._overwriting(instruction, place, taken)
 
-    def _started(self, one: Instruction, place: int, taken: list[Buffers]) -> Buffers:
+    def _started(self, instruction: Instruction, place: int, taken: list[Buffers]) -> Buffers:
         """(what it takes, what it gives, contexts): what it takes is there already."""
-        made = self._new(one.result, place)
-        assert isinstance(made, tuple)
-        if len(made) < 2:
-            return made
-        first = one.result[0] if isinstance(one.result, tuple) else ()
-        self._forget(made[0])
-        return (tuple(taken) if isinstance(first, tuple) else taken[0] if taken else (), *made[1:])
+        fresh = self._new(instruction.result, place)
+        assert isinstance(fresh, tuple)
+        if len(fresh) < 2:
+            return fresh
+        first = instruction.result[0] if isinstance(instruction.result, tuple) else ()
+        self._forget(fresh[0])
+        return (tuple(taken) if isinstance(first, tuple) else taken[0] if taken else (), *fresh[1:])
 
-    def _done(self, one: Instruction, place: int, started: Buffers) -> Buffers:
-        if one.opcode == "all-reduce-done" or not isinstance(started, tuple) or len(started) < 2:
+    def _done(self, instruction: Instruction, place: int, started: Buffers) -> Buffers:
+        if (
+            instruction.opcode == "all-reduce-done"
+            or not isinstance(started, tuple)
+            or len(started) < 2
+        ):
             return started
         return started[1]
 
@@ -234,7 +244,7 @@ class _Lifetimes:
 
     def _lodge(self, donated: frozenset[int]) -> None:
         """Put temporaries, large first, into the memory of outputs that are made later: XLA does so."""
-        root = next((one for one in self._order if one.is_root), None)
+        root = next((instruction for instruction in self._order if instruction.is_root), None)
         outputs = list(_numbers(self._values[root.name])) if root is not None else []
         hosts = sorted(
             {
@@ -257,14 +267,14 @@ class _Lifetimes:
                     taken.append((first, last))
                     self._forget(guest)
 
-    def _overwriting(self, one: Instruction, place: int, taken: list[Buffers]) -> Buffers:
+    def _overwriting(self, instruction: Instruction, place: int, taken: list[Buffers]) -> Buffers:
         """A result of its own, but for the arrays that lie where an operand was."""
-        made = self._new(one.result, place)
-        flat = list(_numbers(made))
-        shared = dict(_shared(one, len(one.operands)))
-        if one.opcode in ("dynamic-update-slice", "scatter") and not shared:
+        fresh = self._new(instruction.result, place)
+        flat = list(_numbers(fresh))
+        shared = dict(_shared(instruction, len(instruction.operands)))
+        if instruction.opcode in ("dynamic-update-slice", "scatter") and not shared:
             shared = {0: 0}
-        if one.opcode.removesuffix("-start") == "all-reduce":
+        if instruction.opcode.removesuffix("-start") == "all-reduce":
             for operand, result in zip(taken, flat, strict=False):
                 if isinstance(operand, int) and self._arrays[operand] == self._arrays[result]:
                     self._in_place.append((place, operand, result))
@@ -274,13 +284,13 @@ class _Lifetimes:
             if output < len(flat) and len(own) == 1:
                 replaced[flat[output]] = own[0]
                 self._forget(flat[output])
-        return _with(made, replaced)
+        return _with(fresh, replaced)
 
-    def _run(self, one: Instruction, place: int) -> None:
+    def _run(self, instruction: Instruction, place: int) -> None:
         """What the computations that it runs need beside what they are given."""
-        if one.opcode not in ("while", "call", "conditional", "async-start"):
+        if instruction.opcode not in ("while", "call", "conditional", "async-start"):
             return  # a fusion's values are in registers
-        for name in one.called:
+        for name in instruction.called:
             body = self._module.computations.get(name)
             if body:
                 inner = _Lifetimes(self._module, body)
@@ -289,7 +299,7 @@ class _Lifetimes:
 
     def _new(self, result: Result, place: int) -> Buffers:
         if isinstance(result, tuple):
-            return tuple(self._new(one, place) for one in result)
+            return tuple(self._new(part, place) for part in result)
         number = len(self._arrays)
         self._arrays[number] = result
         self._made[number] = self._last[number] = place
@@ -301,7 +311,7 @@ class _Lifetimes:
 
     def _keep_outputs(self) -> None:
         """What is returned has memory of its own, which is counted with the outputs."""
-        root = next((one for one in self._order if one.is_root), None)
+        root = next((instruction for instruction in self._order if instruction.is_root), None)
         if root is not None:
             self._lent.update(_numbers(self._values[root.name]))
 
@@ -317,11 +327,11 @@ class _Lifetimes:
             size = self._arrays[number].padded
             changes[self._made[number]] += size
             changes[self._last[number] + 1] -= size
-        found, now = [], 0
+        sizes, now = [], 0
         for place in range(len(self._order)):
             now += changes[place]
-            found.append(now + self._inner.get(place, 0))
-        return found
+            sizes.append(now + self._inner.get(place, 0))
+        return sizes
 
     def alive(self, at: int) -> Iterator[Held]:
         """The temporaries that are there at an instruction, those of what it runs included."""
@@ -331,15 +341,15 @@ class _Lifetimes:
         if self._inner.get(at):
             bodies = [self._module.computations[name] for name in self._order[at].called]
             inner = [_Lifetimes(self._module, body) for body in bodies]
-            fullest = max(inner, key=lambda one: max(one.taken, default=0))
+            fullest = max(inner, key=lambda lifetimes: max(lifetimes.taken, default=0))
             yield from fullest.alive(max(range(len(fullest.taken)), key=fullest.taken.__getitem__))
 
-    def _held(self, array: Array, made: Instruction) -> Held:
-        name, phase = made.operation or made.opcode, self._module.sources.phase(made)
+    def _held(self, array: Array, maker: Instruction) -> Held:
+        name, phase = maker.operation or maker.opcode, self._module.sources.phase(maker)
         # An exchange gives the sums of what it takes.
-        if made.opcode.removesuffix("-start") in ("all-reduce", "reduce-scatter"):
+        if maker.opcode.removesuffix("-start") in ("all-reduce", "reduce-scatter"):
             phase = "backward"
-        return Held(array, "temporary", name, self._sources[made.name], phase=phase)
+        return Held(array, "temporary", name, self._sources[maker.name], phase=phase)
 
     @cached_property
     def _sources(self) -> Mapping[str, str]:
@@ -349,40 +359,40 @@ class _Lifetimes:
         """By number of the output, the instruction that makes it."""
         numbers = list(_numbers(self._values[root.name]))
         return {
-            place: self._order[self._made[one]]
-            for place, one in enumerate(numbers)
-            if one in self._made
+            place: self._order[self._made[number]]
+            for place, number in enumerate(numbers)
+            if number in self._made
         }
 
 
 def _numbers(value: Buffers) -> Iterator[int]:
     if isinstance(value, tuple):
-        for one in value:
-            yield from _numbers(one)
+        for part in value:
+            yield from _numbers(part)
     else:
         yield value
 
 
 def _with(value: Buffers, replaced: Mapping[int, int]) -> Buffers:
     if isinstance(value, tuple):
-        return tuple(_with(one, replaced) for one in value)
+        return tuple(_with(part, replaced) for part in value)
     return replaced.get(value, value)
 
 
-def _shared(one: Instruction, operands: int) -> Iterator[tuple[int, int]]:
+def _shared(instruction: Instruction, operands: int) -> Iterator[tuple[int, int]]:
     """(output, operand) of the arrays that share memory, as the compiler has written it.
 
     `aliasing_operands` numbers operands first and outputs after them.
     """
-    if _ALIASED in one.line:
-        start = one.line.index(_ALIASED) + len(_ALIASED)
-        for group in json.JSONDecoder().raw_decode(one.line, start)[0]["lists"]:
+    if _ALIASED in instruction.line:
+        start = instruction.line.index(_ALIASED) + len(_ALIASED)
+        for group in json.JSONDecoder().raw_decode(instruction.line, start)[0]["lists"]:
             numbers = [int(number) for number in group["indices"]]
             inputs = [number for number in numbers if number < operands]
             for output in (number for number in numbers if number >= operands):
                 if inputs:
                     yield output - operands, inputs[0]
-    aliased = one.line.partition("output_to_operand_aliasing={")[2]
+    aliased = instruction.line.partition("output_to_operand_aliasing={")[2]
     if aliased:
         for output, operand, _ in _OUTPUT_ALIAS.findall(aliased.partition("}}")[0] + "}"):
             yield int(output or 0), int(operand)

@@ -66,7 +66,7 @@ class Generation:
 
 def _grids(*shapes: str) -> dict[int, tuple[int, ...]]:
     sides = [tuple(int(side) for side in shape.split("x")) for shape in shapes]
-    return {math.prod(one): one for one in sides}
+    return {math.prod(shape): shape for shape in sides}
 
 
 _FLAT = _grids("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -136,12 +136,12 @@ class Product:
     @property
     def options(self) -> dict[str, object]:
         """What libtpu has to be told beside."""
-        found: dict[str, object] = {}
+        options: dict[str, object] = {}
         if self.chips < self.generation.hosts:
-            found["chips_per_host_bounds"] = (1, 1, 1)  # a host with one chip only
+            options["chips_per_host_bounds"] = (1, 1, 1)  # a host with one chip only
         if self.generation.megacore:
-            found["chip_config_name"] = "megacore"
-        return found
+            options["chip_config_name"] = "megacore"
+        return options
 
 
 def product_named(name: str) -> Product:
@@ -150,34 +150,39 @@ def product_named(name: str) -> Product:
     Raises:
         UnknownProductError: nobody sells it.
     """
-    found = re.fullmatch(r"([a-z]+\d\w*?|v\d\w*?|tpu7x)-(\d+)", name.lower())
+    match = re.fullmatch(r"([a-z]+\d\w*?|v\d\w*?|tpu7x)-(\d+)", name.lower())
     for generation in GENERATIONS:
-        if found and found[1] in generation.names:
-            number = int(found[2])
+        if match and match[1] in generation.names:
+            number = int(match[2])
             chips, rest = divmod(number, generation.counted)
             if not rest and chips in generation.shapes:
                 called = f"{generation.name}-{number}"
                 return Product(called, generation, chips, generation.shapes[chips])
-    near = difflib.get_close_matches(name.lower(), [one.name for one in products()], 4, 0.0)
+    near = difflib.get_close_matches(name.lower(), [product.name for product in products()], 4, 0.0)
     raise UnknownProductError(f"{name}: no such TPU slice", f"near: {', '.join(near)}")
 
 
 def products() -> list[Product]:
     """All slices, the smallest of each generation first."""
     return [
-        Product(f"{one.name}-{chips * one.counted}", one, chips, one.shapes[chips])
-        for one in GENERATIONS
-        for chips in sorted(one.shapes)
+        Product(
+            f"{generation.name}-{chips * generation.counted}",
+            generation,
+            chips,
+            generation.shapes[chips],
+        )
+        for generation in GENERATIONS
+        for chips in sorted(generation.shapes)
     ]
 
 
 def smallest() -> list[Product]:
     """The smallest slice of one host with all its chips, of each generation: what `--tpu all` means."""
-    found = []
-    for one in GENERATIONS:
-        chips = min(chips for chips in one.shapes if chips >= one.hosts)
-        found.append(product_named(f"{one.name}-{chips * one.counted}"))
-    return found
+    products = []
+    for generation in GENERATIONS:
+        chips = min(chips for chips in generation.shapes if chips >= generation.hosts)
+        products.append(product_named(f"{generation.name}-{chips * generation.counted}"))
+    return products
 
 
 def products_named(names: str) -> list[Product]:
@@ -186,7 +191,7 @@ def products_named(names: str) -> list[Product]:
     Raises:
         UnknownProductError: nobody sells one of them, or none is named.
     """
-    given = [name.strip() for name in names.split(",") if name.strip()]
-    if not given:
+    words = [name.strip() for name in names.split(",") if name.strip()]
+    if not words:
         raise UnknownProductError("no TPU slice is given", "use --tpu v5e-8,v6e-8 or --tpu all")
-    return smallest() if given == ["all"] else [product_named(name) for name in given]
+    return smallest() if words == ["all"] else [product_named(name) for name in words]

@@ -131,8 +131,8 @@ def fit(
 def another_libtpu(framework: str) -> Iterator[str]:
     """That a framework runs on TPUs with another libtpu than the one that answers here, where it says so."""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        asked = [_LIBTPU.match(one) for one in metadata.requires(framework) or ()]
-        wanted = next((one[1] for one in asked if one), "")
+        asked = [_LIBTPU.match(requirement) for requirement in metadata.requires(framework) or ()]
+        wanted = next((match[1] for match in asked if match), "")
         there = metadata.version("libtpu")
         if wanted and not f"{there}.".startswith(wanted.removesuffix("*").rstrip(".") + "."):
             yield (
@@ -223,10 +223,10 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
             f"{target}: {name} changes the batch of --inputs",
             "add --inputs 'x=float32[8,16]'",
         )
-    given = [name for name, value in of_models.items() if value]
-    if given and not a_model:
+    named = [name for name, value in of_models.items() if value]
+    if named and not a_model:
         raise FitError(
-            f"{target}: {given[0]} applies to models only, not to scripts or programs",
+            f"{target}: {named[0]} applies to models only, not to scripts or programs",
             "leave it out",
         )
     if options.remedies and script is None and not a_model:
@@ -262,7 +262,7 @@ def _tried(
     script: Script | None,
 ) -> list[Tried]:
     """The step again with each remedy; one that cannot be made of it says why."""
-    found = []
+    tried = []
     for remedy in options.remedies:
         again: list[Verdict] = []
         steps: dict[int, Step] = {}
@@ -277,8 +277,8 @@ def _tried(
                 what = f"{what}: {error.what}"
                 break
             again.append(_judged(steps[product.devices], product, options, tell))
-        found.append(Tried(what, tuple(again)))
-    return found
+        tried.append(Tried(what, tuple(again)))
+    return tried
 
 
 def _changed(
@@ -313,7 +313,7 @@ def _largest(
     script: Script | None,
 ) -> list[Tried]:
     """The largest batch of each slice that fits."""
-    found: list[Tried] = []
+    tried: list[Tried] = []
     for verdict in verdicts:
         product = verdict.product
 
@@ -331,5 +331,5 @@ def _largest(
             name, first = options.batch_option, batch_option(options.args, options.batch_option)
         else:
             name, first = "batch per replica", batch_of(options.inputs)
-        found += largest(name, first, verdict, judged)
-    return found
+        tried += largest(name, first, verdict, judged)
+    return tried

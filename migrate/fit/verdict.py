@@ -118,32 +118,38 @@ class Verdict:
     def _weights(self) -> frozenset[tuple[str, tuple[int, ...]]]:
         """What weights are of: dtype and shape."""
         there = self.memory.at_peak if self.memory else ()
-        known = [one for one in there if one.kind == "argument" and one.number < len(self.roles)]
-        return frozenset(one.array.of for one in known if self.roles[one.number][0] == "parameter")
+        known = [
+            held for held in there if held.kind == "argument" and held.number < len(self.roles)
+        ]
+        return frozenset(
+            held.array.of for held in known if self.roles[held.number][0] == "parameter"
+        )
 
     @property
     def exchanges(self) -> list[Exchange]:
         """The exchanges of one kind, group and line together."""
-        found: dict[tuple[str, int, bool, str], list[Collective]] = {}
-        for one in self.collectives:
-            found.setdefault((one.kind, one.group, one.overlapped, one.source), []).append(one)
+        groups: dict[tuple[str, int, bool, str], list[Collective]] = {}
+        for collective in self.collectives:
+            groups.setdefault(
+                (collective.kind, collective.group, collective.overlapped, collective.source), []
+            ).append(collective)
         return [
             Exchange(
                 *key,
-                sum(one.times for one in each),
-                sum(one.times * one.bytes for one in each),
+                sum(collective.times for collective in each),
+                sum(collective.times * collective.bytes for collective in each),
                 links_seconds(each, self.product.generation),
             )
-            for key, each in found.items()
+            for key, each in groups.items()
         ]
 
     def by_kind(self) -> list[tuple[str, int]]:
         """Bytes at the peak by what they are, the most first."""
-        found: dict[str, int] = {}
-        for one in self.memory.at_peak if self.memory else ():
-            kind = _MANY[self.name_of(one)[0]]
-            found[kind] = found.get(kind, 0) + one.bytes
-        return sorted(found.items(), key=lambda pair: -pair[1])
+        sizes: dict[str, int] = {}
+        for held in self.memory.at_peak if self.memory else ():
+            kind = _MANY[self.name_of(held)[0]]
+            sizes[kind] = sizes.get(kind, 0) + held.bytes
+        return sorted(sizes.items(), key=lambda pair: -pair[1])
 
 
 @dataclass(frozen=True)
@@ -204,4 +210,4 @@ class FitReport:
     @property
     def fine(self) -> bool:
         """Whether it fits everywhere it was asked of."""
-        return all(one.fits for one in self.verdicts)
+        return all(verdict.fits for verdict in self.verdicts)

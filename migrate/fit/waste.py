@@ -54,25 +54,25 @@ def worth_its_memory(size: float, memory: Memory, chip: Generation) -> bool:
 
 
 def _total(work: Iterable[Work], chip: Generation) -> float:
-    return sum(least_seconds(one, chip) for one in work) or 1.0
+    return sum(least_seconds(instruction, chip) for instruction in work) or 1.0
 
 
 def _idle(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
     """Products whose sides do not fill the matrix units."""
     total, seen = _total(work, chip), set()
-    for one in work:
-        for product in one.products:
+    for instruction in work:
+        for product in instruction.products:
             sides = (product.columns, product.depth)
             other = (product.rows, product.depth)  # either operand may stay in the unit
             used = max(_used(sides, chip.mxu), _used(other, chip.mxu))
-            seconds = one.times * product.flops * product.passes / chip.flops
+            seconds = instruction.times * product.flops * product.passes / chip.flops
             share = seconds * (1 / used - 1) / total if used else 0.0
-            key = (one.source, product.rows, product.columns, product.depth)
+            key = (instruction.source, product.rows, product.columns, product.depth)
             if used <= 1 - _OF_THE_UNIT and share >= OF_THE_STEP and key not in seen:
                 seen.add(key)
                 yield Waste(
                     "idle matrix unit",
-                    one.source,
+                    instruction.source,
                     f"a product [{product.rows}×{product.depth}]·[{product.depth}×{product.columns}] uses "
                     f"{used:.0%} of a {chip.mxu}-wide matrix unit",
                     f"make its sides multiples of {chip.mxu} (heads of {chip.mxu} instead of 64 or 48, a "
@@ -89,11 +89,11 @@ def _exact(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
     """Products of float32 that are asked for with more than one pass."""
     total = _total(work, chip)
     extra: dict[tuple[str, str], float] = defaultdict(float)
-    for one in work:
-        for product in one.products:
+    for instruction in work:
+        for product in instruction.products:
             if product.passes > 1:
-                seconds = one.times * product.flops * (product.passes - 1) / chip.flops
-                extra[one.source, product.precision] += seconds
+                seconds = instruction.times * product.flops * (product.passes - 1) / chip.flops
+                extra[instruction.source, product.precision] += seconds
     for (source, precision), seconds in extra.items():
         if seconds / total >= OF_THE_STEP:
             yield Waste(
@@ -109,9 +109,9 @@ def _copies(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
     """Bytes that only change their layout."""
     total = _total(work, chip)
     moved: dict[str, int] = defaultdict(int)
-    for one in work:
-        if one.instruction.opcode in ("copy", "transpose"):
-            moved[one.source] += one.moved
+    for instruction in work:
+        if instruction.instruction.opcode in ("copy", "transpose"):
+            moved[instruction.source] += instruction.moved
     for source, count in moved.items():
         share = count / chip.bandwidth / total
         if share >= _COPIES and count >= _COPIED:
@@ -126,13 +126,13 @@ def _copies(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
 
 def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
     """Arrays of which a good part fills tiles."""
-    for one in memory.at_peak:
-        lost = one.bytes - one.array.size
-        if lost > _OF_THE_UNIT * one.array.size and worth_its_memory(lost, memory, chip):
+    for held in memory.at_peak:
+        lost = held.bytes - held.array.size
+        if lost > _OF_THE_UNIT * held.array.size and worth_its_memory(lost, memory, chip):
             yield Waste(
                 "padding",
-                one.source,
-                f"{one.array} ({one.name or one.kind}) takes {one.bytes / one.array.size:.1f} times its size",
+                held.source,
+                f"{held.array} ({held.name or held.kind}) takes {held.bytes / held.array.size:.1f} times its size",
                 "let its last two sides be multiples of 8 and 128, or merge small ones",
                 lost / memory.peak,
             )

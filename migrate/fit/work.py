@@ -97,12 +97,14 @@ class Work:
     @property
     def flops(self) -> float:
         """Of the matrix units, all times together, float32's further passes counted."""
-        return self.times * sum(one.flops * one.passes for one in self.products)
+        return self.times * sum(product.flops * product.passes for product in self.products)
 
     @property
     def again(self) -> float:
         """Of these, what is done a second time."""
-        return self.times * sum(one.flops * one.passes for one in self.products if one.again)
+        return self.times * sum(
+            product.flops * product.passes for product in self.products if product.again
+        )
 
     @property
     def moved(self) -> int:
@@ -153,83 +155,97 @@ def work_of(module: Module) -> Iterator[Work]:
 
 def _work(module: Module, computation: Computation, times: int) -> Iterator[Work]:
     sources = module.sources_in(computation)
-    for one in computation.values():
-        if one.opcode in _RUNS:
-            turns = _turns(module, one, computation)
-            for name in one.called:
+    for instruction in computation.values():
+        if instruction.opcode in _RUNS:
+            turns = _turns(module, instruction, computation)
+            for name in instruction.called:
                 body = module.computations.get(name, {})
                 yield from _work(module, body, times * turns)
-        elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
-            products = tuple(_products(module, one, computation, REMATERIALISED in one.name))
-            yield Work(one, times, products, _bytes(module, one, computation), sources[one.name])
+        elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
+            products = tuple(
+                _products(module, instruction, computation, REMATERIALISED in instruction.name)
+            )
+            yield Work(
+                instruction,
+                times,
+                products,
+                _bytes(module, instruction, computation),
+                sources[instruction.name],
+            )
 
 
-def _turns(module: Module, one: Instruction, within: Computation) -> int:
+def _turns(module: Module, instruction: Instruction, within: Computation) -> int:
     """How often what it runs is run; one where nobody knows: see `counted_once`."""
-    turns = module.trips(one, within) if one.opcode == "while" else None
+    turns = module.trips(instruction, within) if instruction.opcode == "while" else None
     return 1 if turns is None else turns
 
 
 def _products(
-    module: Module, one: Instruction, within: Computation, again: bool
+    module: Module, instruction: Instruction, within: Computation, again: bool
 ) -> Iterator[Product]:
     """Those of an instruction and of what it is fused from."""
-    if one.opcode in ("convolution", "dot"):
-        yield replace(_product(one, within), again=again)
-    elif one.opcode == "custom-call":
-        yield from _kernel(one, within)
-    for name in one.called if one.opcode in ("fusion", "async-start") else ():
+    if instruction.opcode in ("convolution", "dot"):
+        yield replace(_product(instruction, within), again=again)
+    elif instruction.opcode == "custom-call":
+        yield from _kernel(instruction, within)
+    for name in instruction.called if instruction.opcode in ("fusion", "async-start") else ():
         body = module.computations.get(name, {})
         for inner in body.values():
             yield from _products(module, inner, body, again or REMATERIALISED in inner.name)
 
 
-def _kernel(one: Instruction, within: Computation) -> Iterator[Product]:
+def _kernel(instruction: Instruction, within: Computation) -> Iterator[Product]:
     """The products of a kernel, by its own estimate: XLA makes one of attention, people write theirs."""
-    found = _ESTIMATE.search(one.line)
-    flops = float(found[1]) if found else 0.0
+    match = _ESTIMATE.search(instruction.line)
+    flops = float(match[1]) if match else 0.0
     if not flops:
         return
-    given = [_array(within, name) for name in one.operands[:3]]
-    dtypes = tuple(array.dtype for array in given[:2])
-    features = {array.shape[-1] for array in given if len(array.shape) > 2}
-    if len(given) == 3 and len(features) == 1 and all(len(array.shape) > 2 for array in given):
+    operands = [_array(within, name) for name in instruction.operands[:3]]
+    dtypes = tuple(array.dtype for array in operands[:2])
+    features = {array.shape[-1] for array in operands if len(array.shape) > 2}
+    if (
+        len(operands) == 3
+        and len(features) == 1
+        and all(len(array.shape) > 2 for array in operands)
+    ):
         # Queries, keys, values: scores are summed over the features of a head, what comes out over the keys.
-        (head,), queries, keys = features, given[0].shape[-2], given[1].shape[-2]
+        (head,), queries, keys = features, operands[0].shape[-2], operands[1].shape[-2]
         yield Product(flops / 2, queries, keys, head, dtypes, "default")
         yield Product(flops / 2, queries, head, keys, dtypes, "default")
     else:
         yield Product(flops, _FULL, _FULL, _FULL, dtypes, "default")
 
 
-def _product(one: Instruction, within: Computation) -> Product:
-    left, right = (_array(within, name) for name in one.operands[:2])
-    made = one.arrays[0]
-    found = _PRECISION.search(one.line)
-    precision = found[1] if found else "default"
+def _product(instruction: Instruction, within: Computation) -> Product:
+    left, right = (_array(within, name) for name in instruction.operands[:2])
+    result = instruction.arrays[0]
+    match = _PRECISION.search(instruction.line)
+    precision = match[1] if match else "default"
     dtypes = (left.dtype, right.dtype)
-    if one.opcode == "dot":
-        shared = [left.shape[axis] for axis in _axes(_CONTRACTING, one.line)]
-        together = _axes(_BATCH, one.line)
-        contracted = {*_axes(_CONTRACTING, one.line), *together}
+    if instruction.opcode == "dot":
+        shared = [left.shape[axis] for axis in _axes(_CONTRACTING, instruction.line)]
+        together = _axes(_BATCH, instruction.line)
+        contracted = {*_axes(_CONTRACTING, instruction.line), *together}
         rows = prod(side for axis, side in enumerate(left.shape) if axis not in contracted)
         batch = prod(left.shape[axis] for axis in together)
         depth = prod(shared)
-        columns = prod(made.shape) // max(1, rows * batch)
-        return Product(2.0 * prod(made.shape) * depth, rows, columns, depth, dtypes, precision)
-    labels = _LABELS.search(one.line)
+        columns = prod(result.shape) // max(1, rows * batch)
+        return Product(2.0 * prod(result.shape) * depth, rows, columns, depth, dtypes, precision)
+    labels = _LABELS.search(instruction.line)
     if labels is None:
         return Product(0.0, 1, 1, 1, dtypes, precision)
     kernel = dict(zip(labels[2], right.shape, strict=True))
-    output = dict(zip(labels[3], made.shape, strict=True))
+    output = dict(zip(labels[3], result.shape, strict=True))
     image = dict(zip(labels[1], left.shape, strict=True))
-    groups = _number(_GROUPS, one.line) * _number(_BATCH_GROUPS, one.line)
-    window = _window(one.line, sum(label.isdigit() for label in labels[2]))
+    groups = _number(_GROUPS, instruction.line) * _number(_BATCH_GROUPS, instruction.line)
+    window = _window(instruction.line, sum(label.isdigit() for label in labels[2]))
     valid = prod(
         _valid(int(image[str(axis)]), int(output[str(axis)]), *sides)
         for axis, sides in enumerate(window)
     )
-    multiplied = output["f"] * output["b"] * kernel["i"] * valid / _number(_BATCH_GROUPS, one.line)
+    multiplied = (
+        output["f"] * output["b"] * kernel["i"] * valid / _number(_BATCH_GROUPS, instruction.line)
+    )
     places = prod(output[str(axis)] for axis in range(len(window)))
     taken = max(1, valid // max(1, places))  # kernel positions behind an output, without padding
     # A batched product is written as a convolution whose windows each meet one element of the batch.
@@ -242,14 +258,14 @@ def _product(one: Instruction, within: Computation) -> Product:
 
 def _window(line: str, rank: int) -> list[tuple[int, int, int, int, int]]:
     """Of each axis of space: size, stride, padding before, dilation of the image, of the kernel."""
-    found = _WINDOW.search(line)
-    said = dict(part.split("=", 1) for part in found[1].split()) if found else {}
+    match = _WINDOW.search(line)
+    said = dict(part.split("=", 1) for part in match[1].split()) if match else {}
 
     def of(name: str, default: str) -> list[str]:
         return said[name].split("x") if name in said else [default] * rank
 
     sizes, strides = of("size", "1"), of("stride", "1")
-    before = [one.split("_")[0] for one in of("pad", "0_0")]
+    before = [text.split("_")[0] for text in of("pad", "0_0")]
     images, kernels = of("lhs_dilate", "1"), of("rhs_dilate", "1")
     together = zip(sizes, strides, before, images, kernels, strict=True)
     return [(int(a), int(b), int(c), int(d), int(e)) for a, b, c, d, e in together]
@@ -281,57 +297,57 @@ def _batched(size: int, stride: int, before: int, dilated: int) -> int | None:
     return None
 
 
-def _bytes(module: Module, one: Instruction, within: Computation) -> int:
+def _bytes(module: Module, instruction: Instruction, within: Computation) -> int:
     """To and from HBM."""
-    if one.opcode in ("copy-start", "slice-start") or one.opcode.endswith("-start"):
+    if instruction.opcode in ("copy-start", "slice-start") or instruction.opcode.endswith("-start"):
         # The result names what it takes beside what it gives.
-        sizes = [array.padded for array in one.arrays if array.space == HBM]
-        if one.opcode == "slice-start":
-            return sum(array.padded for array in one.arrays[1:2])
+        sizes = [array.padded for array in instruction.arrays if array.space == HBM]
+        if instruction.opcode == "slice-start":
+            return sum(array.padded for array in instruction.arrays[1:2])
         return sum(sizes[:2])
-    written = sum(array.padded for array in one.arrays if array.space == HBM)
-    taken = _taken(module, one)
+    written = sum(array.padded for array in instruction.arrays if array.space == HBM)
+    taken = _taken(module, instruction)
     read = 0
-    for place, name in enumerate(one.operands):
+    for place, name in enumerate(instruction.operands):
         for array in _arrays(within, name):
             if array.space == HBM:
                 read += min(array.padded, taken.get(place, array.padded))
-    if one.opcode == "dynamic-update-slice" or _updates(module, one):
+    if instruction.opcode == "dynamic-update-slice" or _updates(module, instruction):
         # In place: only what is put there moves.
-        read = written = min(read, written, _update(module, one, within))
+        read = written = min(read, written, _update(module, instruction, within))
     return read + written
 
 
-def _taken(module: Module, one: Instruction) -> Mapping[int, int]:
+def _taken(module: Module, instruction: Instruction) -> Mapping[int, int]:
     """Bytes that are read of operands that are only sliced, by the operand's place."""
-    if one.opcode in _SLICES:
-        return {0: sum(array.padded for array in one.arrays)}
-    found: dict[int, int] = {}
-    for name in one.called if one.opcode == "fusion" else ():
+    if instruction.opcode in _SLICES:
+        return {0: sum(array.padded for array in instruction.arrays)}
+    sizes: dict[int, int] = {}
+    for name in instruction.called if instruction.opcode == "fusion" else ():
         body = module.computations.get(name, {})
         for parameter in (each for each in body.values() if each.opcode == "parameter"):
             users = [each for each in body.values() if parameter.name in each.operands]
             if users and all(
                 each.opcode in _SLICES and each.operand == parameter.name for each in users
             ):
-                found[parameter.number] = sum(
+                sizes[parameter.number] = sum(
                     array.padded for each in users for array in each.arrays
                 )
-    return found
+    return sizes
 
 
-def _updates(module: Module, one: Instruction) -> bool:
+def _updates(module: Module, instruction: Instruction) -> bool:
     return any(
         each.is_root and each.opcode == "dynamic-update-slice"
-        for name in (one.called if one.opcode == "fusion" else ())
+        for name in (instruction.called if instruction.opcode == "fusion" else ())
         for each in module.computations.get(name, {}).values()
     )
 
 
-def _update(module: Module, one: Instruction, within: Computation) -> int:
-    if one.opcode == "dynamic-update-slice":
-        return sum(array.padded for array in _arrays(within, one.operands[1]))
-    body = next(module.computations[name] for name in one.called)
+def _update(module: Module, instruction: Instruction, within: Computation) -> int:
+    if instruction.opcode == "dynamic-update-slice":
+        return sum(array.padded for array in _arrays(within, instruction.operands[1]))
+    body = next(module.computations[name] for name in instruction.called)
     root = next(each for each in body.values() if each.is_root)
     return sum(array.padded for array in _arrays(body, root.operands[1]))
 
@@ -340,14 +356,14 @@ def counted_once(module: Module) -> Iterator[str]:
     """`file.py:line` of each loop that works and whose turns the compiler does not know."""
     for computation in module.computations.values():
         loops = [
-            one
-            for one in computation.values()
-            if one.opcode == "while" and module.trips(one, computation) is None
+            instruction
+            for instruction in computation.values()
+            if instruction.opcode == "while" and module.trips(instruction, computation) is None
         ]
-        for one in loops:
-            bodies = [module.computations.get(name, {}) for name in one.called]
+        for loop in loops:
+            bodies = [module.computations.get(name, {}) for name in loop.called]
             if any(True for body in bodies for _ in _work(module, body, 1)):
-                yield module.sources_in(computation)[one.name] or one.operation or one.name
+                yield module.sources_in(computation)[loop.name] or loop.operation or loop.name
 
 
 def collectives_of(module: Module, devices: int) -> Iterator[Collective]:
@@ -359,31 +375,38 @@ def _collectives(
     module: Module, computation: Computation, times: int, devices: int
 ) -> Iterator[Collective]:
     order = list(computation.values())
-    for place, one in enumerate(order):
-        if one.opcode in _RUNS:
-            turns = _turns(module, one, computation)
-            for name in one.called:
+    for place, instruction in enumerate(order):
+        if instruction.opcode in _RUNS:
+            turns = _turns(module, instruction, computation)
+            for name in instruction.called:
                 body = module.computations.get(name, {})
                 yield from _collectives(module, body, times * turns, devices)
             continue
-        kind = one.opcode.removesuffix("-start")
+        kind = instruction.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:
             continue
-        given = sum(array.size for name in one.operands for array in _arrays(computation, name))
-        overlapped = one.opcode.endswith("-start") and _works_between(order, place)
-        group = _group(one.line, devices)
+        operand_bytes = sum(
+            array.size for name in instruction.operands for array in _arrays(computation, name)
+        )
+        overlapped = instruction.opcode.endswith("-start") and _works_between(order, place)
+        group = _group(instruction.line, devices)
         if group > 1:
             yield Collective(
-                kind, given, group, times, overlapped, module.sources.of(one.line) or one.operation
+                kind,
+                operand_bytes,
+                group,
+                times,
+                overlapped,
+                module.sources.of(instruction.line) or instruction.operation,
             )
 
 
 def _works_between(order: list[Instruction], start: int) -> bool:
     """Whether something computes between the start of an exchange and its end."""
-    for one in order[start + 1 :]:
-        if order[start].name in one.operands:
+    for instruction in order[start + 1 :]:
+        if order[start].name in instruction.operands:
             return False
-        if one.opcode in ("fusion", "convolution", "dot", "while"):
+        if instruction.opcode in ("fusion", "convolution", "dot", "while"):
             return True
     return False
 
@@ -411,10 +434,10 @@ def _arrays(within: Computation, name: str) -> tuple[Array, ...]:
 
 
 def _axes(pattern: re.Pattern[str], line: str) -> list[int]:
-    found = pattern.search(line)
-    return [int(axis) for axis in found[1].split(",") if axis] if found else []
+    match = pattern.search(line)
+    return [int(axis) for axis in match[1].split(",") if axis] if match else []
 
 
 def _number(pattern: re.Pattern[str], line: str) -> int:
-    found = pattern.search(line)
-    return int(found[1]) if found else 1
+    match = pattern.search(line)
+    return int(match[1]) if match else 1

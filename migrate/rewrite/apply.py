@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.rewrite.edits.alignment import Alignment, as_around
+from migrate.rewrite.edits.alignment import CallAlignment, as_around
 from migrate.rewrite.edits.definitions import Definitions, add_definitions
 from migrate.rewrite.edits.imports import Imports, add_imports, no_longer_used, remove_imports
 from migrate.rewrite.edits.nodes import with_parentheses
-from migrate.rewrite.edits.statements import Statements
+from migrate.rewrite.edits.statements import StatementTransformer
 from migrate.rewrite.rule import Edit, Wrap
 from migrate.syntax.tree import nodes
 
@@ -49,7 +49,7 @@ def apply(
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
     """
     _check_conflicts(edits)
-    applying = _Applying(edits, _on_the_way(edits, above), Alignment(module))
+    applying = _Applying(edits, _on_the_way(edits, above), CallAlignment(module))
     edited = cst.ensure_type(module.visit(applying), cst.Module)
     added = definitions.added()
     if not gives_all:
@@ -90,22 +90,22 @@ def _on_the_way(
     edits: Sequence[Edit | Wrap], above: Callable[[cst.CSTNode], Iterable[cst.CSTNode]]
 ) -> set[int]:
     """Return the ids of the nodes that are edited, and of all above them."""
-    found: set[int] = set()
+    edited: set[int] = set()
     for edit in edits:
         place = edit.node if isinstance(edit, Edit) else edit.block
-        found.add(id(place))
+        edited.add(id(place))
         for node in above(place):
-            if id(node) in found:
+            if id(node) in edited:
                 break
-            found.add(id(node))
-    return found
+            edited.add(id(node))
+    return edited
 
 
-class _Applying(Statements):
+class _Applying(StatementTransformer):
     """Makes the edits of a plan."""
 
     def __init__(
-        self, edits: Sequence[Edit | Wrap], on_the_way: set[int], alignment: Alignment
+        self, edits: Sequence[Edit | Wrap], on_the_way: set[int], alignment: CallAlignment
     ) -> None:
         super().__init__([edit for edit in edits if isinstance(edit, Wrap)])
         self._on_the_way = on_the_way

@@ -1,4 +1,4 @@
-"""What is wrong with a name of the catalogue that an edit takes care of, where the edit does not say it."""
+"""Find what happens on a TPU without an edit, from the catalogue of names, unless the edit states it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrate.rewrite.edit import Edit
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes
 
-# How bad a name is that is left as it is, by what comes of it; of others the rule says it.
+# Severity of a name that is left unchanged, by its effect on XLA. For other effects the rule decides.
 _HOW_BAD = {
     OnXla.RAISES: Severity.ERROR,
     OnXla.WRONG: Severity.WARNING,
@@ -25,11 +25,11 @@ OF_CUDA = ("torch.cuda.", "torch.accelerator.")
 
 
 class Wrong(NamedTuple):
-    """What happens on a TPU without an edit of a name.
+    """Effect on a TPU of leaving a name unedited.
 
     Args:
-        message: that, and what to do; empty where no entry names the edit's rule.
-        severity: how bad it is; None: as the rule says.
+        message: the effect, and what to do. Empty if no catalogue entry names the edit's rule.
+        severity: severity of the effect. None: the rule decides.
         subject: the name.
     """
 
@@ -39,9 +39,9 @@ class Wrong(NamedTuple):
 
 
 def wrong_by_catalogue(edit: Edit, script: Workspace) -> Wrong:
-    """Return what happens on a TPU without `edit`, as the catalogue has it.
+    """Return what happens on a TPU without `edit`, according to the catalogue.
 
-    A name of CUDA that only a run on CUDA comes to is information.
+    A CUDA name that only a run on CUDA reaches has the severity INFO.
     """
     name, entry = _named(edit, script)
     if entry is None:
@@ -53,7 +53,7 @@ def wrong_by_catalogue(edit: Edit, script: Workspace) -> Wrong:
 
 
 def _named(edit: Edit, script: Workspace) -> tuple[str, Entry | None]:
-    """Return the first name in what an edit takes away of which the catalogue says its rule."""
+    """Return the first name that an edit removes and whose catalogue entry names the edit's rule."""
     for part in (*edit.consumes, edit.node):
         for node in nodes(part):
             name = (

@@ -1,4 +1,4 @@
-"""What a rule asks for: the edit of a node, of neighbouring statements, or a finding."""
+"""Results of a rule: the edit of a node, the edit of neighboring statements, or a finding."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Edit:
     """A change of one node of the original tree.
 
     Args:
-        rule: name of the rule that asks for it.
-        node: the original node; two edits of one node are an error.
+        rule: name of the rule that requests the edit.
+        node: the original node. Two edits of one node are an error.
         replace: makes the new node from the *updated* node, in which the edits of the nodes inside
             have already been made.
         message: what is done, for the user.
         consumes: original subtrees that do not survive the edit. No other rule may edit inside them,
             and a CUDA construct in them counts as handled.
-        wrong: what happens on a TPU without the edit, and what to do: what `migrate check` says. Where it
-            is empty, `message` says it.
-        severity: how bad that is; None: as the rule says (`Rule.edited`).
-        code: its code where that is not the rule's.
-        yields: whether it is not made where another edit speaks of the node.
-        names_device: whether it writes the XLA device, which torch knows where torch_xla is imported.
+        wrong: what happens on a TPU without the edit, and what to do. `migrate check` prints it. If it
+            is empty, `migrate check` prints `message`.
+        severity: severity of the unedited construct. None: that of the rule (`Rule.edited`).
+        code: code of the construct, if it is not the rule's.
+        yields: whether the edit is dropped if another edit covers the node.
+        names_device: whether the edit writes the XLA device. torch knows it only if torch_xla is imported.
     """
 
     rule: str
@@ -44,12 +44,12 @@ class Edit:
     names_device: bool = False
 
 
-class Run(list[cst.BaseStatement]):
+class StatementRun(list[cst.BaseStatement]):
     """The updated statements of a run, in order.
 
     Args:
-        parts: for each original statement of the run what is left of it: one statement as a rule, none
-            where another rule removed it.
+        parts: for each original statement of the run, what remains of it. That is usually one statement,
+            and none if another rule removed it.
     """
 
     def __init__(self, parts: Sequence[Sequence[cst.BaseStatement]]) -> None:
@@ -59,13 +59,13 @@ class Run(list[cst.BaseStatement]):
 
 @dataclass(frozen=True, eq=False)
 class Wrap:
-    """A change of several neighbouring statements of one block into one, or into others.
+    """A change of several neighboring statements of one block into one or more new statements.
 
     Args:
-        rule: name of the rule that asks for it.
-        block: the original block that holds them.
+        rule: name of the rule that requests the change.
+        block: the original block that holds the statements.
         first, last: the original statements where the run begins and ends (included).
-        make: makes the new statement, or the new ones, from the updated statements of the run.
+        make: makes the new statements from the updated statements of the run.
         message: what is done, for the user.
     """
 
@@ -73,27 +73,27 @@ class Wrap:
     block: cst.IndentedBlock | cst.Module
     first: cst.CSTNode
     last: cst.CSTNode
-    make: Callable[[Run], cst.BaseStatement | Sequence[cst.BaseStatement]]
+    make: Callable[[StatementRun], cst.BaseStatement | Sequence[cst.BaseStatement]]
     message: str
 
     @property
     def node(self) -> cst.CSTNode:
-        """The statement to which the change is reported."""
+        """The statement at which the change is reported."""
         return self.first
 
 
 @dataclass(frozen=True, eq=False)
-class Finding:
-    """Something that is reported and not edited: what it is, and what to do by hand.
+class RuleFinding:
+    """A construct that is reported and not edited, with what to do by hand.
 
     Args:
         rule: name of the rule that reports it.
         node: the original node.
         message: what happens, and what to do, for the user.
-        severity: how bad it is; `INFO` where the rewritten script stands with it.
-        code: its code where that is not the rule's.
-        subject: the name, as the catalogue has it, of what is reported; empty where that is no name.
-        is_hint: whether it costs so little that `migrate check` alone shows it.
+        severity: severity of the finding. `INFO` if the rewritten script works with the construct.
+        code: code of the finding, if it is not the rule's.
+        subject: name of the construct in the catalogue. Empty if the construct is no name.
+        is_hint: whether its cost is so small that only `migrate check` shows it.
     """
 
     rule: str

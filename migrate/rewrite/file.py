@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from migrate.rewrite.notebook import rewrite_notebook
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite
 from migrate.syntax.depth import deep
@@ -15,7 +15,7 @@ from migrate.syntax.notebook.text import SUFFIX, read_notebook
 
 @seldom_collected()
 @deep
-def rewrite_file(path: Path, options: Options = DEFAULT) -> Rewrite:
+def rewrite_file(path: Path, options: RewriteOptions = DEFAULT) -> Rewrite:
     """Return the rewritten form of the script or notebook at `path`; nothing is written.
 
     Raises:

@@ -32,7 +32,7 @@ from migrate.rewrite.left.order import in_order
 from migrate.rewrite.left.selected import selected
 from migrate.rewrite.made import in_order as by_line
 from migrate.rewrite.notebook import in_cells
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
 from migrate.rewrite.results import FileRewrite, FolderRewrite
 from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
@@ -55,7 +55,7 @@ LEFT_OUT = frozenset(
 def rewrite_folder(
     folder: Path,
     *,
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
     processes: int | None = None,
     progress: Progress = no_progress,
     only: Collection[Path] | None = None,
@@ -104,7 +104,9 @@ def rewrite_folder(
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
         last, at_first = first, dict(calls)
         while going_on := [path for path in concerned if done[path].draft is not None]:
-            changed = {path: one.file.after for path, one in done.items() if one.file.changed}
+            changed = {
+                path: rewrite.file.after for path, rewrite in done.items() if rewrite.file.changed
+            }
             last = Analysis(first.project.changed(changed), first)
             for path in going_on:
                 begun = done[path].draft
@@ -112,9 +114,11 @@ def rewrite_folder(
                 calls[path] = at_first[path] if again else calls_of_file(last, path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
-        files = [one.file for one in done.values()]
+        files = [rewrite.file for rewrite in done.values()]
         left = {
-            path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
+            path.resolve(): rewrite.leaving
+            for path, rewrite in done.items()
+            if rewrite.leaving is not None
         }
         files = _with_functions(
             folder, first, last, files, calls, contents, left, workers, options.config
@@ -124,7 +128,7 @@ def rewrite_folder(
     more = list(absent_submodules(folder, everything))
     if any(file.changed or file.findings for file in files):
         more += in_configurations(folder, everything)
-    more = [replace(one, findings=tuple(selected(one.findings, options.config))) for one in more]
+    more = [replace(file, findings=tuple(selected(file.findings, options.config))) for file in more]
     files = sorted([*files, *more], key=lambda file: file.name)
     named = {folder / file.name for file in files}
     return FolderRewrite(
@@ -203,7 +207,7 @@ class _Job:
     path: Path
     data: bytes
     calls: ModuleCalls
-    options: Options
+    options: RewriteOptions
     again: bool  # whether it may be looked at again with what steps of other files run in it
     draft: Draft | None = None  # what the turns so far have made of it
 
@@ -342,18 +346,18 @@ def _with_functions(
         workers.run,
     )
     notes = {
-        path.relative_to(root): tuple(selected(map(note_of, found), config))
-        for path, found in left.items()
-        if found and path not in led
+        path.relative_to(root): tuple(selected(map(note_of, remaining), config))
+        for path, remaining in left.items()
+        if remaining and path not in led
     }
-    found = {file.name: file for file in files}
+    files_by_name = {file.name: file for file in files}
     for name, more in notes.items():
         data = contents.get(folder / name, b"")
-        file = found.get(name) or FileRewrite(name, data, data)
+        file = files_by_name.get(name) or FileRewrite(name, data, data)
         known = {(note.line, note.rule) for note in file.hints}
         hints = [n for n in more if n.is_hint and (n.line, n.rule) not in known]
         findings = (*file.findings, *(note for note in more if not note.is_hint))
-        found[name] = replace(
+        files_by_name[name] = replace(
             file, findings=by_line(findings), hints=by_line((*file.hints, *hints))
         )
-    return [found[name] for name in sorted(found)]
+    return [files_by_name[name] for name in sorted(files_by_name)]

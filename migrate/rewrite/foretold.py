@@ -1,7 +1,7 @@
-"""What `migrate check` reports: each hazard, and each construct that `migrate rewrite` changes or leaves.
+"""Collect what `migrate check` reports: hazards, and constructs that `migrate rewrite` changes or leaves.
 
-The rewrite itself is asked, without writing: what it leaves is what it would list, and what it mends is gone
-from its result. So both commands say the same.
+The rewrite runs without writing files. Its findings are reported as they are. A hazard that is missing from
+its result is reported as fixable. So both commands agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.remaining import NAME as REMAINING
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FileRewrite, Note, Rewrite, text_of
 from migrate.rewrite.rule import Safety
 from migrate.rewrite.rules import all_rules, rules_by_name
@@ -34,12 +34,12 @@ SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: 
 
 @dataclass(frozen=True)
 class _Mended:
-    """A file, and what its rewrite does and leaves.
+    """A file and its rewrite.
 
     Args:
-        path, before, after: the file, its content, and that after the rewrite.
-        done: what becomes of it.
-        changes: whether anything changes, in it or in another file of its folder.
+        path, before, after: the file, its content, and its content after the rewrite.
+        done: the rewrite of the file.
+        changes: whether this file or another file of its folder changes.
     """
 
     path: Path
@@ -51,14 +51,14 @@ class _Mended:
 
 @dataclass(frozen=True)
 class _Refused:
-    """A file, or a folder, that `migrate rewrite` does not rewrite, and why."""
+    """A file or a folder that `migrate rewrite` does not rewrite, with the reason."""
 
     path: Path
     why: str
 
     @property
     def finding(self) -> Finding:
-        """What is reported of it."""
+        """The finding that reports the refusal."""
         why = self.why.removeprefix(f"{self.path}:").strip()
         message = f"`migrate rewrite` refuses this: {why}"
         return Finding(self.path, 1, 1, 1, 2, UNREADABLE, "not-rewritten", Severity.ERROR, message)
@@ -67,12 +67,12 @@ class _Refused:
 def check_and_mend(
     paths: Sequence[Path], config: Config, progress: Progress = no_progress
 ) -> Checked:
-    """Return the findings of files and folders, those that `migrate rewrite` mends marked as such.
+    """Return the findings in files and folders. Those that `migrate rewrite` fixes are marked.
 
     Args:
         paths: the files and folders that the user named.
-        config: what is reported.
-        progress: is told what is being done.
+        config: the configuration, which selects findings.
+        progress: receives the progress.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
@@ -84,7 +84,7 @@ def check_and_mend(
 def findings_of(
     paths: Sequence[Path], config: Config, progress: Progress = no_progress
 ) -> tuple[int, list[Finding]]:
-    """Return the number of files that are looked at, and each finding of them.
+    """Return the number of checked files, and the findings in them.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
@@ -96,29 +96,29 @@ def findings_of(
 def _asked(
     paths: Sequence[Path], config: Config, progress: Progress
 ) -> tuple[int, list[Finding], dict[Path, tuple[str, str]]]:
-    """Return the number of files, each finding, and what changed files are and become."""
+    """Return the number of files, the findings, and the text of changed files before and after."""
     files, hazards = hazards_of(paths, config, progress)
     rewritten: dict[Path, tuple[str, str]] = {}
     by_path = defaultdict(list)
     for hazard in hazards:
         by_path[hazard.path].append(hazard)
     for mended in _rewritten(paths, config, progress):
-        found = by_path[mended.path]
+        findings = by_path[mended.path]
         if isinstance(mended, _Mended):
             if mended.after != mended.before:
                 before = text_of(mended.before, mended.path)
                 rewritten[mended.path] = before, text_of(mended.after, mended.path)
-            by_path[mended.path] = list(_joined(mended, found, config))
-        elif config.selects(UNREADABLE) and all(one.code != UNREADABLE for one in found):
-            found.append(mended.finding)
-    return files, [one for path in sorted(by_path) for one in by_path[path]], rewritten
+            by_path[mended.path] = list(_joined(mended, findings, config))
+        elif config.selects(UNREADABLE) and all(finding.code != UNREADABLE for finding in findings):
+            findings.append(mended.finding)
+    return files, [finding for path in sorted(by_path) for finding in by_path[path]], rewritten
 
 
 def _rewritten(
     paths: Iterable[Path], config: Config, progress: Progress
 ) -> Iterator[_Mended | _Refused]:
-    """Yield each file that a rewrite of `paths` looks at, and what it does not rewrite."""
-    options = Options(config=config)
+    """Yield each file that a rewrite of `paths` reads, and each path that it refuses."""
+    options = RewriteOptions(config=config)
     for path in paths:
         try:
             if not path.is_dir():
@@ -139,7 +139,7 @@ def _rewritten(
 
 
 def _is_text(data: bytes, path: Path) -> bool:
-    """Whether a file is a notebook without code, of which there is nothing to say."""
+    """Whether a file is a notebook without code. Nothing is reported for such a notebook."""
     try:
         if path.suffix == SUFFIX:
             parse_notebook(data, path)
@@ -151,35 +151,40 @@ def _is_text(data: bytes, path: Path) -> bool:
 
 
 def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iterator[Finding]:
-    """Yield the findings of a file: what is left, hazards that go, and what else is changed."""
+    """Yield the findings of a file: remaining findings, fixed hazards, and other changed constructs."""
     done = mended.done
     left = (*done.findings, *done.hints)
     place = _Places(mended)
-    found = [place.finding(note, note.severity) for note in left]
+    findings = [place.finding(note, note.severity) for note in left]
     gone = [hazard for hazard in hazards if not _is_said(hazard, left)]
     for hazard in gone:
         if hazard.code != UNUSED_IGNORE:
             fix = _fix(hazard, done.edits) if mended.changes else Fix.NONE
-            found.append(replace(hazard, fix=fix))
+            findings.append(replace(hazard, fix=fix))
         elif (hazard.cell, hazard.line) not in done.comments.used:
-            found.append(hazard)
-    by_hazard = {(one.cell, one.line, one.code) for one in gone}
+            findings.append(hazard)
+    by_hazard = {(finding.cell, finding.line, finding.code) for finding in gone}
     each = {
-        (one.cell, one.line, code_of(one), one.wrong or one.message): one
-        for one in done.edits[::-1]
+        (note.cell, note.line, code_of(note), note.wrong or note.message): note
+        for note in done.edits[::-1]
     }
-    for note in reversed(each.values()):  # of several edits of a line that are as wrong, the first
+    for note in reversed(
+        each.values()
+    ):  # the first of several edits of a line with the same message
         rule, code = rules_by_name().get(note.rule), code_of(note)
         if rule is None or (note.cell, note.line, code) in by_hazard:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
-            found.append(replace(place.finding(note, severity), fix=SAFETY[rule.safety]))
-    yield from sorted(found, key=lambda one: (one.cell or 0, one.line, one.column, one.code))
+            findings.append(replace(place.finding(note, severity), fix=SAFETY[rule.safety]))
+    yield from sorted(
+        findings,
+        key=lambda finding: (finding.cell or 0, finding.line, finding.column, finding.code),
+    )
 
 
 class _Places:
-    """Where the findings of a file are, as editors want it."""
+    """Locations of a file's findings, in the form that editors expect."""
 
     def __init__(self, mended: _Mended) -> None:
         self._path = mended.path
@@ -188,7 +193,7 @@ class _Places:
         self._lines = [] if is_notebook else mended.before.decode(errors="replace").splitlines()
 
     def finding(self, note: Note, severity: Severity) -> Finding:
-        """Return a note of a rewrite as a finding; it ends where its line does."""
+        """Return a note of a rewrite as a finding that ends at the end of its line."""
         in_text = note.line <= len(self._lines)
         end = len(self._lines[note.line - 1]) + 1 if in_text else note.column + 1
         file_line = None
@@ -211,7 +216,7 @@ class _Places:
 
 
 def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
-    """Whether one of the findings that are left is the hazard, or speaks of it."""
+    """Whether a remaining finding is the hazard or covers it."""
     return any(
         (note.cell, note.line) == (hazard.cell, hazard.line)
         and (

@@ -1,4 +1,4 @@
-"""What a plan makes of a script: the edited bytes, notes on the edits, edits that cannot be made."""
+"""Apply a plan to a script: the edited bytes, notes on the edits, edits that cannot be made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrate.rewrite.catalogued import Wrong, wrong_by_catalogue
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note
-from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Wrap
 from migrate.rewrite.withdrawn import claims, culprits
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.source import NotPythonError, Source, require_python
@@ -30,19 +30,19 @@ def planned(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> P
         rules: the rules to ask.
         rest: whether what no rule handles is reported.
     """
-    found = plan(script, rules, rest=rest)
-    return within_cells(found) if script.source.is_notebook else found
+    rules_plan = plan(script, rules, rest=rest)
+    return within_cells(rules_plan) if script.source.is_notebook else rules_plan
 
 
 @lru_cache(maxsize=1)  # asked whether it can be made, then made
-def applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
+def applied(plan: Plan) -> tuple[bytes, tuple[Note, ...]]:
     """Return the script with the edits of a plan, and notes on the comments that went with the code."""
-    script = found.context
-    if not found.edits:
+    script = plan.context
+    if not plan.edits:
         return script.source.data, ()
     module = apply(
         script.module,
-        found.edits,
+        plan.edits,
         script.imports,
         script.definitions,
         script.ancestors,
@@ -67,21 +67,21 @@ def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
         yield Note(position.line, position.column + 1, "comments", message)
 
 
-def impossible(found: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
+def impossible(plan: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
     """Yield the edits of a plan that cannot be made, and why."""
-    claimed = list(claims(found.edits))
+    claimed = list(claims(plan.edits))
     yield from claimed
-    if not claimed and _failure(found, found.edits):
-        yield from culprits(found.edits, lambda edits: _failure(found, edits))
+    if not claimed and _failure(plan, plan.edits):
+        yield from culprits(plan.edits, lambda edits: _failure(plan, edits))
 
 
-def _failure(found: Plan, edits: Sequence[Edit | Wrap]) -> str:
+def _failure(plan: Plan, edits: Sequence[Edit | Wrap]) -> str:
     """Return why `edits` of a plan cannot be made; nothing where they can."""
     if not edits:
         return ""
-    source = found.context.source
+    source = plan.context.source
     try:
-        require_python(applied(replace(found, edits=tuple(edits)))[0], source.path)
+        require_python(applied(replace(plan, edits=tuple(edits)))[0], source.path)
     except NotPythonError as error:
         if _is_newer_python(source):
             return ""  # the next turn says whether it parses
@@ -102,13 +102,13 @@ def _is_newer_python(source: Source) -> bool:
     return False
 
 
-def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note, ...]:
+def notes_on(plan: Plan, items: Sequence[Edit | Wrap | RuleFinding]) -> tuple[Note, ...]:
     """Return a note for each edit or finding of a plan, with its line and column."""
     notes = []
     for item in items:
-        position = found.context.position(item.node)
+        position = plan.context.position(item.node)
         note = Note(position.line, position.column + 1, item.rule, item.message)
-        if isinstance(item, Finding):
+        if isinstance(item, RuleFinding):
             note = replace(
                 note,
                 severity=item.severity,
@@ -119,7 +119,7 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
         elif isinstance(item, Edit):
             wrong = Wrong(item.wrong, item.severity)
             if wrong == Wrong():
-                wrong = wrong_by_catalogue(item, found.context)
+                wrong = wrong_by_catalogue(item, plan.context)
             note = replace(
                 note,
                 wrong=wrong.message,

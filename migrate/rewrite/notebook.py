@@ -9,7 +9,7 @@ from migrate.catalogue.prescan import concerns_rules
 from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
 from migrate.rewrite.left.selected import selected
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
 from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 from migrate.syntax.notebook.cells import RULE, Cells, NotMappedError, join
@@ -18,7 +18,7 @@ from migrate.syntax.notebook.text import WRITES, Cell, Notebook, parse_notebook,
 from migrate.syntax.source import NotPythonError, parse
 
 
-def rewrite_notebook(notebook: Notebook, *, options: Options = DEFAULT) -> Rewrite:
+def rewrite_notebook(notebook: Notebook, *, options: RewriteOptions = DEFAULT) -> Rewrite:
     """Return the rewritten form of `notebook`.
 
     Raises:
@@ -27,8 +27,8 @@ def rewrite_notebook(notebook: Notebook, *, options: Options = DEFAULT) -> Rewri
     source = parse(join(notebook).code.encode(), notebook.path)
     done = rewrite_source(source, options=options)
     left = (*done.findings, *done.hints)
-    made = in_cells(notebook, done.data, done.edits, left, options, done.comments)
-    return replace(made, unread=done.unread)
+    rewrite = in_cells(notebook, done.data, done.edits, left, options, done.comments)
+    return replace(rewrite, unread=done.unread)
 
 
 def in_cells(
@@ -36,7 +36,7 @@ def in_cells(
     code: bytes,
     edits: Sequence[Note],
     findings: Sequence[Note],
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
     comments: Comments = NO_COMMENTS,
 ) -> Rewrite:
     """Return the rewritten form of `notebook`, given what has become of its cells, joined.
@@ -59,14 +59,14 @@ def in_cells(
     except NotMappedError:
         what = f"{notebook.path}: the rewritten code cannot be told apart into cells"
         raise NotStableError(what, "this is a bug; please report it with the notebook") from None
-    made = [_in_cell(note, cells) for note in edits]
+    notes = [_in_cell(note, cells) for note in edits]
     left = [_in_cell(note, cells) for note in findings]
     said = [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
     left += selected((*_unread(cells), *said), options.config)
     for cell, script in written_scripts(notebook):
         written, of_script, left_of_script = _written(cell, script, notebook, options)
         sources |= written
-        made += of_script
+        notes += of_script
         left += left_of_script
     data = notebook.with_sources(sources)
     if data != notebook.data:
@@ -76,7 +76,7 @@ def in_cells(
     return Rewrite(
         notebook,
         data,
-        _in_order(made),
+        _in_order(notes),
         _in_order([note for note in left if not note.is_hint]),
         hints=_in_order([note for note in left if note.is_hint]),
         comments=comments.moved(cells.place),
@@ -84,7 +84,7 @@ def in_cells(
 
 
 def _written(
-    cell: Cell, script: str, notebook: Notebook, options: Options
+    cell: Cell, script: str, notebook: Notebook, options: RewriteOptions
 ) -> tuple[Mapping[int, str], list[Note], list[Note]]:
     """Return what becomes of a cell that writes a script: its source if it changes, and the notes."""
     match = WRITES.match(cell.source)
@@ -130,9 +130,9 @@ def _in_cell(note: Note, cells: Cells) -> Note:
 
 
 def _unread(cells: Cells) -> Iterator[Note]:
-    for one in cells.unread:
-        message = f"this cell is no Python 3 ({one.why}): it is left as it is"
-        yield Note(one.line, one.column, UNREADABLE, message, one.number)
+    for unread in cells.unread:
+        message = f"this cell is no Python 3 ({unread.why}): it is left as it is"
+        yield Note(unread.line, unread.column, UNREADABLE, message, unread.number)
 
 
 def _in_order(notes: list[Note]) -> tuple[Note, ...]:

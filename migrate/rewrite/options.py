@@ -1,4 +1,4 @@
-"""What the user chose about the form of the output; rules read it as `context.options`."""
+"""Options of a rewrite. Rules read them as `context.options`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ STYLES: tuple[Style, ...] = get_args(Style)
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a script is to be rewritten.
+class RewriteOptions:
+    """Options of a rewrite.
 
     Args:
         target: the package that drives the TPU.
         style: `native` writes calls of the target's own interface; `portable` writes calls of `shims`,
             so that one source runs on CUDA, CPU and TPU.
-        config: which findings are reported, and how bad each is.
-        defer_reads: whether logged values are read from the device once for each print, not once for
+        config: the configuration, which selects findings and sets their severity.
+        defer_reads: whether logged values are read from the device once for each print instead of once for
             each step.
     """
 
@@ -32,4 +32,4 @@ class Options:
     config: Config = field(default_factory=Config)
 
 
-DEFAULT = Options()
+DEFAULT = RewriteOptions()

@@ -10,9 +10,9 @@ from shims._started import stand_in
 
 
 def at_original(original: Path, rewritten: Path) -> Callable[[str], str]:
-    """From `rewritten.py:line` to the line of the original that it was made of; other places stay.
+    """Map `rewritten.py:line` to the line of the original. Other locations are returned unchanged.
 
-    A line that the rewrite added counts with the one above it.
+    A line that the rewrite added maps to the line above it.
     """
     lines = origins(original.read_text().splitlines(), rewritten.read_text().splitlines())
 
@@ -20,14 +20,14 @@ def at_original(original: Path, rewritten: Path) -> Callable[[str], str]:
         file, _, line = text.rpartition(":")
         if file != str(rewritten) or not line.isdecimal():
             return text
-        near = max((one for one in lines if one <= int(line)), default=0)
+        near = max((start for start in lines if start <= int(line)), default=0)
         return f"{original}:{lines.get(near, (1, 0))[0]}"
 
     return place
 
 
 def at_originals(original: Path, rewritten: Path) -> Callable[[str], str]:
-    """From `rewritten.py:line`, of the script or of a rewritten module, to the line of the original.
+    """Map `rewritten.py:line`, in the script or in a rewritten module, to the line of the original.
 
     Args:
         original: the script, as the user named it.

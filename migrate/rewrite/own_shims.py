@@ -44,15 +44,15 @@ def check_own_shims(shims: Path | None, needs: str) -> None:
         )
 
 
-def refuse_own_shims(found: Plan, notes: Sequence[Note]) -> None:
+def refuse_own_shims(plan: Plan, notes: Sequence[Note]) -> None:
     """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`.
 
     Args:
         found: the plan.
         notes: what is said of each of its edits.
     """
-    script = found.context
-    if not (found.edits and script.imports.requires("shims")):
+    script = plan.context
+    if not (plan.edits and script.imports.requires("shims")):
         return
     if (module := shadowing("shims", script.source.path)) is None:
         return
@@ -62,14 +62,14 @@ def refuse_own_shims(found: Plan, notes: Sequence[Note]) -> None:
 
     def uses(edits: Sequence[Edit | Wrap]) -> str:
         try:
-            made = applied(replace(found, edits=tuple(edits)))[0]
+            rewritten = applied(replace(plan, edits=tuple(edits)))[0]
         except Exception:
             return ""
-        return "shims" if len(_SHIMS.findall(made)) > count else ""
+        return "shims" if len(_SHIMS.findall(rewritten)) > count else ""
 
-    users = {id(edit) for edit, _ in culprits(found.edits, uses)}
+    users = {id(edit) for edit, _ in culprits(plan.edits, uses)}
     if users:
-        said = zip(found.edits, notes, strict=True)
+        said = zip(plan.edits, notes, strict=True)
         lines = [note for edit, note in said if id(edit) in users]
         where = ", ".join(f"{note.line} ({note.rule})" for note in lines[:3])
         check_own_shims(module, f"the rewrite of line {where}")

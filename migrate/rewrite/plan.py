@@ -12,7 +12,7 @@ from migrate.catalogue.prescan import concerned
 from migrate.errors import MigrateError
 from migrate.rewrite.edits.registering import register
 from migrate.rewrite.left.remaining import remaining
-from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Wrap
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes
 
@@ -21,11 +21,11 @@ NAMES = frozenset({cst.Name, cst.Attribute})
 
 @dataclass(frozen=True)
 class Plan:
-    """What the rules want done to a script."""
+    """Edits and findings of all rules for a script."""
 
     context: Workspace
     edits: tuple[Edit | Wrap, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
 
 
 def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
@@ -38,7 +38,7 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
             if not (rule.of_names and kind in NAMES):
                 elsewhere[kind].append(rule)
     edits: list[Edit | Wrap] = []
-    findings: list[Finding] = []
+    findings: list[RuleFinding] = []
     for_cuda, name_of = context.for_cuda, context.qualified_name
     for node in context.all_of(*by_type):
         if id(node) in for_cuda:
@@ -46,11 +46,11 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
         kind = type(node)
         named = kind in NAMES and name_of(node) is not None
         for rule in (by_type if named else elsewhere)[kind]:
-            for found in _asked(rule, node, context):
-                if isinstance(found, Finding):
-                    findings.append(found)
+            for request in _asked(rule, node, context):
+                if isinstance(request, RuleFinding):
+                    findings.append(request)
                 else:
-                    edits.append(found)
+                    edits.append(request)
     edits = _once(edits)
     edits, findings = _without_moot(edits, findings)
     if rest:
@@ -61,7 +61,7 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     return Plan(context, tuple(edits), tuple(findings))
 
 
-def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | Finding]:
+def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | RuleFinding]:
     """Return what `rule` finds at `node`; a finding where the rule itself fails there."""
     try:
         return list(rule.find(node, context))
@@ -70,7 +70,7 @@ def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wra
     except Exception as error:  # the other rules, and this one elsewhere, do their part
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         message = f"the rule {rule.name} failed here ({what}): look at this line by hand"
-        return [Finding(rule.name, node, message)]
+        return [RuleFinding(rule.name, node, message)]
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
@@ -91,8 +91,8 @@ def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
 
 
 def _without_moot(
-    edits: Sequence[Edit | Wrap], findings: Sequence[Finding]
-) -> tuple[list[Edit | Wrap], list[Finding]]:
+    edits: Sequence[Edit | Wrap], findings: Sequence[RuleFinding]
+) -> tuple[list[Edit | Wrap], list[RuleFinding]]:
     """Leave out what is said of code that another edit takes away: the code does not survive."""
     gone: dict[int, set[str]] = defaultdict(set)  # the rules by which a node goes
     inside: set[int] = set()
@@ -103,7 +103,9 @@ def _without_moot(
             inside.update(id(node) for node in nodes(subtree) if node is not subtree)
     places = (edit.node if isinstance(edit, Edit) else edit.block for edit in edits)
     kept = [e for e, place in zip(edits, places, strict=True) if id(place) not in inside]
-    said = [one for one in findings if not gone.get(id(one.node), set()) - {one.rule}]
+    said = [
+        finding for finding in findings if not gone.get(id(finding.node), set()) - {finding.rule}
+    ]
     return kept, said
 
 
@@ -112,7 +114,7 @@ def _place(node: cst.CSTNode, context: Workspace) -> tuple[int, int]:
     return position.line, position.column
 
 
-def _handled(edits: Sequence[Edit | Wrap], findings: Sequence[Finding]) -> frozenset[int]:
+def _handled(edits: Sequence[Edit | Wrap], findings: Sequence[RuleFinding]) -> frozenset[int]:
     """Return the ids of the nodes that edits consume or that a rule's finding already names.
 
     A finding at a loop or a function speaks of the construct, not of all that is in it.

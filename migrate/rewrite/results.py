@@ -1,4 +1,4 @@
-"""What comes out of a rewrite: of a script or a notebook, of a file of a folder, of a folder."""
+"""Results of a rewrite: of a script or a notebook, of a file in a folder, of a folder."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from migrate.syntax.source import Source, decoded
 
 @dataclass(frozen=True)
 class Note:
-    """One edit or finding, for the user.
+    """An edit or a finding, for the user.
 
     Args:
-        line, column: where in the original, both from 1.
+        line, column: the location in the original, both from 1.
         rule: name of the rule.
-        message: what was done, or what is left to do by hand.
-        cell: of a notebook, from 1, all its cells counted; the line is in it then.
-        severity: how bad a finding is: `INFO` where the rewritten script stands with it.
-        withdrawn: whether the finding stands for an edit that is not made.
-        is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
-        own_code: its code where that is not the rule's.
-        subject: the name of what is reported, with which its message begins; empty where that is no name.
-        wrong: of an edit: what happens on a TPU without it, and what to do; empty where `message` says it.
-        unedited: of an edit: how bad that is; None: as its rule says.
+        message: what was done, or what remains to do by hand.
+        cell: the cell of a notebook, from 1, all cells counted. `line` then is a line of the cell.
+        severity: severity of a finding. `INFO` if the rewritten script works with the construct.
+        withdrawn: whether the finding replaces an edit that is not made.
+        is_hint: whether it costs little, or another finding covers it. Only `migrate check` shows it.
+        own_code: code of the finding, if it is not the rule's.
+        subject: name of the reported construct, with which its message begins. Empty if it is no name.
+        wrong: for an edit, what happens on a TPU without it, and what to do. Empty if `message` says it.
+        unedited: for an edit, severity of the unedited construct. None: that of its rule.
     """
 
     line: int
@@ -49,7 +49,7 @@ class Note:
 
     @property
     def place(self) -> str:
-        """Where it is, as it is shown after the name of the file."""
+        """The location, as shown after the name of the file."""
         if self.cell is None:
             return f"{self.line}:{self.column}"
         return f"cell {self.cell}:line {self.line}"
@@ -64,15 +64,15 @@ class Comments:
     """The comments `# migrate: ignore[CODE]` of a script.
 
     Args:
-        codes: the codes that a comment silences, by its cell in a notebook and its line; none: all.
-        used: where those stand that have silenced something.
+        codes: the codes that a comment silences, by its cell in a notebook and its line. Empty: all codes.
+        used: the locations of the comments that have silenced something.
     """
 
     codes: Mapping[Line, tuple[str, ...]] = field(default_factory=dict)
     used: frozenset[Line] = frozenset()
 
     def silence(self, code: str, line: Line) -> bool:
-        """Whether one of them silences `code` on its line."""
+        """Whether a comment silences `code` on its line."""
         codes = self.codes.get(line)
         return codes is not None and (not codes or naming(codes, code) is not None)
 
@@ -80,7 +80,7 @@ class Comments:
         """Return the comments of the joined cells of a notebook, each in its cell.
 
         Args:
-            where: the cell and the line in it of a line of the joined cells.
+            where: maps a line of the joined cells to its cell and the line in the cell.
         """
         codes = {where(line): silenced for (_, line), silenced in self.codes.items()}
         return Comments(codes, frozenset(where(line) for _, line in self.used))
@@ -91,16 +91,16 @@ NO_COMMENTS = Comments()
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A script or a notebook, and what became of it.
+    """A script or a notebook, and its rewrite.
 
     Args:
-        source: what it was.
-        data: what it is now.
-        edits, findings: what was done, and what is left to do by hand.
-        elsewhere: other files whose functions its steps call; nothing is said of what they do.
-        unread: why files that it imports could not be read; what they do is not known.
-        hints: what else is left and costs little; `migrate check` shows it.
-        comments: which findings its comments silence.
+        source: the original.
+        data: the rewritten content.
+        edits, findings: what was done, and what remains to do by hand.
+        elsewhere: other files whose functions its steps call. Nothing is reported about these functions.
+        unread: why imported files could not be read. What they do is unknown.
+        hints: further findings that cost little. `migrate check` shows them.
+        comments: the comments that silence findings.
     """
 
     source: Source | Notebook
@@ -114,11 +114,11 @@ class Rewrite:
 
     @property
     def path(self) -> Path:
-        """Where the original lies."""
+        """Path of the original."""
         return self.source.path
 
     def fails(self, on: Severity = Severity.ERROR) -> bool:
-        """Whether a finding is as bad as `on`, or worse."""
+        """Whether a finding has the severity `on` or a higher one."""
         return any(note.severity.reaches(on) for note in self.findings)
 
     @property
@@ -127,12 +127,12 @@ class Rewrite:
         return self.data != self.source.data
 
     def diff(self, to: Path) -> str:
-        """Return the change as a unified diff, `to` being the name of the rewritten script."""
+        """Return the change as a unified diff. `to` is the name of the rewritten script."""
         return unified_diff(self.source.data, self.data, str(self.path), str(to), self.path)
 
 
 def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) -> str:
-    """Return what is between two contents of the script at `path`, named `old` and `new`, as a patch."""
+    """Return the patch between two contents of the script at `path`, named `old` and `new`."""
     lines = difflib.unified_diff(
         text_of(before, path).splitlines(keepends=True),
         text_of(after, path).splitlines(keepends=True),
@@ -150,14 +150,14 @@ def text_of(data: bytes, path: Path) -> str:
 
 @dataclass(frozen=True)
 class FileRewrite:
-    """One Python file or notebook of a folder, or a configuration that names CUDA, and what became of it.
+    """A Python file or notebook of a folder, or a configuration that names CUDA, and its rewrite.
 
     Args:
         name: its path in the folder.
-        before, after: its content.
-        edits, findings: as of a single script.
-        problem: why it could not be rewritten; it is copied as it is then.
-        hints, comments: as of a single script.
+        before, after: its content before and after.
+        edits, findings: as in `Rewrite`.
+        problem: why it could not be rewritten. It is then copied unchanged.
+        hints, comments: as in `Rewrite`.
     """
 
     name: Path
@@ -171,7 +171,7 @@ class FileRewrite:
 
     @property
     def changed(self) -> bool:
-        """Whether its content is another one."""
+        """Whether its content changes."""
         return self.before != self.after
 
     def diff(self) -> str:
@@ -181,15 +181,15 @@ class FileRewrite:
 
 @dataclass(frozen=True)
 class FolderRewrite:
-    """A folder and what became of its Python files and notebooks.
+    """A folder and the rewrites of its Python files and notebooks.
 
     Args:
         folder: the folder.
         files: the Python files and notebooks that concern any rule, and configuration files that name
             CUDA, in the order of their names.
-        untouched: the number of Python files that concern none.
-        notebooks: all Jupyter notebooks, those among `files` included.
-        left_to_do: (file, finding) for all findings, in the order in which to mend them.
+        untouched: the number of Python files that concern no rule.
+        notebooks: all Jupyter notebooks, including those among `files`.
+        left_to_do: (file, finding) for all findings, in the order in which to fix them.
     """
 
     folder: Path
@@ -200,7 +200,7 @@ class FolderRewrite:
 
     @property
     def changed(self) -> tuple[FileRewrite, ...]:
-        """The files whose content is another one."""
+        """The files whose content changes."""
         return tuple(file for file in self.files if file.changed)
 
     def diff(self) -> str:
@@ -219,7 +219,7 @@ class FolderRewrite:
 
     @cached_property
     def in_tests(self) -> tuple[tuple[Path, Note], ...]:
-        """The findings in the project's tests, which run on no TPU: they set no exit code."""
+        """The findings in the project's tests. Tests run on no TPU, so they do not affect the exit code."""
         return tuple(entry for entry in self.left_to_do if self._is_test(entry[0]))
 
     @cached_property
@@ -231,7 +231,7 @@ class FolderRewrite:
         return is_test(self.folder / name, [self.folder])
 
     def fails(self, on: Severity = Severity.ERROR) -> bool:
-        """Whether a finding outside tests is as bad as `on`, or worse."""
+        """Whether a finding outside tests has the severity `on` or a higher one."""
         return any(note.severity.reaches(on) for _, note in self.outside_tests)
 
     @cached_property

@@ -1,6 +1,6 @@
-"""What a rewrite rule is: its page, its examples, and how it says what to edit and what to report.
+"""Base class of rewrite rules: documentation page, examples, edits and findings.
 
-What it asks for (`Edit`, `Wrap`, `Finding`) is in `migrate.rewrite.edit`.
+The results of a rule (`Edit`, `Wrap`, `RuleFinding`) are in `migrate.rewrite.edit`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.rewrite.edit import Edit as Edit
-from migrate.rewrite.edit import Finding as Finding
 from migrate.rewrite.edit import Replacement as Replacement
-from migrate.rewrite.edit import Run as Run
+from migrate.rewrite.edit import RuleFinding as RuleFinding
+from migrate.rewrite.edit import StatementRun as StatementRun
 from migrate.rewrite.edit import Wrap as Wrap
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -37,7 +37,7 @@ class Safety(StrEnum):
 
 
 class Stage(IntEnum):
-    """When to mend what a rule reports: before the replicas start nothing runs, speed comes last."""
+    """Order in which to fix findings: first what keeps the replicas from starting, last what costs speed."""
 
     FRAMEWORK = 0
     LAUNCH = 1
@@ -46,8 +46,8 @@ class Stage(IntEnum):
     REST = 4
 
 
-class Kind(StrEnum):
-    """What an example shows."""
+class ExampleKind(StrEnum):
+    """Behavior of a rule that an example shows."""
 
     REWRITTEN = "rewritten"
     LEFT_ALONE = "left alone"
@@ -56,96 +56,96 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Example:
+class RuleExample:
     """A script before and after a rule: a test and a part of the rule's page.
 
     Args:
-        kind: what the rule does with it.
-        before: the script; indented as its place in the rule's source, dedented when used. Of
-            `Kind.CHECKED`, the lines of which `migrate check` speaks end in the rule's code, and the
-            severity where that is not `Rule.edited`: `# XLA824 info`.
-        after: the script as written; empty where nothing is edited.
-        reports: what the finding's message says (a part of it), for `Kind.REPORTED`.
+        kind: what the rule does with the script.
+        before: the script. It is indented as in the rule's source, and dedented when used. For
+            `ExampleKind.CHECKED`, the lines that `migrate check` reports end in the rule's code, and in
+            the severity if that is not `Rule.edited`: `# XLA824 info`.
+        after: the rewritten script. Empty if nothing is edited.
+        reports: a part of the finding's message, for `ExampleKind.REPORTED`.
     """
 
-    kind: Kind
+    kind: ExampleKind
     before: str
     after: str = ""
     reports: str = ""
 
 
-def rewritten(before: str, after: str) -> Example:
+def rewritten(before: str, after: str) -> RuleExample:
     """Return an example that the rule edits."""
-    return Example(Kind.REWRITTEN, inspect.cleandoc(before) + "\n", inspect.cleandoc(after) + "\n")
+    return RuleExample(
+        ExampleKind.REWRITTEN, inspect.cleandoc(before) + "\n", inspect.cleandoc(after) + "\n"
+    )
 
 
-def left_alone(before: str) -> Example:
-    """Return an example that looks alike and is none of the rule's business."""
-    return Example(Kind.LEFT_ALONE, inspect.cleandoc(before) + "\n")
+def left_alone(before: str) -> RuleExample:
+    """Return an example that looks similar and does not concern the rule."""
+    return RuleExample(ExampleKind.LEFT_ALONE, inspect.cleandoc(before) + "\n")
 
 
-def reported(before: str, reports: str) -> Example:
-    """Return an example that the rule names to the user and does not edit."""
-    return Example(Kind.REPORTED, inspect.cleandoc(before) + "\n", reports=reports)
+def reported(before: str, reports: str) -> RuleExample:
+    """Return an example that the rule reports and does not edit."""
+    return RuleExample(ExampleKind.REPORTED, inspect.cleandoc(before) + "\n", reports=reports)
 
 
-def checked(script: str) -> Example:
-    """Return an example with the lines that `migrate check` reports in the rule's name, and no others."""
-    return Example(Kind.CHECKED, inspect.cleandoc(script) + "\n")
+def checked(script: str) -> RuleExample:
+    """Return an example whose marked lines are all that `migrate check` reports for the rule."""
+    return RuleExample(ExampleKind.CHECKED, inspect.cleandoc(script) + "\n")
 
 
 class Rule(ABC):
-    """One construct of DDP scripts and what becomes of it.
+    """A construct of DDP scripts and its rewrite.
 
     The docstring is the rule's page (first line: its title). A subclass without a docstring, or without
-    an example of each kind, does not come into being; one that only reports needs none that is rewritten.
+    an example of each kind, raises an error. A rule that only reports needs no rewritten example.
     """
 
     name: ClassVar[str]
-    code: ClassVar[str]  # that of the hazard that it mends, where there is one
-    also: ClassVar[tuple[tuple[str, str], ...]] = ()  # further codes that it has, and their names
+    code: ClassVar[str]  # the code of the hazard that the rule fixes, if there is one
+    also: ClassVar[tuple[tuple[str, str], ...]] = ()  # further codes of the rule, with their names
     safety: ClassVar[Safety] = Safety.SAFE
-    severity: ClassVar[Severity] = Severity.ERROR  # of its findings, where they do not say another
-    edited: ClassVar[Severity] = Severity.ERROR  # of what it edits, were that left as it is
+    severity: ClassVar[Severity] = Severity.ERROR  # default severity of its findings
+    edited: ClassVar[Severity] = Severity.ERROR  # severity of the unedited construct
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
-    # Whether it looks only at those names and attributes that stand for something imported.
+    # Whether the rule inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False
-    examples: ClassVar[tuple[Example, ...]]
-    options: ClassVar[Options] = DEFAULT  # under which the examples are what they are
-    after: ClassVar[bool] = (
-        False  # whether it looks at what the other rules have made of the script
-    )
-    # Whether its construct is as wrong in a script whose training a framework runs, which stays as it is.
+    examples: ClassVar[tuple[RuleExample, ...]]
+    options: ClassVar[RewriteOptions] = DEFAULT  # options of the examples
+    after: ClassVar[bool] = False  # whether the rule runs on the result of the other rules
+    # Whether the construct is also wrong in a script whose training a framework runs (left unchanged).
     beside_frameworks: ClassVar[bool] = False
-    # Literals whose edit is not made where another one speaks of them, and whether its edits write the XLA
+    # Literals whose edit is dropped if another edit covers them, and whether the rule's edits write the XLA
     # device: see `Edit`.
     yields: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
     names_device: ClassVar[bool] = False
-    stage: ClassVar[Stage] = Stage.REST  # when its findings are to be mended
-    # The work that its findings ask for, where it is another kind than its package's.
-    work: ClassVar[Work | None] = None
+    stage: ClassVar[Stage] = Stage.REST  # when to fix its findings
+    # The kind of manual work for its findings, if it is not that of its package.
+    work: ClassVar[ManualWork | None] = None
     notebook: ClassVar[bool] = False  # whether its examples are cells of a notebook
 
     def __init_subclass__(cls) -> None:
         if not cls.__doc__:
             raise TypeError(f"rule {cls.__name__} has no docstring: it is the rule's page")
-        shown = {Kind.CHECKED, *(example.kind for example in getattr(cls, "examples", ()))}
+        shown = {ExampleKind.CHECKED, *(example.kind for example in getattr(cls, "examples", ()))}
         if cls.safety is Safety.REPORT_ONLY:
-            shown.add(Kind.REWRITTEN)
-        if missing := [kind.value for kind in Kind if kind not in shown]:
+            shown.add(ExampleKind.REWRITTEN)
+        if missing := [kind.value for kind in ExampleKind if kind not in shown]:
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
         if not re.fullmatch(r"XLA[1-8]\d\d", getattr(cls, "code", "")):
             raise TypeError(f"rule {cls.__name__} has no code")
 
     @property
     def codes(self) -> Mapping[str, str]:
-        """The names of its codes, by the codes; its own code is the first."""
+        """The rule's codes with their names. The rule's main code is the first."""
         return {self.code: self.name, **dict(self.also)}
 
     @abstractmethod
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
-        """Yield what to edit and what to report at `node`, whose type is among `nodes`."""
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | RuleFinding]:
+        """Yield the edits and findings at `node`, whose type is among `nodes`."""
 
     def edit(
         self,
@@ -161,10 +161,10 @@ class Rule(ABC):
         """Return an edit of `node` in this rule's name.
 
         Args:
-            node, replace, message, consumes: as `Edit` has them.
+            node, replace, message, consumes: see `Edit`.
             wrong: what happens on a TPU without the edit, and what to do.
-            severity: how bad that is, where it is not the rule's usual.
-            code: of the construct, where it is not the rule's own.
+            severity: severity of the unedited construct, if it is not the rule's default.
+            code: code of the construct, if it is not the rule's main code.
         """
         return Edit(
             self.name,
@@ -188,16 +188,16 @@ class Rule(ABC):
         subject: str = "",
         code: str = "",
         is_hint: bool = False,
-    ) -> Iterator[Finding]:
-        """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default.
+    ) -> Iterator[RuleFinding]:
+        """Yield a finding at `node` in this rule's name. The default severity is the rule's.
 
         Args:
-            node: the place.
+            node: the reported node.
             message: what happens, and what to do.
-            severity: how bad that is.
-            subject: the name of what is reported, as the catalogue has it.
-            code: of the hazard that this is, where it is not the rule's own.
-            is_hint: whether it costs so little that `migrate check` alone shows it.
+            severity: severity of the finding.
+            subject: name of the construct in the catalogue.
+            code: code of the hazard, if it is not the rule's main code.
+            is_hint: whether its cost is so small that only `migrate check` shows it.
         """
         how_bad = severity or self.severity
-        yield Finding(self.name, node, message, how_bad, code, subject, is_hint)
+        yield RuleFinding(self.name, node, message, how_bad, code, subject, is_hint)

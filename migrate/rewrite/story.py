@@ -27,7 +27,7 @@ from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.left.selected import selected, with_used
 from migrate.rewrite.made import applied, impossible, in_order, notes_on, planned
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import refuse_own_shims
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
@@ -63,7 +63,9 @@ class NotStableError(MigrateError):
 
 
 @deep
-def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = DEFAULT) -> Rewrite:
+def rewrite(
+    path: Path, rules: Sequence[Rule] | None = None, options: RewriteOptions = DEFAULT
+) -> Rewrite:
     """Return the rewritten form of the script at `path`; nothing is written.
 
     Raises:
@@ -78,7 +80,7 @@ def rewrite_source(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
 ) -> Rewrite:
     """Return the rewritten form of `source`.
 
@@ -156,7 +158,7 @@ def first_turn(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
     withdrawn: tuple[Withdrawn, ...] = (),
 ) -> tuple[Draft, Workspace]:
     """Return what the rules make of a script, and what is known of it.
@@ -174,35 +176,35 @@ def first_turn(
     script = Workspace(source, calls, options)
     comments = Comments({(None, line): ignore.codes for line, ignore in ignores(script).items()})
     first, later = _in_turns(all_rules() if rules is None else rules)
-    found = planned(script, first)
-    findings = list(found.findings)
+    plan = planned(script, first)
+    findings = list(plan.findings)
     if rules is None and script.calls.led is not None:
-        left = list(left_to_framework(found, script.calls.led))
+        left = list(left_to_framework(plan, script.calls.led))
         return Draft(
             source.path,
             source.data,
             source.data,
             (),
-            notes_on(found, left),
+            notes_on(plan, left),
             led=True,
-            named=tuple(lines_of_cuda(found)),
+            named=tuple(lines_of_cuda(plan)),
             comments=comments,
         ), script
     if rules is None:
-        findings += without_step(found)
-        findings += without_launch(found)
+        findings += without_step(plan)
+        findings += without_launch(plan)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
-    if later and not _without(withdrawn, found).edits and (looks or script.guards.any):
+    if later and not _without(withdrawn, plan).edits and (looks or script.guards.any):
         after = planned(script, later, rest=False)
         if after.edits:  # what the first rules wanted to import is not wanted now
             script = Workspace(source, script.calls, options)
             after = planned(script, later, rest=False)
         findings += after.findings
-        found = after
-    refuse_own_shims(found, notes_on(found, found.edits))
-    wanted = notes_on(found, found.edits)  # also those that are withdrawn
-    found = _without(withdrawn, found)
-    if wrong := list(impossible(found)):
+        plan = after
+    refuse_own_shims(plan, notes_on(plan, plan.edits))
+    wanted = notes_on(plan, plan.edits)  # also those that are withdrawn
+    plan = _without(withdrawn, plan)
+    if wrong := list(impossible(plan)):
         more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in wrong)
         return first_turn(
             source,
@@ -211,18 +213,18 @@ def first_turn(
             options=options,
             withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
-    if rules is None and found.edits and not source.is_notebook:
-        cleared, others = without_dead(found, findings, applied(found)[0])
+    if rules is None and plan.edits and not source.is_notebook:
+        cleared, others = without_dead(plan, findings, applied(plan)[0])
         if _without(withdrawn, cleared).edits == cleared.edits and not any(impossible(cleared)):
-            found, findings = cleared, others
-    data, lost = applied(found)
-    edits = (*notes_on(found, found.edits), *lost)
+            plan, findings = cleared, others
+    data, lost = applied(plan)
+    edits = (*notes_on(plan, plan.edits), *lost)
     draft = Draft(
         source.path,
         source.data,
         data,
         in_order(edits),
-        in_order((*notes_on(found, findings), *_not_done(withdrawn, wanted))),
+        in_order((*notes_on(plan, findings), *_not_done(withdrawn, wanted))),
         settled=data == source.data,
         withdrawn=withdrawn,
         comments=comments,
@@ -235,7 +237,7 @@ def next_turn(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
 ) -> tuple[Draft, Workspace]:
     """Let the rules look at what the turns so far have made of a script.
 
@@ -258,27 +260,27 @@ def next_turn(
         reason = f"the result does not parse ({error.what})"
         before = Workspace(parse(draft.before, draft.path), calls, options)
         return _begin_again(draft, {note.rule: reason for note in draft.edits}), before
-    found = planned(script, (*first, *later), rest=False)
-    notes = list(_at_origin(draft, script.source, notes_on(found, found.edits)))
-    pairs = list(zip(found.edits, notes, strict=True))
+    plan = planned(script, (*first, *later), rest=False)
+    notes = list(_at_origin(draft, script.source, notes_on(plan, plan.edits)))
+    pairs = list(zip(plan.edits, notes, strict=True))
     pairs = [(e, n) for e, n in pairs if not is_covered(draft.withdrawn, e.rule, n.line)]
     reported = {(note.rule, note.line) for note in draft.findings if note.withdrawn}
     again = (n for n in notes if (n.rule, n.line) not in reported)
     not_done = _not_done(draft.withdrawn, list(again))
     draft = replace(draft, findings=(*draft.findings, *not_done))
-    found = replace(found, edits=tuple(edit for edit, _ in pairs))
-    refuse_own_shims(found, [note for _, note in pairs])
+    plan = replace(plan, edits=tuple(edit for edit, _ in pairs))
+    refuse_own_shims(plan, [note for _, note in pairs])
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
-    made = {(note.rule, note.line) for note in draft.edits}
+    edited = {(note.rule, note.line) for note in draft.edits}
     late = draft.turns >= TURNS
     why = {
         edit.rule: "the rule would change its own result again"
         for edit, note in pairs
-        if edit.rule not in allowed and (late or (note.rule, note.line) in made)
-    } or {edit.rule: why for edit, why in impossible(found)}
+        if edit.rule not in allowed and (late or (note.rule, note.line) in edited)
+    } or {edit.rule: why for edit, why in impossible(plan)}
     if why:
         return _begin_again(draft, why), script
-    return _continued(draft, found, {rule.name for rule in later}), script
+    return _continued(draft, plan, {rule.name for rule in later}), script
 
 
 def _begin_again(draft: Draft, why: Mapping[str, str]) -> Draft:
@@ -316,13 +318,13 @@ def _statement(edit: Edit | Wrap, script: Workspace) -> tuple[int, int]:
     return script.position(place).line, script.end(place).line
 
 
-def _without(withdrawn: Sequence[Withdrawn], found: Plan) -> Plan:
+def _without(withdrawn: Sequence[Withdrawn], plan: Plan) -> Plan:
     """Return a plan for the original script without the edits that are withdrawn."""
     if not withdrawn:
-        return found
-    position = found.context.position
-    kept = [e for e in found.edits if not is_covered(withdrawn, e.rule, position(e.node).line)]
-    return replace(found, edits=tuple(kept))
+        return plan
+    position = plan.context.position
+    kept = [e for e in plan.edits if not is_covered(withdrawn, e.rule, position(e.node).line)]
+    return replace(plan, edits=tuple(kept))
 
 
 @deep
@@ -332,7 +334,7 @@ def check_stable(
     rules: Sequence[Rule] | None = None,
     *,
     calls: ModuleCalls | None = None,
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
 ) -> Workspace:
     """See that `data`, a rewritten form of the script at `path`, parses and would not change again.
 
@@ -394,14 +396,14 @@ def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
     return [rule for rule in rules if not rule.after], [rule for rule in rules if rule.after]
 
 
-def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:
+def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
     """Return `draft` after one more turn, in which only the rules named `later` have something to say."""
     # What no rule handles has been reported before.
-    findings = [finding for finding in found.findings if finding.rule in later]
-    data, lost = applied(found)
-    edits = (*notes_on(found, found.edits), *lost)
-    notes = list(_at_origin(draft, found.context.source, edits))
-    notes_left = _at_origin(draft, found.context.source, notes_on(found, findings))
+    findings = [finding for finding in plan.findings if finding.rule in later]
+    data, lost = applied(plan)
+    edits = (*notes_on(plan, plan.edits), *lost)
+    notes = list(_at_origin(draft, plan.context.source, edits))
+    notes_left = _at_origin(draft, plan.context.source, notes_on(plan, findings))
     more = [note for note in notes_left if note not in draft.findings]  # each turn finds it again
     done = {(note.rule, note.line) for note in notes}  # once asked for by hand
     before = [note for note in draft.findings if (note.rule, note.line) not in done]

@@ -8,7 +8,7 @@ from migrate.model.facts import ModuleCalls
 from migrate.reading.script import Script
 from migrate.rewrite.edits.definitions import Definitions
 from migrate.rewrite.edits.imports import Imports
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.styles.vocabulary import Vocabulary, vocabulary_of
 from migrate.syntax.source import Source
 
@@ -24,7 +24,7 @@ class Workspace(Script):
     """
 
     def __init__(
-        self, source: Source, calls: ModuleCalls | None = None, options: Options = DEFAULT
+        self, source: Source, calls: ModuleCalls | None = None, options: RewriteOptions = DEFAULT
     ) -> None:
         super().__init__(source, calls)
         self.options = options
@@ -33,7 +33,7 @@ class Workspace(Script):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """How the chosen style spells the device, the launch, the step and the like."""
+        """The chosen style's words for the device, the launch, the step and the like."""
         return vocabulary_of(self, self.imports, self.options.style)
 
     @property

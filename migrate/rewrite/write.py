@@ -12,7 +12,7 @@ from converters.atomic import atomic_write
 from migrate.errors import MigrateError
 from migrate.progress import Progress, no_progress
 from migrate.rewrite.folder import files_of, rewrite_folder
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.results import FolderRewrite, Rewrite
 
 
@@ -38,7 +38,7 @@ def rewrite_into(
     folder: Path,
     to: Path | None,
     *,
-    options: Options = DEFAULT,
+    options: RewriteOptions = DEFAULT,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> FolderRewrite:

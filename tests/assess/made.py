@@ -11,7 +11,7 @@ from migrate.assess.hours import read_hours
 from migrate.assess.money import Plan
 from migrate.assess.prices import read_prices
 from migrate.assess.story import Assessment, Question
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.fit.lines import Bound
 from migrate.fit.products import product_named
 from migrate.fit.verdict import State, Tried, Verdict
@@ -19,7 +19,7 @@ from migrate.fit.verdict import State, Tried, Verdict
 PLAN = Plan("h100", 8, 0.41, 100_000, 20, 200.0)
 
 
-def todo(work: Work = Work.STEP, *, look: bool = False, always: bool = True) -> Todo:
+def todo(work: ManualWork = ManualWork.STEP, *, look: bool = False, always: bool = True) -> Todo:
     return Todo("train.py:7:3", "some-rule", "what to do", work, look, always)
 
 
@@ -87,7 +87,7 @@ ALL = {
         ran=Ran(replicas=1, seconds=1.0, steps=1, compiled=1),
     ),
     "no price": lambda: assessment(verdict("tpu7x-8")),
-    "kernels": lambda: assessment(left=code(todo(Work.KERNELS), todo()), why="not compiled"),
+    "kernels": lambda: assessment(left=code(todo(ManualWork.KERNELS), todo()), why="not compiled"),
     "dynamic": lambda: assessment(
         verdict(), ran=Ran(replicas=2, seconds=9.0, steps=12, compiled=12, late=1.0, changes=("a",))
     ),

@@ -9,7 +9,7 @@ import pytest
 from migrate.assess.errors import AssessError
 from migrate.assess.found import Ran
 from migrate.assess.money import Plan
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.fit.verdict import Tried
 from tests.assess import made
 from tests.assess.made import PLAN, assessment, code, todo, verdict
@@ -126,7 +126,7 @@ def test_what_would_turn_the_decision_is_said() -> None:
     slow = assessment(verdict("v5e-8", 4e-6), host=3.0).decision
     assert slow.state == "stay"
     assert "even at the bound with 3 s a step, measured" in slow.reasons[0]
-    assert not assessment(left=code(todo(Work.KERNELS))).decision.rests
+    assert not assessment(left=code(todo(ManualWork.KERNELS))).decision.rests
 
 
 def test_a_short_run_is_a_reason_to_stay() -> None:
@@ -141,7 +141,7 @@ def test_a_short_run_is_a_reason_to_stay() -> None:
 
 
 def test_an_import_under_a_condition_is_a_risk_only() -> None:
-    decision = assessment(verdict(), left=code(todo(Work.FRAMEWORK, always=False))).decision
+    decision = assessment(verdict(), left=code(todo(ManualWork.FRAMEWORK, always=False))).decision
     assert decision.state == "move" or decision.break_even is not None
     assert any("it matters where this import runs" in one for one in decision.risks)
 

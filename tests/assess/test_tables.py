@@ -11,13 +11,13 @@ from migrate.assess.errors import AssessError
 from migrate.assess.hours import read_hours
 from migrate.assess.prices import read_prices
 from migrate.check.rules import all_hazards
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.rewrite.left.work import work_of
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 
 GOOD = "tpu:\n  v5e: {on_demand: 1}\ngpu:\n  mine: {on_demand: 0.5}\n"
-KINDS = "".join(f"  {one.value}: [2, 1]\n" for one in Work)
+KINDS = "".join(f"  {one.value}: [2, 1]\n" for one in ManualWork)
 
 
 def test_each_of_our_prices_has_its_source_and_date() -> None:
@@ -101,7 +101,7 @@ def test_hours_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "hours.yaml"
     file.write_text(f"setup: 4\nlook: 0\nkinds:\n{KINDS}")
     hours = read_hours(file)
-    assert [hours.of(Work.STEP, count) for count in (0, 1, 3)] == [0, 2, 4]
+    assert [hours.of(ManualWork.STEP, count) for count in (0, 1, 3)] == [0, 2, 4]
     file.write_text(f"setup: 4\nlook: 0\nkinds:\n{KINDS.replace('step: [2, 1]', 'step: 2')}")
     with pytest.raises(AssessError, match=r":10: kinds.step is not a list of 2 numbers"):
         read_hours(file)
@@ -112,12 +112,12 @@ def test_hours_of_ones_own(tmp_path: Path) -> None:
 
 def test_every_rule_and_hazard_has_its_kind_of_work() -> None:
     found = {one.code: work_of(Note(1, 1, one.code, "")) for one in all_hazards()}
-    assert found["XLA401"] is found["XLA402"] is Work.KERNELS
-    assert found["XLA403"] is Work.LIBRARY
-    assert work_of(Note(1, 1, "frameworks", "", subject="deepspeed")) is Work.FRAMEWORK
-    assert found["XLA101"] is Work.SHAPES
+    assert found["XLA401"] is found["XLA402"] is ManualWork.KERNELS
+    assert found["XLA403"] is ManualWork.LIBRARY
+    assert work_of(Note(1, 1, "frameworks", "", subject="deepspeed")) is ManualWork.FRAMEWORK
+    assert found["XLA101"] is ManualWork.SHAPES
     of_rules = {one.name: work_of(Note(1, 1, one.name, "")) for one in all_rules()}
-    assert of_rules["autocast"] is Work.PRECISION
-    assert of_rules["grad-scaler"] is Work.CALLS  # a scaler that is off: no dtype is chosen
-    assert of_rules["mp-spawn"] is Work.REPLICAS
-    assert {*found.values(), *of_rules.values(), Work.FRAMEWORK} == set(Work)
+    assert of_rules["autocast"] is ManualWork.PRECISION
+    assert of_rules["grad-scaler"] is ManualWork.CALLS  # a scaler that is off: no dtype is chosen
+    assert of_rules["mp-spawn"] is ManualWork.REPLICAS
+    assert {*found.values(), *of_rules.values(), ManualWork.FRAMEWORK} == set(ManualWork)

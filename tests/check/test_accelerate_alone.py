@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.left.codes import code_of
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -61,7 +61,7 @@ def reported(line: str, model: str = "Net", style: Style | None = None) -> list[
     """Return the codes that the check, or the rewrite in `style`, reports of loading and of the model."""
     script = TRAINING.lstrip().replace("LINE", line).replace("MODEL", model)
     source = parse(script.encode(), Path("train.py"))
-    done = rewrite_source(source, options=Options(style=style or "native"))
+    done = rewrite_source(source, options=RewriteOptions(style=style or "native"))
     codes = map(code_of, (*done.findings, *done.hints))
     return sorted({code for code in codes if code in ("XLA817", "XLA854")})
 

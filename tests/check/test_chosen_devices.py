@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 ENCODER = """
     from sentence_transformers import SentenceTransformer as ST
@@ -67,7 +67,7 @@ def test_a_device_that_is_handed_on(tmp_path: Path, device: str, reported: bool)
 )
 def test_the_model_that_is_trained(tmp_path: Path, style: Style, device: str) -> None:
     (tmp_path / "main.py").write_text(dedent(WRAPPED).lstrip())
-    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
     (message,) = (n.message for n in file.findings if n.rule == "XLA418")
     assert "moves `torch.nn.Sequential(Wrapped(model))` to the CPU" in message
     assert device in message

@@ -13,7 +13,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -166,7 +166,9 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-    done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(script.encode(), Path("train.py")), options=RewriteOptions(style=style)
+    )
     (note,) = [note for note in done.findings if note.rule == "XLA111"]
     assert (note.line, note.severity) == (9, Severity.INFO)
 

@@ -9,7 +9,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -62,7 +62,7 @@ def reported(lines: str, item: str = "pass", style: Style | None = None) -> list
     if style is None:
         hits = [(hit.code, hit.line) for hit in check_source(source, Config())]
     else:
-        done = rewrite_source(source, options=Options(style=style))
+        done = rewrite_source(source, options=RewriteOptions(style=style))
         hits = [(note.rule, note.line) for note in done.findings]
     text = script.splitlines()
     return [(c, text[at - 1].strip()) for c, at in hits if c in ("XLA112", "XLA113")]

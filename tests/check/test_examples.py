@@ -10,7 +10,7 @@ from migrate.catalogue import catalogue
 from migrate.check.check import check_source
 from migrate.check.common import CudaHazard, NamedHazard
 from migrate.check.config import Config
-from migrate.check.hazard import Example, Hazard, Severity, example
+from migrate.check.hazard import Hazard, HazardExample, Severity, example
 from migrate.check.rules import all_hazards
 from migrate.syntax.source import parse
 
@@ -22,7 +22,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("hazard", "one"), EXAMPLES)
-def test_example(hazard: Hazard, one: Example) -> None:
+def test_example(hazard: Hazard, one: HazardExample) -> None:
     source = parse(one.script.encode(), Path("script.py"))
     found = check_source(source, Config(select=(hazard.code,)))
     reported = {finding.line: finding.severity for finding in found}

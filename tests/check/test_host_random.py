@@ -9,7 +9,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -61,7 +61,7 @@ def reported(line: str, style: Style | None = None) -> list[str]:
     if style is None:
         found = [(one.line, one.code) for one in check_source(source, Config())]
     else:
-        done = rewrite_source(source, options=Options(style=style))
+        done = rewrite_source(source, options=RewriteOptions(style=style))
         found = [(note.line, note.rule) for note in done.findings]
     last = AT + line.count("\n")
     return sorted({code for at, code in found if AT <= at <= last and code in ("XLA112", "XLA113")})

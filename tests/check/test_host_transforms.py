@@ -10,7 +10,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.syntax.source import parse
 
 SCRIPT = """
@@ -128,6 +128,6 @@ MAIN = """
 def test_across_files(tmp_path: Path, parameter: str, style: Style) -> None:
     (tmp_path / "engine.py").write_text(dedent(ENGINE.format(parameter=parameter)).lstrip())
     (tmp_path / "main.py").write_text(dedent(MAIN).lstrip())
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     (engine,) = [file for file in done.files if file.name.name == "engine.py"]
     assert ("XLA113", 11) in [(note.rule, note.line) for note in engine.findings]

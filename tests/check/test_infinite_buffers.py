@@ -9,7 +9,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -158,5 +158,5 @@ def test_the_rewrite_reports_it_where_shims_does_not_mend_it(
     style: Style, count: int, sends: str
 ) -> None:
     source = parse(SCRIPT.format(MASK.format(""), sends).encode(), Path("script.py"))
-    rewritten = rewrite_source(source, options=Options(style=style))
+    rewritten = rewrite_source(source, options=RewriteOptions(style=style))
     assert len([note for note in rewritten.findings if note.rule == "XLA869"]) == count

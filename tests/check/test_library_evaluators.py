@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 EVALUATOR = """
     from faster_coco_eval.utils.pytorch import FasterCocoEvaluator
@@ -52,7 +52,7 @@ def test_an_evaluator_that_gathers_by_itself(
     """It raised at the end of the first evaluation, and nothing had been said."""
     (tmp_path / "evaluator.py").write_text(textwrap.dedent(EVALUATOR.replace("{body}", body)))
     (tmp_path / "judge.py").write_text(textwrap.dedent(JUDGE.replace("{start}", start)))
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     hits = [
         (file.name.name, note.line)
         for file in done.files

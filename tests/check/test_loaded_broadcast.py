@@ -9,7 +9,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -82,7 +82,7 @@ def test_reported(changed: dict[str, str], style: Style, tmp_path: Path) -> None
     path = written(tmp_path, changed)
     assert [hit.line for hit in check_file(path, Config()) if hit.code == "XLA314"] == [15]
     source = parse(path.read_bytes(), path)
-    done = rewrite_source(source, options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
     assert [note.line for note in done.findings if note.rule == "XLA314"] == [15]
 
 

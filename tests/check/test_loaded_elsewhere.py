@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 HELPERS = """
     import torch
@@ -171,7 +171,7 @@ def test_a_class_that_keeps_what_it_is_given(
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(textwrap.dedent(text))
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     hits = [
         (file.name.name, note.line, note.message)
         for file in done.files

@@ -10,7 +10,7 @@ from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 LOOP = """\
 import torch
@@ -77,7 +77,7 @@ def test_a_rewrite_reports_metrics_of_other_files(tmp_path: Path, style: Style) 
             "b.py": _loop("from metrics.of import Metric\n", CALL_METHOD, "metric = Metric()"),
         },
     )
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     reported = [
         (file.name.as_posix(), note.line)
         for file in done.files

@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 SETUP = """
     from setuptools import Extension, setup
@@ -83,6 +83,6 @@ def test_other_imports(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("style", ["native", "portable"])
 def test_the_rewrite_reports_it(tmp_path: Path, style: Style) -> None:
     write(tmp_path, "import own_backend.fused")
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     (model,) = (file for file in done.files if file.name.name == "model.py")
     assert ("XLA401", 1) in [(note.rule, note.line) for note in model.findings]

@@ -11,7 +11,7 @@ from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.syntax.source import parse
 
 NET = """
@@ -133,7 +133,7 @@ def test_a_loop_in_another_file(tmp_path: Path, before: str, after: str, reporte
 @pytest.mark.parametrize("style", ["native", "portable"])
 def test_the_rewrite_reports_it_too(tmp_path: Path, style: Style) -> None:
     project(tmp_path, "setup(net)", "pass")
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     notes = [(name.name, note.line) for name, note in done.left_to_do if note.rule == "XLA868"]
     assert notes == [("marks.py", 5), ("marks.py", 6)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -98,7 +98,7 @@ KEPT = [
 
 def notes(saves: str, style: Style) -> list[str]:
     source = parse(SCRIPT.format(saves).encode(), Path("train.py"))
-    done = rewrite_source(source, options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
     return [note.message for note in done.findings if note.rule == "XLA831"]
 
 

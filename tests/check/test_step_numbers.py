@@ -9,7 +9,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -100,7 +100,9 @@ def test_data_of_the_graph_or_of_the_host(line: str) -> None:
 def test_a_sampling_loop_before_and_after_the_rewrite(loop: str, style: str) -> None:
     script = SAMPLING.replace("LOOP", loop).replace("LINE", "x - table[i] * y")
     assert lines(script) == [12]
-    done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(script.encode(), Path("train.py")), options=RewriteOptions(style=style)
+    )
     assert [(note.line, note.rule) for note in done.findings if note.rule == "XLA112"] == [
         (12, "XLA112")
     ]

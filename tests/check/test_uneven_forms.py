@@ -9,7 +9,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -135,7 +135,7 @@ def codes(path: Path) -> list[str]:
 def test_mended(body: str, after: str, style: Style, tmp_path: Path) -> None:
     path = written(tmp_path, body)
     assert codes(path)
-    done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
+    done = rewrite_source(parse(path.read_bytes(), path), options=RewriteOptions(style=style))
     text = textwrap.dedent(done.data.decode().partition("rank = self.rank\n")[2])
     sync = "torch_xla.sync()" if style == "native" else "shims.synchronize()"
     assert after.replace("SYNC", sync) in text

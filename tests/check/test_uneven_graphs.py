@@ -9,7 +9,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -188,7 +188,7 @@ def test_reported(changed: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", WRONG, ids=str)
 def test_parted_from_the_collective(changed: dict[str, str], style: Style, tmp_path: Path) -> None:
     path = written(tmp_path, changed)
-    done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
+    done = rewrite_source(parse(path.read_bytes(), path), options=RewriteOptions(style=style))
     sync = "torch_xla.sync()" if style == "native" else "shims.synchronize()"
     guard = changed.get("guard", RIGHT["guard"])
     test = guard.splitlines()[-1].strip().partition("dist.")[0]

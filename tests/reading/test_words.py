@@ -9,7 +9,7 @@ import pytest
 from migrate.catalogue.words import CALLED_MODEL, MODEL, words
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -207,7 +207,7 @@ if not torch.cuda.is_available():
 x = torch.ones(3).cuda()
 """
     done = rewrite_source(
-        parse(script.encode(), Path("script.py")), options=Options(style="portable")
+        parse(script.encode(), Path("script.py")), options=RewriteOptions(style="portable")
     )
     assert b"exit" not in done.data
     assert b"abort" not in done.data

@@ -10,7 +10,7 @@ import pytest
 from migrate.report.text.rewrite import rewrite_summary
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 
 TRAIN = """
 import torch
@@ -91,7 +91,7 @@ def test_reads_of_a_helper_and_a_short_last_batch_are_mentioned(tmp_path: Path, 
         "        accuracy = compute(output, y)\n"
         "        history.append(accuracy)\n"
     )
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     found = {(note.rule, note.line): note for _, note in done.left_to_do}
     loaders = {("XLA210", 8)} if style == "native" else set()
     assert found.keys() == {("XLA108", 7), ("XLA208", 15)} | loaders

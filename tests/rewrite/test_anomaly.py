@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.check.hazard import Severity
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -49,6 +49,6 @@ main()
 )
 def test_the_search_for_nan_is_reported(style: Style, setting: str, mention: bool | None) -> None:
     source = parse(SCRIPT.format(setting=setting).encode(), Path("train.py"))
-    notes = rewrite_source(source, options=Options(style=style)).findings
+    notes = rewrite_source(source, options=RewriteOptions(style=style)).findings
     mentions = [note.severity is Severity.INFO for note in notes if note.rule == "XLA213"]
     assert mentions == ([] if mention is None else [mention])

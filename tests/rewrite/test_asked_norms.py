@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 MODEL = """
     import torch.nn as nn
@@ -31,7 +31,7 @@ TESTS = [
 def model(folder: Path, style: Style, test: str, other: str) -> tuple[str, list[str]]:
     (folder / "model.py").write_text(dedent(MODEL).lstrip().replace("TEST", test))
     (folder / "other.py").write_text(f"from torch import nn\n\n\n{other}\n")
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     (file,) = (one for one in done.files if one.name.stem == "model")
     return (file.after or b"").decode(), [note.rule for note in file.findings]
 

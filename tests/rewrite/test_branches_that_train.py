@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -113,7 +113,9 @@ class Trainer:
 
 
 def rewritten(text: str, style: Style) -> str:
-    done = rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(text.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
     assert not [note for note in done.findings if note.rule == "step"]
     return done.data.decode()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.file import rewrite_file
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 SCRIPT = """
 import torch
@@ -47,7 +47,7 @@ def test_what_is_chosen_is_no_longer_cuda(
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace("USE", use.replace("CHOICE", choice)))
-    made = rewrite_file(path, Options(style=style))
+    made = rewrite_file(path, RewriteOptions(style=style))
     assert b"cuda" not in made.data
     assert [note for note in made.findings if "cuda" in note.message] == []
 

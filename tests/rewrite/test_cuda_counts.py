@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -25,7 +25,7 @@ QUESTIONS = [
 
 def run(text: str, style: Style = "native") -> Rewrite:
     source = parse(f"import torch\n\n{text}\n".encode(), Path("script.py"))
-    return rewrite_source(source, options=Options(style=style))
+    return rewrite_source(source, options=RewriteOptions(style=style))
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

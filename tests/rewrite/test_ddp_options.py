@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -25,7 +25,9 @@ def wrap(args, model, given):
 def rewrite(body: str, style: Literal["native", "portable"] = "native") -> tuple[str, list[str]]:
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     script = HEAD + lines + "    return model\n"
-    done = rewrite_source(parse(script.encode(), Path("script.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(script.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
     return done.data.decode(), [note.message for note in done.findings if note.rule == "ddp"]
 
 

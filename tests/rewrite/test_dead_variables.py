@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -15,7 +15,9 @@ from migrate.syntax.source import parse
 
 def rewritten(body: str, style: str = "native") -> Rewrite:
     text = "import os\n\nimport torch\n\n\ndef setup(model, log):\n" + textwrap.indent(body, "    ")
-    return rewrite_source(parse(text.encode(), Path("setup.py")), options=Options(style=style))
+    return rewrite_source(
+        parse(text.encode(), Path("setup.py")), options=RewriteOptions(style=style)
+    )
 
 
 DEAD = [

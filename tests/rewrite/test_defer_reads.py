@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 from shims import activate
 from tests.waiting import LIMIT
 
-DEFERRED = Options(defer_reads=True)
+DEFERRED = RewriteOptions(defer_reads=True)
 STEP = """
     with torch_xla.step():
         loss = model(x).mean()
@@ -26,7 +26,7 @@ STEP = """
 """
 
 
-def run(script: str, options: Options = DEFERRED) -> Rewrite:
+def run(script: str, options: RewriteOptions = DEFERRED) -> Rewrite:
     return rewrite_source(parse(script.encode(), Path("script.py")), options=options)
 
 
@@ -115,7 +115,7 @@ def test_the_portable_style_defers_too() -> None:
         "        loss.backward()\n        optimizer.step()\n        total += loss.item()\n"
         "    return total\n"
     )
-    done = run(script, Options(style="portable", defer_reads=True)).data.decode()
+    done = run(script, RewriteOptions(style="portable", defer_reads=True)).data.decode()
     assert "        with shims.step():\n" in done
     assert "        total_pending.append(loss.detach())\n" in done
 

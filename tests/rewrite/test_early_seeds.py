@@ -8,7 +8,7 @@ import pytest
 
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
 
 SEEDS = """\
@@ -160,7 +160,7 @@ def test_a_seed_at_import_where_a_library_starts_the_replicas(
     """XLA must not be touched at import: the library's launch would fail. Another library may start none."""
     (tmp_path / "train.py").write_text(LED.format(package=package, name=name))
     (tmp_path / "net.py").write_text(NET.format(seed=seed))
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     net = next(file for file in done.files if file.name.name == "net.py")
     text, notes = net.after.decode(), [note.message for note in net.findings]
     if package.startswith("pytorch_lightning"):

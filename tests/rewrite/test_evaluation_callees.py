@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -68,7 +68,7 @@ CALLEES = [
 
 
 def rewritten(text: str, style: Style = "native") -> str:
-    options = Options(style=style)
+    options = RewriteOptions(style=style)
     done = rewrite_source(parse(text.encode(), Path("evaluate.py")), options=options)
     assert not rewrite_source(parse(done.data, Path("evaluate.py")), options=options).changed
     return done.data.decode()
@@ -184,7 +184,7 @@ def evaluate(model, measure: torch.nn.Module, loader):
 @pytest.mark.parametrize("style", ["native", "portable"])
 def test_function_with_steps_of_its_own_is_in_no_block(style: Style) -> None:
     source = parse(TILED.encode(), Path("tiles.py"))
-    result = rewrite_source(source, options=Options(style=style))
+    result = rewrite_source(source, options=RewriteOptions(style=style))
     text = result.data.decode()
     assert text.count(".step():") == 2
     assert ".step():\n            out = model(part)\n            total += out.sum()\n" in text

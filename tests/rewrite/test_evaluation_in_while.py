@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -56,7 +56,9 @@ SHARED = """if shared:
 @pytest.mark.parametrize("fetch", [PLAIN, SHARED], ids=["plain", "shared"])
 def test_each_turn_is_a_step(fetch: str, test: str, style: Style) -> None:
     text = SCRIPT.replace("FETCH", fetch).replace("TEST", test)
-    done = rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(text.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
     after = done.data.decode()
     step = after[after.index(".step():") :].splitlines()[1:4]
     assert [line.split(" = ")[0].split(" += ")[0].strip() for line in step] == [
@@ -83,5 +85,7 @@ def collect(net, source, outputs):
             break
         outputs.append(net(batch.cuda()).cpu())
 """
-    done = rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(text.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
     assert ".step():" not in done.data.decode()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -57,8 +57,10 @@ CASES = [
 def rewritten(statement: str, style: str = "native", model: str = "model") -> str:
     text = SCRIPT.format(statement=statement, model=model)
     source = parse(text.encode(), Path("evaluate.py"))
-    done = rewrite_source(source, options=Options(style=style))
-    again = rewrite_source(parse(done.data, Path("evaluate.py")), options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
+    again = rewrite_source(
+        parse(done.data, Path("evaluate.py")), options=RewriteOptions(style=style)
+    )
     assert not again.changed
     assert not done.fails()
     return done.data.decode()

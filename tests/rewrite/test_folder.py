@@ -20,7 +20,7 @@ from migrate.rewrite import story as story_module
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after as after_module
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.own_shims import OwnShimsError
 from migrate.rewrite.story import rewrite
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, rewrite_into, write_folder
@@ -413,7 +413,7 @@ class TestOwnShims:
     ) -> None:
         if (style, line) == ("native", "model.train()"):
             return
-        folder, options = self.project(tmp_path, line), Options(style=style)
+        folder, options = self.project(tmp_path, line), RewriteOptions(style=style)
         with pytest.raises(OwnShimsError, match=r"shims\.py.*rename the module"):
             rewrite_into(folder, tmp_path / "out", options=options)
         assert not (tmp_path / "out").exists()
@@ -425,7 +425,9 @@ class TestOwnShims:
         (package / "__init__.py").touch()
         script = (package / "train.py").read_text()
         (package / "train.py").write_text(script.replace("from shims", "from .shims"))
-        [file] = rewrite_folder(package, options=Options(style="portable"), processes=1).changed
+        [file] = rewrite_folder(
+            package, options=RewriteOptions(style="portable"), processes=1
+        ).changed
         assert b"import shims\n" in file.after
 
 

@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.foretold import check_and_mend
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 STREAMS = """
     from torch import Generator
@@ -53,7 +53,7 @@ ON_HOST = {"native": '"cpu"', "portable": "shims.generator().device"}
 def texts(folder: Path, style: Style, line: str) -> dict[str, str]:
     (folder / "streams.py").write_text(dedent(STREAMS).lstrip())
     (folder / "main.py").write_text(dedent(MAIN).lstrip().replace("LINE", line))
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     assert not any(n.rule == "XLA814" for file in done.files for n in file.findings)
     return {file.name.stem: (file.after or b"").decode() for file in done.files}
 
@@ -107,6 +107,6 @@ def test_fills_that_xla_does_not_make_with_a_generator(
 ) -> None:
     head = "import torch\n\nrng = torch.Generator(device='cuda')\nx = torch.ones(3).cuda()\n"
     (tmp_path / "draw.py").write_text(f"{head}y = {fill}\n")
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     lines = [n.line for file in done.files for n in file.findings if n.rule == "XLA814"]
     assert lines == ([5] if reported else [])

@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 HEAD = """
     import torch
@@ -87,7 +87,7 @@ TRAININGS = [
 def test_no_step_holds_a_yield(tmp_path: Path, style: Style, body: str) -> None:
     text = dedent(HEAD).lstrip() + indent(dedent(body).lstrip("\n"), "    ")
     (tmp_path / "main.py").write_text(text)
-    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
     lines = (file.after or b"").decode().splitlines()
     steps = [number for number, line in enumerate(lines) if line.endswith(".step():")]
     for number in steps:

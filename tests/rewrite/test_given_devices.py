@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.foretold import findings_of
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FileRewrite
 
 ENCODER = """
@@ -46,7 +46,7 @@ WORKERS = """
 
 def rewritten(folder: Path, text: str, style: Style) -> FileRewrite:
     (folder / "main.py").write_text(dedent(text).lstrip())
-    (file,) = rewrite_folder(folder, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1).files
     return file
 
 

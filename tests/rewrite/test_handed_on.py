@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 
 def said(folder: Path, script: str, style: Style = "native") -> list[tuple[str, int]]:
     """Return the rules and lines of what is said of steps and of the order of optimizers."""
     (folder / "main.py").write_text(textwrap.dedent(script).lstrip())
-    (file,) = rewrite_folder(folder, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1).files
     return [(n.rule, n.line) for n in file.findings if n.rule in ("step", "optimizer-order")]
 
 

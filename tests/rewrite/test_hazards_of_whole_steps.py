@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 
 # A loop that names nothing of torch: the classes below it train, and one of them holds steps of its own.
 BASE = """
@@ -88,7 +88,7 @@ def hazards(folder: Path, line: str) -> set[tuple[str, str]]:
     texts = {"base": BASE.replace("LINE", line), "small": SMALL, "large": LARGE, "main": MAIN}
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
-    done = rewrite_folder(folder, options=Options(), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(), processes=1)
     after = {file.name.stem: file.after.decode() for file in done.files}
     assert "torch_xla.step()" in after["small"]
     assert "torch_xla.step()" not in after["base"]

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -27,7 +27,9 @@ WAY = {"native": '"xla"', "portable": "shims.device"}
 
 
 def rewritten(text: str, style: Style) -> str:
-    done = rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(text.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
     return done.data.decode()
 
 
@@ -83,7 +85,7 @@ def test_a_type_that_is_taken_apart_with_a_star_in_another_file(
             """
         )
     )
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     texts = {file.name.name: file.after.decode() for file in done.files}
     assert f"        device = {WAY[style]}" in texts["places.py"]
 

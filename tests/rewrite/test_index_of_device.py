@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -35,7 +35,7 @@ LOCAL = {"native": "xr.local_ordinal()", "portable": "shims.local_rank()"}
 
 def rewritten(script: str, style: Style) -> tuple[str, list[tuple[str, int]]]:
     source = parse(dedent(script).lstrip().encode(), Path("train.py"))
-    done = rewrite_source(source, options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
     return done.data.decode(), [(note.rule, note.line) for note in done.findings]
 
 
@@ -139,7 +139,7 @@ TOOLS = """
 def test_across_files(tmp_path: Path, style: Style) -> None:
     (tmp_path / "tools.py").write_text(dedent(TOOLS).lstrip())
     (tmp_path / "main.py").write_text(dedent(TRAINS).lstrip())
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     texts = {file.name.name: file.after.decode() for file in done.files}
     assert "index" not in texts["main.py"].split("def run")[1].split("first(")[0]
     assert f"if {LOCAL[style]} == 0:" in texts["tools.py"]
@@ -183,7 +183,7 @@ def test_torch_has_no_module_for_xla(asked: str, do: str, style: Style) -> None:
             return torch.zeros(2, device=place)
     """
     source = parse(dedent(script).lstrip().encode(), Path("train.py"))
-    done = rewrite_source(source, options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
     (note,) = [note for note in done.findings if note.rule == "XLA865"]
     assert note.line == 8
     assert do in note.message

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -85,7 +85,7 @@ def test_the_truth_of_an_index_is_a_test_of_the_rank(
     """A collective and a save below `if not me:` were written as if every replica came there."""
     (tmp_path / "tools.py").write_text(dedent(TOOLS).lstrip())
     (tmp_path / "main.py").write_text(dedent(TRAINS.format(test=test)).lstrip())
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     (main,) = [file for file in done.files if file.name.name == "main.py"]
     text = main.after.decode()
     reported = [(note.rule, note.line) for note in main.findings]

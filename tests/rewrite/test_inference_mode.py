@@ -12,7 +12,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.foretold import findings_of
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 from tests.waiting import LIMIT
@@ -84,7 +84,7 @@ def test_forms(form: str, style: Style) -> None:
     before, after = FORMS[form]
     head = "import torch\n\ndevice = torch.device('cuda')\n"
     source = parse((head + before).encode(), Path("a.py"))
-    done = rewrite_source(source, options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
     assert done.data.decode().endswith(after)
 
 
@@ -93,7 +93,7 @@ def test_an_evaluation_in_a_file_of_its_own(tmp_path: Path, style: Style) -> Non
     (tmp_path / "main.py").write_text(MAIN)
     (tmp_path / "evaluation.py").write_text(EVALUATION)
     (tmp_path / "report.py").write_text(EVALUATION)  # nobody's
-    done = rewrite_folder(tmp_path, options=Options(style=style))
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style))
     texts = {str(file.name): file.after.decode() for file in done.files}
     assert "@torch.no_grad()" in texts["evaluation.py"]
     assert "@torch.inference_mode()" in texts.get("report.py", EVALUATION)

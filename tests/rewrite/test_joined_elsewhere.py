@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 
 GROUP = """\
 import torch
@@ -206,7 +206,7 @@ def test_a_group_that_a_package_joins_which_is_not_there(
         "    dist.init_process_group('nccl')\n\n\ndef prepare(args):\n    init_distributed_mode(args)\n"
     )
     (tmp_path / "train.py").write_text(ABSENT.format(line=line, call=call))
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     messages = [
         note.message
         for at, note in done.left_to_do

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import STYLES, Options, Style
+from migrate.rewrite.options import STYLES, RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -40,7 +40,9 @@ def lines_of(script: str, rule: str, style: Style) -> list[int]:
     """Return the lines of `script` at which the rewrite of a DDP program reports in the name of `rule`."""
     above = HEAD.count("\n")
     text = f"{HEAD}{textwrap.dedent(script).strip()}\n\n{MAIN}"
-    done = rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(text.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
     return [note.line - above for note in done.findings if note.rule == rule]
 
 

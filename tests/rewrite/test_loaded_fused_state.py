@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite
 
 SCRIPT = """import torch
@@ -30,7 +30,7 @@ SETS = 'group["fused"] = None'
 def rewritten(folder: Path, made: str = FUSED, load: str = LOAD, style: Style = "native") -> str:
     path = folder / "train.py"
     path.write_text(SCRIPT.replace("MADE", made).replace("LOAD", load))
-    return rewrite(path, options=Options(style=style)).data.decode()
+    return rewrite(path, options=RewriteOptions(style=style)).data.decode()
 
 
 def test_the_groups_of_a_loaded_state_lose_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 HELPER = """
     import torch
@@ -48,7 +48,7 @@ def helper(folder: Path, device: str, style: Style) -> str:
     texts = {"helper": HELPER, "between": BETWEEN, "main": MAIN.replace("DEVICE", device)}
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(dedent(text))
-    result = rewrite_folder(folder, options=Options(style=style), processes=1)
+    result = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     changed = {file.name.name: file.after for file in result.files}
     return changed.get("helper.py", dedent(HELPER).encode()).decode()
 

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 BASE = """
     class Base:
@@ -48,7 +48,7 @@ def test_it_gets_its_step(tmp_path: Path, style: Style) -> None:
     """It was not read at all: no step, and no word of what its steps run in other files."""
     (tmp_path / "base.py").write_text(dedent(BASE).lstrip())
     (tmp_path / "solver.py").write_text(dedent(SOLVER).lstrip())
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     files = {file.name.name: file for file in done.files}
     assert "step():\n                self.run_step(batch)\n" in files["base.py"].after.decode()
     assert ("XLA113", 15) in [(note.rule, note.line) for note in files["solver.py"].findings]

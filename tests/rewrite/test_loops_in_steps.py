@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 LABELS = """
 import torch
@@ -61,7 +61,7 @@ def rewritten(
         (folder / "train.py").write_text(train.lstrip())
     else:
         (folder / "labels.py").write_text((LABELS + train).lstrip())
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     (labels,) = [file for file in done.files if file.name.name == "labels.py"]
     return labels.after.decode(), [note.rule for file in done.files for note in file.findings]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 TRAIN = """
 import os
@@ -104,7 +104,7 @@ def test_an_update_gets_no_steps_of_its_own(tmp_path: Path, body: str, style: St
     )
     for name, text in (("train", TRAIN), ("projector", PROJECTOR), ("low", optimizer)):
         (tmp_path / f"{name}.py").write_text(text)
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     texts = {file.name.name: file.after.decode() for file in done.files}
     assert "step():" not in texts["low.py"].replace("def step", "")
     assert ".step():" in texts["train.py"]

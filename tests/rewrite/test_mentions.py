@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.left.deferrable import SUGGESTION
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -48,7 +48,7 @@ def rewritten(
     defer_reads: bool = False,
 ) -> Rewrite:
     text = LOOP.format(move=move, inside=inside, after=after)
-    options = Options(style=style, defer_reads=defer_reads)
+    options = RewriteOptions(style=style, defer_reads=defer_reads)
     return rewrite_source(parse(text.encode(), Path("train.py")), options=options)
 
 

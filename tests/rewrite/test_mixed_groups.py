@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 MAIN = """
     import torch
@@ -88,7 +88,7 @@ def notes(folder: Path, backend: str, tensor: str, style: Style) -> list[tuple[s
     text = dedent(MAIN).lstrip().replace("BACKEND", backend).replace("TENSOR", tensor)
     (folder / "main.py").write_text(text)
     (folder / "meeting.py").write_text(dedent(MEETING).lstrip())
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     rules = ("collective-inputs", "init-process-group")
     return [
         (file.name.stem, note.rule)

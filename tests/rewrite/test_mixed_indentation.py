@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -46,7 +46,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 )
 def test_new_blocks_are_indented_as_those_around(style: Style, guard: str) -> None:
     script = HEAD + FIRST + MAIN + guard
-    done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(script.encode(), Path("train.py")), options=RewriteOptions(style=style)
+    )
     after = done.data.decode()
     narrow = [line for line in after.splitlines() if line.startswith("  ") and line[2] != " "]
     assert all("manual_seed" in line for line in narrow), after

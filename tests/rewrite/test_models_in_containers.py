@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 EVALUATION = """
 import torch
@@ -28,7 +28,7 @@ def evaluate(GIVEN, loader, device):
 def rewritten(folder: Path, script: str, style: Style = "native") -> tuple[str, list[str]]:
     """Return a rewritten script, and the rules and hazards that speak of it."""
     (folder / "main.py").write_text(script.lstrip())
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     (file,) = done.files
     assert not file.problem
     return file.after.decode(), [note.rule for note in file.findings]

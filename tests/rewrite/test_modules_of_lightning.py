@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite
 
 NET = """\
@@ -50,7 +50,7 @@ MANUAL = """
 def _changed(folder: Path, files: dict[str, str], style: Style = "native") -> dict[str, bool]:
     for name, text in files.items():
         (folder / name).write_text(text)
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     assert not any(n.rule == "frameworks" for f in done.files for n in f.findings if f.changed)
     return {file.name.as_posix(): file.changed for file in done.files}
 

@@ -10,7 +10,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.rewrite.foretold import findings_of
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -78,7 +78,7 @@ def renamed(text: str, names: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("style", ["native", "portable"])
 @pytest.mark.parametrize("names", CALLED)
 def test_the_rewrite_is_the_same(names: tuple[str, ...], style: str) -> None:
-    options = Options(style=style)
+    options = RewriteOptions(style=style)
     expected = rewrite_source(parse(TRAINS.encode(), Path("train.py")), options=options)
     done = rewrite_source(parse(renamed(TRAINS, names).encode(), Path("train.py")), options=options)
     assert [(n.rule, n.line) for n in done.findings] == [

@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.foretold import check_and_mend
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
 
 COMM = """
@@ -41,7 +41,7 @@ def rewritten(folder: Path, style: Style = "native", **files: str) -> dict[str, 
 
 
 def done(folder: Path, style: Style = "native") -> FolderRewrite:
-    return rewrite_folder(folder, options=Options(style=style), processes=1)
+    return rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
 
 
 def texts(folder: Path, style: Style) -> dict[str, str]:

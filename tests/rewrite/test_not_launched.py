@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 LIBRARY = """
     import torch
@@ -139,7 +139,7 @@ def test_a_launch_that_is_withheld_is_reported(
 ) -> None:
     text = OPTIONAL.format(framework=framework, guard=guard, join=join)
     (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
-    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
     reported = [n.message for n in file.findings if n.rule == "launch-main"]
     assert len(reported) == count, reported
     assert all(framework in message for message in reported)

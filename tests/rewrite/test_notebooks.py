@@ -282,7 +282,7 @@ class TestRefused:
         from migrate.rewrite.apply import apply
         from migrate.rewrite.edits.one_cell import within_cells
         from migrate.rewrite.plan import Plan
-        from migrate.rewrite.rule import Run, Wrap
+        from migrate.rewrite.rule import StatementRun, Wrap
         from migrate.rewrite.workspace import Workspace
         from migrate.syntax.source import parse
 
@@ -292,7 +292,7 @@ class TestRefused:
         context = Workspace(parse(cells.code.encode(), Path("a.ipynb")))
         body = context.module.body
 
-        def make(run: Run) -> cst.BaseStatement:
+        def make(run: StatementRun) -> cst.BaseStatement:
             return cst.If(cst.Name("True"), cst.IndentedBlock(list(run)))
 
         over = Wrap("rule", context.module, body[0], body[2], make, "wraps")

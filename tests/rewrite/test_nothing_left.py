@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.rewrite.rule import Example, Kind
+from migrate.rewrite.rule import ExampleKind, RuleExample
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -27,7 +27,7 @@ EXAMPLES = [
     pytest.param(example, id=f"{rule.name}-{number}")
     for rule in all_rules()
     for number, example in enumerate(rule.examples)
-    if example.kind is not Kind.LEFT_ALONE
+    if example.kind is not ExampleKind.LEFT_ALONE
 ]
 TRAINING = {
     "options": """
@@ -210,7 +210,7 @@ def _is_cuda(node: ast.AST, imported: dict[str, str], own: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_of_the_rules_own_examples(example: Example) -> None:
+def test_of_the_rules_own_examples(example: RuleExample) -> None:
     assert unaccounted(rewritten(example.before)) == []
 
 

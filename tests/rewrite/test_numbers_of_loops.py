@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -45,7 +45,7 @@ SCRIPT = """
 def test_a_number_has_no_device(loop: str, style: Style) -> None:
     """`left.to("xla")` of an int was written, which raises."""
     source = parse(dedent(SCRIPT.format(loop=loop)).lstrip().encode(), Path("sample.py"))
-    text = rewrite_source(source, options=Options(style=style)).data.decode()
+    text = rewrite_source(source, options=RewriteOptions(style=style)).data.decode()
     assert "step():\n            x = net(x * t) + left\n" in text
 
 
@@ -63,6 +63,6 @@ def test_a_batch_beside_a_number_is_moved(style: Style) -> None:
                 good = (out.argmax(1) == y).sum()
     """
     source = parse(dedent(script).lstrip().encode(), Path("sample.py"))
-    text = rewrite_source(source, options=Options(style=style)).data.decode()
+    text = rewrite_source(source, options=RewriteOptions(style=style)).data.decode()
     assert "x, y = x.to(" in text
     assert "turn.to(" not in text

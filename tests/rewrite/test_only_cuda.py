@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -173,7 +173,9 @@ def use(x):
 
 def run_function(body: str, style: Literal["native", "portable"] = "native") -> Rewrite:
     text = FUNCTION.format(body=textwrap.indent(textwrap.dedent(body).strip(), "    "))
-    return rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+    return rewrite_source(
+        parse(text.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
 
 
 @pytest.mark.parametrize("style", ["native", "portable"])
@@ -329,7 +331,9 @@ def test_what_decides_about_pinned_memory_stays_off(
     condition: str, style: Literal["native", "portable"]
 ) -> None:
     text = PINNING.format(condition=condition)
-    rewrite = rewrite_source(parse(text.encode(), Path("batches.py")), options=Options(style=style))
+    rewrite = rewrite_source(
+        parse(text.encode(), Path("batches.py")), options=RewriteOptions(style=style)
+    )
     after = rewrite.data.decode()
     assert f"self._pin_memory = {condition}" in after
     assert "current_device = torch.cuda.current_device()" in after
@@ -403,7 +407,7 @@ def test_what_goes_on_with_values_of_a_skipped_branch_is_skipped(
     style: Literal["native", "portable"],
 ) -> None:
     rewrite = rewrite_source(
-        parse(GOES_ON.encode(), Path("refine.py")), options=Options(style=style)
+        parse(GOES_ON.encode(), Path("refine.py")), options=RewriteOptions(style=style)
     )
     after = rewrite.data.decode()
     assert after.count('if self.device == "cuda":') == 2

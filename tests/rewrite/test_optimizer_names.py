@@ -13,7 +13,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.foretold import findings_of
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 from tests.waiting import LIMIT
@@ -337,7 +337,7 @@ def named(opt: str, move: str = "net.to(device)") -> str:
 def test_the_name_decides_nothing(opt: str, style: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(named(opt))
-    done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
+    done = rewrite_source(parse(path.read_bytes(), path), options=RewriteOptions(style=style))
     assert done.data.decode().count(ON) == 1
     assert [n for n in done.findings if n.rule in ("optimizer-order", "XLA805")] == []
     assert mentions(path) == ["the model moves only in line 6: these weights would never change"]
@@ -360,11 +360,11 @@ def test_one_that_is_made_too_early_is_mended_and_checked(
     path = tmp_path / "train.py"
     path.write_text(script(EARLY[case]))
     assert mentions(path)
-    done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
+    done = rewrite_source(parse(path.read_bytes(), path), options=RewriteOptions(style=style))
     assert ON in done.data.decode()
     path.write_bytes(done.data)
     assert mentions(path) == []
-    again = rewrite_source(parse(done.data, path), options=Options(style=style))
+    again = rewrite_source(parse(done.data, path), options=RewriteOptions(style=style))
     assert again.data == done.data
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -222,7 +222,7 @@ HELD = [
 def reports_of_trainer(folder: Path, held: str, *, moved: str) -> list[str]:
     (folder / "evaluator.py").write_text(EVALUATOR.format(moved=moved))
     (folder / "trainer.py").write_text(TRAINER.format(held=held))
-    done = rewrite_folder(folder, options=Options(), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(), processes=1)
     return [
         note.message
         for file in done.files

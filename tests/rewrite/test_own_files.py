@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FolderRewrite
 
 START = """\
@@ -146,7 +146,7 @@ def rewritten(folder: Path, loop: str, style: str = "native") -> tuple[FolderRew
     (folder / "start.py").write_text(START)
     (folder / "store.py").write_text(STORE)
     (folder / "main.py").write_text(MAIN.format(loop=loop.strip("\n")))
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     done = rewrite_folder(folder, processes=1, options=options)
     assert not [file.problem for file in done.files if file.problem]
     return done, {file.name.as_posix(): file.after.decode() for file in done.files}["main.py"]

@@ -9,7 +9,7 @@ import libcst as cst
 import pytest
 
 from migrate.rewrite.edits.nodes import with_parentheses
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 from migrate.syntax.tree import code
@@ -149,7 +149,9 @@ def test_a_value_of_one_replica_within_an_expression(
     value: str, expected: str, style: Style
 ) -> None:
     source = SCRIPT.format(value=value)
-    done = rewrite_source(parse(source.encode(), Path("train.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(source.encode(), Path("train.py")), options=RewriteOptions(style=style)
+    )
     text = done.data.decode()
     if "wandb.run.dir if rank == 0" in text:
         assert expected in text

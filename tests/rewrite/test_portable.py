@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.rule import Example, Kind, Rule
+from migrate.rewrite.rule import ExampleKind, Rule, RuleExample
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
-PORTABLE = Options(style="portable")
+PORTABLE = RewriteOptions(style="portable")
 TORCH_XLA = re.compile(r"torch_xla|\bx[mr]\.|['\"]xla(://)?['\"]")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +30,7 @@ SHOWN = [
     pytest.param(rule, example, id=f"{rule.name}-{number}")
     for rule in all_rules()
     for number, example in enumerate(rule.examples)
-    if example.kind is Kind.REWRITTEN
+    if example.kind is ExampleKind.REWRITTEN
 ]
 ALL = [
     pytest.param(rule, example, id=f"{rule.name}-{number}")
@@ -40,7 +40,7 @@ ALL = [
 
 
 @functools.cache
-def rewritten(script: str, options: Options = PORTABLE, rule: Rule | None = None) -> Rewrite:
+def rewritten(script: str, options: RewriteOptions = PORTABLE, rule: Rule | None = None) -> Rewrite:
     notebook = rule is not None and rule.notebook
     path = Path("notebook.ipynb" if notebook else "script.py")
     if rule is not None:
@@ -49,7 +49,7 @@ def rewritten(script: str, options: Options = PORTABLE, rule: Rule | None = None
 
 
 @pytest.mark.parametrize(("rule", "example"), SHOWN)
-def test_no_rule_writes_torch_xla(rule: Rule, example: Example) -> None:
+def test_no_rule_writes_torch_xla(rule: Rule, example: RuleExample) -> None:
     done = rewritten(example.before, rule=rule)
     text = done.data.decode()
     left = [line for line in text.splitlines() if TORCH_XLA.search(line)]
@@ -60,7 +60,7 @@ def test_no_rule_writes_torch_xla(rule: Rule, example: Example) -> None:
 
 
 @pytest.mark.parametrize(("rule", "example"), ALL)
-def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
+def test_a_second_run_changes_nothing(rule: Rule, example: RuleExample) -> None:
     # The engine looks itself, by the same rules; this is a run on its own.
     again = rewritten(rewritten(example.before, rule=rule).data.decode(), rule=rule)
     assert not again.changed
@@ -70,7 +70,7 @@ def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
 @pytest.mark.parametrize("name", ["ddp_toy", *LAUNCHES])
 def test_the_native_style_leaves_a_portable_script(name: str) -> None:
     text = rewritten((EXAMPLES / name / "before.py").read_text()).data.decode()
-    again = rewritten(text, Options())
+    again = rewritten(text, RewriteOptions())
     assert again.data.decode() == text
     # The default of an option that no longer does anything.
     left = {note.message for note in again.findings if note.rule != "XLA108"}
@@ -319,5 +319,5 @@ def test_apex_in_bfloat16_on_cuda_is_told() -> None:
     assert len(told) == 1
     assert "without a loss scale" in told[0]
     assert "GPUs without bfloat16" in told[0]
-    native = rewritten(script, Options())
+    native = rewritten(script, RewriteOptions())
     assert not [note for note in native.findings if "loss scale" in note.message]

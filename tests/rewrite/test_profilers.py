@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 SCRIPT = """
     from contextlib import nullcontext
@@ -48,7 +48,7 @@ def test_a_profiler_steps_below_the_step(
 ) -> None:
     text = dedent(SCRIPT).lstrip().replace("ENTER", enter).replace("STEP", step)
     (tmp_path / "main.py").write_text(text)
-    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
     lines = (file.after or b"").decode().splitlines()
     (block,) = (line for line in lines if line.endswith("step():"))
     (profiler,) = (line for line in lines if "p.step()" in line)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -33,7 +33,9 @@ STYLES = pytest.mark.parametrize("style", ["native", "portable"])
 def notes(body: str, style: Style) -> tuple[set[tuple[str, str]], str]:
     """Return the rules and the reported lines of the source, and what the rewrite wrote."""
     script = HEAD.lstrip() + body.strip("\n") + "\n" + TAIL
-    done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(script.encode(), Path("train.py")), options=RewriteOptions(style=style)
+    )
     lines = script.splitlines()
     return {(note.rule, lines[note.line - 1].strip()) for note in done.findings}, done.data.decode()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite
 
 SCRIPT = """\
@@ -50,7 +50,7 @@ if __name__ == "__main__":
 )
 def test_what_each_style_leaves_to_do(style: Style, checkpoint: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = rewrite(tmp_path / "train.py", options=Options(style=style))
+    done = rewrite(tmp_path / "train.py", options=RewriteOptions(style=style))
     said = {finding.rule: finding for finding in done.findings}
     lines = SCRIPT.splitlines()
     assert "get_rank() *" in lines[said["XLA307"].line - 1]

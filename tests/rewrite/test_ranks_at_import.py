@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FileRewrite
 
 TRAIN = """\
@@ -298,10 +298,10 @@ def rewritten(folder: Path, ranks: str, style: Style = "native") -> str:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return of_script(folder, Options(style=style)).after.decode()
+    return of_script(folder, RewriteOptions(style=style)).after.decode()
 
 
-def of_script(folder: Path, options: Options) -> FileRewrite:
+def of_script(folder: Path, options: RewriteOptions) -> FileRewrite:
     done = rewrite_folder(folder, options=options, processes=1)
     return next(file for file in done.files if file.name == Path("train.py"))
 
@@ -355,7 +355,7 @@ def test_the_number_that_a_generator_counts_stays_on_the_host(tmp_path: Path, bo
     (tmp_path / "lib" / "__init__.py").write_text("")
     (tmp_path / "lib" / "monitor.py").write_text(f"def watched(loader):\n{body}")
     (tmp_path / "train.py").write_text(COUNTED)
-    result = of_script(tmp_path, Options())
+    result = of_script(tmp_path, RewriteOptions())
     text = result.after.decode()
     assert "current.to(" not in text
     assert "with torch_xla.step():" in text
@@ -401,5 +401,5 @@ def test_an_instance_in_the_script(tmp_path: Path) -> None:
         'def ask(name):\n    return os.environ.get(name)\n\n\nR = ask("RANK")\n\n\ndef main',
     )
     (tmp_path / "train.py").write_text("import os\n\n" + text.replace("describe(model)", "R"))
-    done = of_script(tmp_path, Options())
+    done = of_script(tmp_path, RewriteOptions())
     assert "runpy.run_path(__file__" in done.after.decode()

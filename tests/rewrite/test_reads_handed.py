@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 FILES = {
     "base.py": """
@@ -64,7 +64,7 @@ FILES = {
 def rewritten(folder: Path, line: str, style: Style) -> tuple[str, list[tuple[str, int]]]:
     for name, text in FILES.items():
         (folder / name).write_text(textwrap.dedent(text).lstrip().replace("LINE", line))
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     (base,) = [file for file in done.files if file.name.name == "base.py"]
     return base.after.decode(), [(note.rule, note.line) for note in base.findings]
 

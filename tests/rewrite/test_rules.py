@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.hazard import Example as marked  # noqa: N813
+from migrate.check.hazard import HazardExample as marked  # noqa: N813
 from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.rule import Example, Kind, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import ExampleKind, Rule, RuleExample, left_alone, reported, rewritten
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -33,37 +33,37 @@ def path(rule: Rule) -> Path:
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_example(rule: Rule, example: Example) -> None:
+def test_example(rule: Rule, example: RuleExample) -> None:
     done = run(example.before, rule)
     own = [note for note in done.edits if note.rule == rule.name]
     reports = [note.message for note in done.findings if note.rule == rule.name]
     match example.kind:
-        case Kind.REWRITTEN:
+        case ExampleKind.REWRITTEN:
             assert done.data.decode() == example.after
             assert own
-        case Kind.LEFT_ALONE:
+        case ExampleKind.LEFT_ALONE:
             assert done.data.decode() == example.before
             assert not own
             assert not reports
-        case Kind.REPORTED:
+        case ExampleKind.REPORTED:
             assert any(example.reports in message for message in reports), reports
-        case Kind.CHECKED:
+        case ExampleKind.CHECKED:
             assert not example.after
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
+def test_a_second_run_changes_nothing(rule: Rule, example: RuleExample) -> None:
     once = run(example.before, rule).data
     again = rewrite_source(parse(once, path(rule)), options=rule.options)
     assert not again.changed
     assert not again.edits
 
 
-CHECKED = [one for one in EXAMPLES if one.values[1].kind is Kind.CHECKED]  # type: ignore[union-attr]
+CHECKED = [one for one in EXAMPLES if one.values[1].kind is ExampleKind.CHECKED]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("rule", "example"), CHECKED)
-def test_what_check_says(rule: Rule, example: Example, tmp_path: Path) -> None:
+def test_what_check_says(rule: Rule, example: RuleExample, tmp_path: Path) -> None:
     script = tmp_path / path(rule)
     script.write_text(example.before)
     _, found = findings_of([script], Config(root=tmp_path))

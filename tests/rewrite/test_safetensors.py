@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -47,7 +47,7 @@ def main(out):
 
 
 def rewritten(script: str, style: str = "native") -> Rewrite:
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     return rewrite_source(parse(script.encode(), Path("train.py")), options=options)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -69,7 +69,7 @@ def train(model, loader, held_out, optimizer, rank, args):
 def saves(body: str, portable: bool = False) -> tuple[str, list[str]]:
     """Return the rewritten loop with the statements `body`, and what is reported of its saves."""
     text = HEAD + textwrap.indent(textwrap.dedent(body).strip(), " " * 8) + "\n"
-    options = Options(style="portable") if portable else Options()
+    options = RewriteOptions(style="portable") if portable else RewriteOptions()
     done = rewrite_source(parse(text.encode(), Path("script.py")), options=options)
     return done.data.decode(), [f.message for f in done.findings if f.rule == "save"]
 
@@ -250,7 +250,9 @@ def test_a_counter_beside_a_model_that_is_named_like_a_metric(
             """
         )
     )
-    done = rewrite_folder(tmp_path, options=Options(style="portable") if portable else Options())
+    done = rewrite_folder(
+        tmp_path, options=RewriteOptions(style="portable") if portable else RewriteOptions()
+    )
     assert [f for one in done.files for f in one.findings if f.rule == "save"] == []
     texts = {one.name.name: one.after.decode() for one in done.files}
     assert "rank == 0" not in texts["train.py"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -41,7 +41,7 @@ def train(model, loader, optimizer, args):
 
 def saved(body: str, made: str, portable: bool) -> tuple[str, list[str]]:
     text = SCRIPT.format(body=textwrap.indent(body, "    "), made=textwrap.indent(made, "    "))
-    options = Options(style="portable" if portable else "native")
+    options = RewriteOptions(style="portable" if portable else "native")
     done = rewrite_source(parse(text.encode(), Path("script.py")), options=options)
     after = done.data.decode()
     function = after[after.index("def store") : after.index("def train")]

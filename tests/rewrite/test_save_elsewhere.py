@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
 
 ENVIRONMENT = """\
@@ -391,7 +391,7 @@ def test_a_save_elsewhere_that_each_replica_decides_is_reported(
     (tmp_path / "store.py").write_text(textwrap.dedent(store).lstrip())
     script = EPOCHS.format(test=test, call=call, equal="dist.barrier()")
     (tmp_path / "train.py").write_text(script)
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     notes = [note for name, note in done.left_to_do if name.name == "train.py"]
     (note,) = [note for note in notes if note.rule == "save"]
     assert "decides by its own" in note.message
@@ -399,5 +399,5 @@ def test_a_save_elsewhere_that_each_replica_decides_is_reported(
     assert script.splitlines()[note.line - 1].strip().startswith("keep(")
     script = EPOCHS.format(test=test, call=call, equal="dist.all_reduce(total)")
     (tmp_path / "train.py").write_text(script)
-    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     assert not [note for _, note in done.left_to_do if "decides by its own" in note.message]

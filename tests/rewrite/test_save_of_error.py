@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FileRewrite
 
 TRAIN = """\
@@ -49,7 +49,7 @@ def dump(step, data, error):
 def rewritten(folder: Path, save: str, error: str, style: str = "native") -> dict[str, FileRewrite]:
     (folder / "train.py").write_text(TRAIN.replace("SAVE", save).replace("EXCEPTION", error))
     (folder / "dumping.py").write_text(DUMPING)
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     done = rewrite_folder(folder, options=options, processes=1)
     return {file.name.name: file for file in done.files}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("style", ["native", "portable"])
 def test_a_tokenizer_keeps_its_saves(style: str) -> None:
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     done = rewrite_source(parse(SCRIPT.encode(), Path("tokenize.py")), options=options)
     after = done.data.decode()
     assert after.count("torch.save(") == 3
@@ -126,7 +126,7 @@ def test_what_is_put_around_a_checkpoint_on_the_host(
     style: Style, saved: str, reported: bool
 ) -> None:
     script = BUFFER.replace("PLACE", '"cpu"').replace("save(checkpoint,", f"save({saved},").encode()
-    done = rewrite_source(parse(script, Path("script.py")), options=Options(style=style))
+    done = rewrite_source(parse(script, Path("script.py")), options=RewriteOptions(style=style))
     assert bool([one for one in done.findings if one.rule == "save"]) is reported
 
 

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 TOOLS = """
     import random
@@ -56,7 +56,7 @@ MAIN = """
 def texts(folder: Path, style: Style, **files: str) -> dict[str, str]:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(dedent(text).lstrip())
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     return {file.name.stem: file.after.decode() for file in done.files}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from tests.rewrite.test_early_seeds import texts
 
 SCRIPT = """\
@@ -59,7 +59,7 @@ def script(
 def rewritten(folder: Path, before: str, style: str = "native") -> str:
     path = folder / "train.py"
     path.write_text(before)
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     done = rewrite_file(path, options=options)
     assert not [note for note in done.findings if note.rule == "rng"]
     path.write_bytes(done.data)

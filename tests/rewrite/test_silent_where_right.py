@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 
 def notes(folder: Path, script: str, style: Style = "native") -> list[tuple[str, int]]:
     (folder / "main.py").write_text(textwrap.dedent(script).lstrip())
-    (file,) = rewrite_folder(folder, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1).files
     assert not file.problem
     return [(n.rule, n.line) for n in file.findings if n.rule != "XLA210"]
 

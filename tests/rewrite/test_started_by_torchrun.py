@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -45,7 +45,7 @@ TOGETHER = """{test}:
 
 def rewritten(body: str, style: str = "native") -> Rewrite:
     text = SCRIPT.format(body=body)
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     return rewrite_source(parse(text.encode(), Path("script.py")), options=options)
 
 
@@ -118,7 +118,7 @@ def test_in_another_file(tmp_path: Path) -> None:
             "import torch\n", "import torch\n\nimport ranks\n", 1
         )
     )
-    done = rewrite_folder(tmp_path, options=Options(), processes=1)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
     text = next(file for file in done.files if file.name == Path("ranks.py")).after.decode()
     assert 'if "RANK" not in os.environ' in text
 

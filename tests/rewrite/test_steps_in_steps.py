@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 MAIN = """
     import torch
@@ -50,7 +50,7 @@ def rewritten(folder: Path, style: Style = "native", **files: str) -> dict[str, 
     """Return the rewritten files of a project; no finding may say that a loop got no step."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
-    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    done = rewrite_folder(folder, options=RewriteOptions(style=style), processes=1)
     notes = [(n.rule, n.message) for file in done.files for n in file.findings]
     assert not [n for n in notes if n[0] in ("step", "XLA206")]
     return {file.name.stem: file.after.decode() for file in done.files}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 
 def notes(script: str, style: Style) -> list[tuple[str, int]]:
     source = parse(textwrap.dedent(script).lstrip().encode(), Path("train.py"))
-    done = rewrite_source(source, options=Options(style=style))
+    done = rewrite_source(source, options=RewriteOptions(style=style))
     return [(note.rule, note.line) for note in done.findings]
 
 

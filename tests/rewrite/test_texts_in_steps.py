@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 SCRIPT = """
     import torch
@@ -35,7 +35,7 @@ TEXTS = [
 @pytest.mark.parametrize("texts", TEXTS)
 def test_a_text_reads_no_value(tmp_path: Path, style: Style, texts: str) -> None:
     (tmp_path / "main.py").write_text(dedent(SCRIPT).lstrip().replace("TEXTS", texts))
-    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    (file,) = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
     assert "step():" in (file.after or b"").decode()
     assert not [n.message for n in file.findings if "reads a value" in n.message]
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -17,7 +17,7 @@ STYLES: tuple[Style, ...] = ("native", "portable")
 
 def after(text: str, style: Style) -> str:
     source = parse((HEAD + dedent(text).lstrip()).encode(), Path("train.py"))
-    return rewrite_source(source, options=Options(style=style)).data.decode()
+    return rewrite_source(source, options=RewriteOptions(style=style)).data.decode()
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -48,7 +48,9 @@ print(time.time() - start)
 
 def _after(body: str, style: Style = "native") -> str:
     script = SCRIPT.format(body=textwrap.indent(textwrap.dedent(body).strip(), "    "))
-    done = rewrite_source(parse(script.encode(), Path("speed.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(script.encode(), Path("speed.py")), options=RewriteOptions(style=style)
+    )
     return done.data.decode()
 
 

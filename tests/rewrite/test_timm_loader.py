@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -29,7 +29,7 @@ SCRIPT = """
 
 def messages(made: str) -> list[str]:
     text = dedent(SCRIPT.format(made=made)).lstrip()
-    result = rewrite_source(parse(text.encode(), Path("train.py")), options=Options())
+    result = rewrite_source(parse(text.encode(), Path("train.py")), options=RewriteOptions())
     return [finding.message for finding in result.findings if finding.rule == "timm-loader"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -28,7 +28,9 @@ def evaluate(samples, device="cuda"):
 
 def done(body: str, style: str) -> Rewrite:
     script = HEAD.lstrip() + textwrap.indent(textwrap.dedent(body).strip(), "    ") + "\n"
-    return rewrite_source(parse(script.encode(), Path("script.py")), options=Options(style=style))
+    return rewrite_source(
+        parse(script.encode(), Path("script.py")), options=RewriteOptions(style=style)
+    )
 
 
 QUESTIONS = [

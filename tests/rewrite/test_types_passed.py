@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -34,7 +34,9 @@ CHOICE = '"cuda" if torch.cuda.is_available() else "cpu"'
 def test_the_type_is_handed_on(parameter: str, by_name: bool, style: Style, type_: str) -> None:
     named = f"{parameter}=" * by_name
     text = SCRIPT.format(argument=named + CHOICE, parameter=parameter)
-    done = rewrite_source(parse(text.encode(), Path("train.py")), options=Options(style=style))
+    done = rewrite_source(
+        parse(text.encode(), Path("train.py")), options=RewriteOptions(style=style)
+    )
     after = done.data.decode()
     assert f"self.made({named}{type_})" in after
     assert f'if {parameter} == "cuda"' in after or style == "portable"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options, Style
+from migrate.rewrite.options import RewriteOptions, Style
 
 BASE = """
 import torch.distributed as dist
@@ -110,7 +110,7 @@ def rewritten(folder: Path, test: str, style: Style) -> tuple[str, list[str]]:
     files["basic"] = BASIC.replace("{test}", test)
     for name, text in files.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
-    done = rewrite_folder(folder, processes=1, options=Options(style=style))
+    done = rewrite_folder(folder, processes=1, options=RewriteOptions(style=style))
     (basic,) = [one for one in done.files if one.name.name == "basic.py"]
     notes = [note.message for one in done.files for note in one.findings if "XLA31" in note.rule]
     return basic.after.decode(), notes

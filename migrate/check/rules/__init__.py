@@ -15,14 +15,14 @@ def all_hazards() -> tuple[Hazard, ...]:
     Raises:
         TypeError: two hazards have the same code or name.
     """
-    found: dict[str, Hazard] = {}
+    hazards: dict[str, Hazard] = {}
     for value in classes_in(__name__, __path__):
         if issubclass(value, Hazard):
-            if value.code in found:
+            if value.code in hazards:
                 raise TypeError(f"two hazards are {value.code}")
-            found[value.code] = value()
-    names = [hazard.name for hazard in found.values()]
+            hazards[value.code] = value()
+    names = [hazard.name for hazard in hazards.values()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise TypeError(f"two hazards share a name: {twice}")
-    return tuple(found[code] for code in sorted(found))
+    return tuple(hazards[code] for code in sorted(hazards))

@@ -20,19 +20,19 @@ def change(name: str) -> Callable[[], bool]:
     """Make one of `CHANGES` for all modules of this process; it gives what says later whether it was made."""
     from torch import nn
 
-    made: list[str] = []
+    changes: list[str] = []
     wrapped = {"bf16": _automatic_bfloat16, "remat": _computed_again}[name]
-    nn.Module.__call__ = wrapped(nn.Module.__call__, made)
-    return lambda: bool(made)
+    nn.Module.__call__ = wrapped(nn.Module.__call__, changes)
+    return lambda: bool(changes)
 
 
-def _automatic_bfloat16(call: Callable[..., Any], made: list[str]) -> Callable[..., Any]:
+def _automatic_bfloat16(call: Callable[..., Any], changes: list[str]) -> Callable[..., Any]:
     """Automatic mixed precision from the first call of a module on; it is one of the thread."""
     import torch
 
     @functools.wraps(call)
     def changed(module: Any, *args: Any, **kwargs: Any) -> Any:
-        made[:] = ["bf16"]
+        changes[:] = ["bf16"]
         torch.set_autocast_enabled("xla", True)
         torch.set_autocast_dtype("xla", torch.bfloat16)
         torch.set_autocast_cache_enabled(False)  # it is emptied where a block of autocast ends
@@ -41,7 +41,7 @@ def _automatic_bfloat16(call: Callable[..., Any], made: list[str]) -> Callable[.
     return changed
 
 
-def _computed_again(call: Callable[..., Any], made: list[str]) -> Callable[..., Any]:
+def _computed_again(call: Callable[..., Any], changes: list[str]) -> Callable[..., Any]:
     """The blocks of models are computed again for the gradients, as by `torch.utils.checkpoint`."""
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -57,7 +57,7 @@ def _computed_again(call: Callable[..., Any], made: list[str]) -> Callable[..., 
             blocks.update(_blocks())
         if module not in blocks or running[0] or not torch.is_grad_enabled():
             return call(module, *args, **kwargs)
-        made[:] = ["remat"]
+        changes[:] = ["remat"]
         again = [False]
         mixed = {
             "enabled": torch.is_autocast_enabled("xla"),
@@ -71,10 +71,10 @@ def _computed_again(call: Callable[..., Any], made: list[str]) -> Callable[..., 
                 yield
 
         def run() -> Any:
-            given = _apart(args, kwargs) if again[0] else (args, kwargs)
+            call_arguments = _apart(args, kwargs) if again[0] else (args, kwargs)
             running[0] = True
             try:
-                return call(module, *given[0], **given[1])
+                return call(module, *call_arguments[0], **call_arguments[1])
             finally:
                 running[0] = False
 
@@ -94,10 +94,12 @@ def _blocks() -> Iterator[Any]:
     """Modules with parts of their own that lie beside others of their class in a list or a Sequential."""
     from torch import nn
 
-    for one in gc.get_objects():
-        if type(one) in (nn.ModuleList, nn.Sequential):
-            classes = Counter(map(type, one))
-            yield from (each for each in one if classes[type(each)] > 1 and any(each.children()))
+    for candidate in gc.get_objects():
+        if type(candidate) in (nn.ModuleList, nn.Sequential):
+            classes = Counter(map(type, candidate))
+            yield from (
+                each for each in candidate if classes[type(each)] > 1 and any(each.children())
+            )
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -108,8 +110,8 @@ def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
     leaves, form = tree.tree_flatten((args, kwargs))
     floats = [
         place
-        for place, one in enumerate(leaves)
-        if isinstance(one, torch.Tensor) and one.device.type == "xla" and one.is_floating_point()
+        for place, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" and leaf.is_floating_point()
     ]
     if not floats:
         return args, kwargs
@@ -121,5 +123,5 @@ def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
         leaves[place] = copied.requires_grad_(leaves[place].requires_grad)
     with torch.no_grad():
         xm.optimization_barrier_([leaves[place] for place in floats])
-    found: tuple[tuple[Any, ...], dict[str, Any]] = tree.tree_unflatten(leaves, form)
-    return found
+    call_arguments: tuple[tuple[Any, ...], dict[str, Any]] = tree.tree_unflatten(leaves, form)
+    return call_arguments

@@ -40,10 +40,10 @@ def suggested(runner: Runner) -> tuple[str, ...]:
         InputsError: its inputs cannot be told.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
-        made = runner.suggest_inputs(1, 0, Path(folder) / "suggested")
+        suggested = runner.suggest_inputs(1, 0, Path(folder) / "suggested")
         return tuple(
             f"{name}={array.dtype}[{','.join(map(str, array.shape))}]"
-            for name, array in made[0].items()
+            for name, array in suggested[0].items()
         )
 
 
@@ -76,8 +76,8 @@ def main(request: Path, answer: Path, program: Path) -> None:
             "format": part.program.format,
             "partitioned": part.program.partitioned,
             "aliases": part.program.aliases,
-            "arguments": [(one.kind, one.name) for one in part.arguments],
-            "outputs": [(one.kind, one.name) for one in part.outputs],
+            "arguments": [(argument.kind, argument.name) for argument in part.arguments],
+            "outputs": [(output.kind, output.name) for output in part.outputs],
             "trains": step.trains,
             "notes": step.notes,
         }

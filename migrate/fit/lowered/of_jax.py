@@ -48,17 +48,19 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
     shapes = shapes_of(wanted)
     alone = {name: _struct(shape, _dtype(dtype, wanted)) for name, (shape, dtype) in shapes.items()}
     with in_user_code(wanted.target):
-        one = runner.call.bind(alone)
-        weights = {name: _cast(array, wanted) for name, array in runner.model.shapes(one).items()}
+        replica = runner.call.bind(alone)
+        weights = {
+            name: _cast(array, wanted) for name, array in runner.model.shapes(replica).items()
+        }
     specs = _specs(weights, layout.mesh, wanted)
     if wanted.shard:
         specs = {name: layout.cut(array, specs[name]) for name, array in weights.items()}
     there = {name: layout.placed(array, specs[name]) for name, array in weights.items()}
     bound = Bound(
-        tuple(layout.batch(array) for array in one.args),
-        {name: layout.batch(array) for name, array in one.kwargs.items()},
-        one.modes,
-        one.renamed,
+        tuple(layout.batch(array) for array in replica.args),
+        {name: layout.batch(array) for name, array in replica.kwargs.items()},
+        replica.modes,
+        replica.renamed,
     )
     inputs = (bound.args, dict(bound.kwargs))
     args: tuple[Any, ...]
@@ -109,37 +111,37 @@ class _Layout:
         self._over = named or (next(iter(self.mesh)),)
         self.replicas = math.prod(self.mesh[axis] for axis in self._over)
 
-    def placed(self, one: Any, spec: tuple[Any, ...]) -> Any:
+    def placed(self, array: Any, spec: tuple[Any, ...]) -> Any:
         """The array, cut along these axes of the mesh."""
         import jax
         from jax.sharding import NamedSharding, PartitionSpec
 
         sharding = NamedSharding(self._abstract, PartitionSpec(*spec))
-        return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
-    def cut(self, one: Any, spec: tuple[Any, ...]) -> tuple[Any, ...]:
+    def cut(self, array: Any, spec: tuple[Any, ...]) -> tuple[Any, ...]:
         """Its longest axis that is whole and can be cut goes along the axes of the batch."""
-        there = (*spec, *[None] * (len(one.shape) - len(spec)))
+        there = (*spec, *[None] * (len(array.shape) - len(spec)))
         used = {axis for each in there for axis in (each if isinstance(each, tuple) else (each,))}
         free = [
             place
-            for place, side in enumerate(one.shape)
+            for place, side in enumerate(array.shape)
             if there[place] is None and side % self.replicas == 0
         ]
         if not free or used & set(self._over):
             return spec
-        longest = max(free, key=lambda place: one.shape[place])
+        longest = max(free, key=lambda place: array.shape[place])
         return (*there[:longest], self._along, *there[longest + 1 :])
 
     @property
     def _along(self) -> Any:
         return self._over if len(self._over) > 1 else self._over[0]
 
-    def batch(self, one: Any) -> Any:
+    def batch(self, array: Any) -> Any:
         """What all replicas take together, of what one takes."""
-        if not one.shape:
-            return self.placed(one, ())
-        whole = _struct((one.shape[0] * self.replicas, *one.shape[1:]), one.dtype)
+        if not array.shape:
+            return self.placed(array, ())
+        whole = _struct((array.shape[0] * self.replicas, *array.shape[1:]), array.dtype)
         return self.placed(whole, (self._along,))
 
 
@@ -180,8 +182,8 @@ def _training(
     )
     step = training_step(model, bound, optimizer, loss_of(loss), output)
     replicas = layout.replicas
-    one = _struct((target.shape[0] // replicas, *target.shape[1:]), target.dtype)
-    return step, (trained, kept, state, {"target": layout.batch(one)})
+    array = _struct((target.shape[0] // replicas, *target.shape[1:]), target.dtype)
+    return step, (trained, kept, state, {"target": layout.batch(array)})
 
 
 def _rematerialised(model: Any) -> Any:
@@ -246,12 +248,12 @@ def _arguments(args: tuple[Any, ...], *, training: bool) -> tuple[Argument, ...]
     import jax
 
     names = list(_ROLES) if training else ["trained", "args", "kwargs"]
-    found = []
+    arguments = []
     for name, tree in zip(names, args, strict=True):
         for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
             text = jax.tree_util.keystr(path, simple=True, separator="/")
-            found.append(Argument(_ROLES[name], text))
-    return tuple(found)
+            arguments.append(Argument(_ROLES[name], text))
+    return tuple(arguments)
 
 
 def _struct(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -273,7 +275,7 @@ def _dtype(dtype: str, wanted: Wanted) -> Any:
     return jnp.dtype(wanted.dtype if real and wanted.dtype else named)
 
 
-def _cast(one: Any, wanted: Wanted) -> Any:
-    if wanted.dtype and np.issubdtype(_plain(one.dtype), np.floating):
-        return _struct(one.shape, _dtype("float32", wanted))
-    return _struct(one.shape, one.dtype)
+def _cast(array: Any, wanted: Wanted) -> Any:
+    if wanted.dtype and np.issubdtype(_plain(array.dtype), np.floating):
+        return _struct(array.shape, _dtype("float32", wanted))
+    return _struct(array.shape, array.dtype)

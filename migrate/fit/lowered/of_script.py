@@ -81,14 +81,14 @@ def lower_script(
             code, said = _run(script, args, folder, place, devices, steps, timeout, extra)
             said = place.text_outside(said)
             if (folder / FACTS).exists():
-                found = json.loads((folder / FACTS).read_text())
-                if not found["changed"]:
+                facts = json.loads((folder / FACTS).read_text())
+                if not facts["changed"]:
                     raise FitError(f"{shown}: {NO_BLOCKS}", "leave it out")
-                for number, one in enumerate(found["programs"]):
-                    one["hlo"] = _lasting(
+                for number, program in enumerate(facts["programs"]):
+                    program["hlo"] = _lasting(
                         (folder / PROGRAM.format(number)).read_bytes(), script, folder
                     )
-                return _step(found, shown, known, [str(path) for path in place.changed()])
+                return _step(facts, shown, known, [str(path) for path in place.changed()])
             if (folder / WHY).exists():
                 where = known((folder / WHY).read_text())
                 raise FitError(
@@ -120,14 +120,14 @@ def _lasting(hlo: bytes, script: Path, folder: Path) -> bytes:
     By its content what the compiler said of it is found again. The names are as long as those they stand
     for: the program is a protobuf, which holds the length of all that it holds.
     """
-    for one in (script.parent, folder):
-        hlo = hlo.replace(str(one).encode(), _lasting_name(one).encode())
+    for candidate in (script.parent, folder):
+        hlo = hlo.replace(str(candidate).encode(), _lasting_name(candidate).encode())
     return hlo
 
 
 def _lasting_name(folder: Path) -> str:
     """Of a temporary folder the name without what is random in it; of another one its name."""
-    return _RANDOM.sub(lambda found: found[1] + "_" * len(found[2]), str(folder))
+    return _RANDOM.sub(lambda match: match[1] + "_" * len(match[2]), str(folder))
 
 
 def _known(
@@ -136,8 +136,8 @@ def _known(
     """From a place in a file that ran, also as `_lasting` names it, to the one that the user knows."""
 
     def known(text: str) -> str:
-        for one in (script.parent, folder):
-            text = text.replace(_lasting_name(one), str(one))
+        for candidate in (script.parent, folder):
+            text = text.replace(_lasting_name(candidate), str(candidate))
         return places(place.text_outside(text))
 
     return known
@@ -238,26 +238,28 @@ def _at(said: str, places: Callable[[str], str]) -> str:
 
 
 def _step(
-    found: dict[str, Any], shown: str, places: Callable[[str], str], changed: Sequence[str]
+    facts: dict[str, Any], shown: str, places: Callable[[str], str], changed: Sequence[str]
 ) -> Step:
-    parts = tuple(replace(part_of(one, shown), times=one["times"]) for one in found["programs"])
+    parts = tuple(
+        replace(part_of(program, shown), times=program["times"]) for program in facts["programs"]
+    )
     notes = []
     if len(parts) > 1:
         times = ", ".join(f"{part.times}×" for part in parts)
         notes.append(
             f"a step is {len(parts)} programs ({times}): the memory is that of the largest"
         )
-    if not found["steady"]:
+    if not facts["steady"]:
         notes.append(
-            f"no step of {found['steps']} was seen to have the program of another: this is the last of them"
+            f"no step of {facts['steps']} was seen to have the program of another: this is the last of them"
         )
-    if found["optimizers"] > 1:
-        notes.append(f"{found['optimizers']} steps of optimizers are in one program")
-    for one in found["waits"]:
+    if facts["optimizers"] > 1:
+        notes.append(f"{facts['optimizers']} steps of optimizers are in one program")
+    for wait in facts["waits"]:
         notes.append(
-            f"a value is read at {places(one)}: between the steps, by a program that is not in the figures"
+            f"a value is read at {places(wait)}: between the steps, by a program that is not in the figures"
         )
     for path in changed:
         notes.append(f"{path} was changed by the run: it is too large to be copied for it")
-    cuts = tuple(places(one) for one in found["cuts"])
-    return Step(parts, True, tuple(notes), places, cuts, found["host"], found["backward"])
+    cuts = tuple(places(cut) for cut in facts["cuts"])
+    return Step(parts, True, tuple(notes), places, cuts, facts["host"], facts["backward"])

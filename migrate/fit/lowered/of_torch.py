@@ -42,11 +42,13 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
     dtype = getattr(torch, wanted.dtype) if wanted.dtype else None
     module = (module.to(dtype) if dtype else module).to(device)
     module.train(bool(wanted.optimizer))
-    given = {
+    inputs = {
         name: _made(shape, d, dtype).to(device) for name, (shape, d) in shapes_of(wanted).items()
     }
     torch_xla.sync()
-    run = _training(module, given, wanted) if wanted.optimizer else _forward(module, given, wanted)
+    run = (
+        _training(module, inputs, wanted) if wanted.optimizer else _forward(module, inputs, wanted)
+    )
     for _ in range(_WARM_UP if wanted.optimizer else 0):
         kept = run()
         torch_xla.sync()
@@ -54,41 +56,41 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
         raise FitError(f"{wanted.target}: {NO_BLOCKS}", "use torch.utils.checkpoint in the model")
     world.trace_for_all()
     kept = run()
-    found = pending_program()
+    program = pending_program()
     del kept
-    if found is None:
+    if program is None:
         raise FitError(
             f"{wanted.target}: computes nothing on the device",
             "name a module that computes tensors",
         )
-    return Step((part_of(found, wanted.target),), bool(wanted.optimizer))
+    return Step((part_of(program, wanted.target),), bool(wanted.optimizer))
 
 
-def _forward(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:
+def _forward(module: Any, inputs: dict[str, Any], wanted: Wanted) -> Any:
     import torch
 
     def run() -> Any:
         with torch.no_grad():
-            return call(module, module, given, wanted.target)
+            return call(module, module, inputs, wanted.target)
 
     return run
 
 
-def _training(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:
+def _training(module: Any, inputs: dict[str, Any], wanted: Wanted) -> Any:
     import torch
     import torch_xla.core.xla_model as xm
 
-    weights = [one for one in module.parameters() if one.requires_grad]
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
     if not weights:
         raise FitError(f"{wanted.target}: has no weights to train", "leave --train out")
     optimizer = optimizer_of(wanted.optimizer, _ANY_RATE, weights, wanted.target)
-    tokens = any(not one.is_floating_point() for one in given.values())
+    tokens = any(not tensor.is_floating_point() for tensor in inputs.values())
     targets: list[Any] = []
 
     def run() -> Any:
         optimizer.zero_grad()
-        outputs = [one for _, one in call(module, module, given, wanted.target)]
-        floating = [one for one in outputs if one.is_floating_point()]
+        outputs = [output for _, output in call(module, module, inputs, wanted.target)]
+        floating = [output for output in outputs if output.is_floating_point()]
         if not floating:
             raise FitError(
                 f"{wanted.target}: returns nothing that a loss can be computed from",

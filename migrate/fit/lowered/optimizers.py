@@ -20,16 +20,16 @@ def optimizer_named(name: str) -> Any:
         FitError, ParityError: there is none of this name, or it is none.
     """
     if name.startswith(_OPTAX):
-        made = _of_optax(name)
+        factory = _of_optax(name)
     elif ":" in name:
         make = users_function(name, "optimizer", "adamw, optax.NAME or file.py:function")
         with in_user_code(name):
-            made = make()
+            factory = make()
     else:
         return optimizer_of(name, _RATE)
-    if not (hasattr(made, "init") and hasattr(made, "update")):
+    if not (hasattr(factory, "init") and hasattr(factory, "update")):
         raise FitError(f"--train {name}: gives no optimizer of optax", "return an optax.chain")
-    return made
+    return factory
 
 
 def _of_optax(name: str) -> Any:

@@ -103,8 +103,8 @@ def pending_hash() -> str | None:
     import torch_xla
 
     tensors = [tensor for tensor, _ in _computed()]
-    found: bytes = torch_xla._XLAC._get_graph_hash(tensors) if tensors else b""
-    return found.hex() if tensors else None
+    graph_hash: bytes = torch_xla._XLAC._get_graph_hash(tensors) if tensors else b""
+    return graph_hash.hex() if tensors else None
 
 
 def pending_program(before: Mapping[int, Role] = NOBODY) -> dict[str, Any] | None:
@@ -119,22 +119,22 @@ def pending_program(before: Mapping[int, Role] = NOBODY) -> dict[str, Any] | Non
     """
     import torch_xla
 
-    made = list(_computed())
-    if not made:
+    computed = list(_computed())
+    if not computed:
         return None
-    tensors = [tensor for tensor, _ in made]
+    tensors = [tensor for tensor, _ in computed]
     core = torch_xla._XLAC
     numbers, _ = core._get_tensors_xla_device_data_node(tensors)
     known = {**before, **roles()}
     places = {number: place for place, number in enumerate(numbers) if number >= 0}
     aliases = []
-    for output, (_, alias) in enumerate(made):
+    for output, (_, alias) in enumerate(computed):
         if alias in places:
             aliases.append((places.pop(alias), output))
     arguments = [
         known.get(number, ("input", "")) if number >= 0 else ("constant", "") for number in numbers
     ]
-    outputs = [known.get(number, ("", "")) for _, number in made]
+    outputs = [known.get(number, ("", "")) for _, number in computed]
     return {
         "hlo": bytes(core._get_xla_tensors_hlo_proto(tensors)),
         "arguments": arguments,
@@ -223,13 +223,13 @@ def _tensors() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of objects that warn when they are looked at
-        for one in gc.get_objects():
+        for candidate in gc.get_objects():
             try:
-                if isinstance(one, torch.Tensor) and one.device.type == "xla":
-                    yield one
+                if isinstance(candidate, torch.Tensor) and candidate.device.type == "xla":
+                    yield candidate
                     # Of a gradient that nobody asked for yet Python knows nothing.
-                    if one.is_leaf and one.grad is not None:
-                        yield one.grad
+                    if candidate.is_leaf and candidate.grad is not None:
+                        yield candidate.grad
             except (ReferenceError, RuntimeError):
                 continue
 
@@ -239,36 +239,36 @@ def roles() -> dict[int, Role]:
     import torch
     import torch_xla
 
-    found: dict[int, Role] = {}
+    roles_by_memory: dict[int, Role] = {}
 
     def note(tensor: Any, kind: str, name: str) -> None:
         if isinstance(tensor, torch.Tensor) and tensor.device.type == "xla":
             said = torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
             alias = _ALIAS.search(said)
             number = int(alias[1]) if alias else torch_xla._XLAC._xla_get_tensor_id(tensor)
-            known = found.get(number)
+            known = roles_by_memory.get(number)
             if known is None or len(known[1]) < len(name):
-                found[number] = (kind, name)
+                roles_by_memory[number] = (kind, name)
 
     objects = gc.get_objects()
-    modules = [one for one in objects if _is(one, torch.nn.Module)]
+    modules = [module for module in objects if _is(module, torch.nn.Module)]
     names: dict[int, str] = {}
     for module in modules:
-        for name, one in module.named_parameters():
-            note(one, "parameter", name)
-            note(one.grad, "gradient", name)
-            names[id(one)] = max(names.get(id(one), ""), name, key=len)
-        for name, one in module.named_buffers():
-            note(one, "statistics", name)
-    for optimizer in (one for one in objects if _is(one, torch.optim.Optimizer)):
+        for name, parameter in module.named_parameters():
+            note(parameter, "parameter", name)
+            note(parameter.grad, "gradient", name)
+            names[id(parameter)] = max(names.get(id(parameter), ""), name, key=len)
+        for name, parameter in module.named_buffers():
+            note(parameter, "statistics", name)
+    for optimizer in (optimizer for optimizer in objects if _is(optimizer, torch.optim.Optimizer)):
         for weight, state in optimizer.state.items():
-            for name, one in state.items() if isinstance(state, dict) else ():
-                note(one, "optimizer state", f"{names.get(id(weight), '')}.{name}")
-    return found
+            for name, parameter in state.items() if isinstance(state, dict) else ():
+                note(parameter, "optimizer state", f"{names.get(id(weight), '')}.{name}")
+    return roles_by_memory
 
 
-def _is(one: Any, cls: type) -> bool:
+def _is(candidate: Any, cls: type) -> bool:
     try:
-        return isinstance(one, cls)
+        return isinstance(candidate, cls)
     except (ReferenceError, RuntimeError):
         return False

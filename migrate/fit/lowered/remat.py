@@ -81,8 +81,8 @@ def _run(closed: Any, args: Sequence[Any], pieces: Sequence[_Piece]) -> list[Any
         return atom.val if isinstance(atom, core.Literal) else values[atom]
 
     for piece in pieces:
-        taken, given, run = _cut(jaxpr, piece, last)
-        values |= zip(given, run(*map(read, taken)), strict=True)
+        taken, outputs, run = _cut(jaxpr, piece, last)
+        values |= zip(outputs, run(*map(read, taken)), strict=True)
     return [read(atom) for atom in jaxpr.outvars]
 
 
@@ -95,15 +95,21 @@ def _cut(
         (call,) = equations
         return call.invars, call.outvars, core.jaxpr_as_fun(held(call)[0])
     if piece.how == "kept":
-        equations = [_turn_by_turn(one) for one in equations]
-    made = dict.fromkeys(one for equation in equations for one in equation.outvars)
-    read = (one for equation in equations for one in equation.invars)
-    taken = [one for one in dict.fromkeys(filter(_is_variable, read)) if one not in made]
-    given = [one for one in made if last.get(one, -1) >= piece.stop]
+        equations = [_turn_by_turn(equation) for equation in equations]
+    created = dict.fromkeys(variable for equation in equations for variable in equation.outvars)
+    read = (variable for equation in equations for variable in equation.invars)
+    taken = [
+        variable
+        for variable in dict.fromkeys(filter(_is_variable, read))
+        if variable not in created
+    ]
+    outputs = [variable for variable in created if last.get(variable, -1) >= piece.stop]
     effects = set[Any]().union(*(equation.effects for equation in equations))
-    inside = core.Jaxpr((), taken, given, equations, effects, jaxpr.debug_info.with_unknown_names())
+    inside = core.Jaxpr(
+        (), taken, outputs, equations, effects, jaxpr.debug_info.with_unknown_names()
+    )
     run = core.jaxpr_as_fun(core.ClosedJaxpr(inside, ()))
-    return taken, given, jax.checkpoint(run) if piece.how == "again" else run
+    return taken, outputs, jax.checkpoint(run) if piece.how == "again" else run
 
 
 def _turn_by_turn(equation: Any) -> Any:
@@ -118,15 +124,17 @@ def _turn_by_turn(equation: Any) -> Any:
 def _pieces(jaxpr: Any) -> list[_Piece]:
     """The cut that keeps the least: what goes over its places, and the largest piece."""
     sizes = [
-        sum(map(_bytes, one.outvars)) if _KEPT & {one.primitive.name, *_names(one)} else 0
-        for one in jaxpr.eqns
+        sum(map(_bytes, equation.outvars))
+        if _KEPT & {equation.primitive.name, *_names(equation)}
+        else 0
+        for equation in jaxpr.eqns
     ]
     alive = _alive(jaxpr)
     tried = []
     for count in range(1, _MOST + 1):
         pieces = list(_greedy(jaxpr.eqns, sizes, alive, sum(sizes) / count))
         over = sum(alive[piece.start] for piece in pieces)
-        again = [sum(sizes[one.start : one.stop]) for one in pieces if one.how == "again"]
+        again = [sum(sizes[piece.start : piece.stop]) for piece in pieces if piece.how == "again"]
         tried.append((over + max(again, default=0), count, pieces))
     return min(tried)[2]
 
@@ -161,19 +169,19 @@ def _alive(jaxpr: Any) -> list[int]:
     last = _last_uses(jaxpr)
     changes = Counter[int]()
     for number, equation in enumerate(jaxpr.eqns):
-        for one in equation.outvars:
-            if (until := last.get(one, -1)) > number:
-                changes[number + 1] += _bytes(one)
-                changes[until + 1] -= _bytes(one)
+        for variable in equation.outvars:
+            if (until := last.get(variable, -1)) > number:
+                changes[number + 1] += _bytes(variable)
+                changes[until + 1] -= _bytes(variable)
     return list(itertools.accumulate(changes[place] for place in range(len(jaxpr.eqns) + 1)))
 
 
 def _last_uses(jaxpr: Any) -> dict[Any, int]:
     """By value, the last equation that takes it; what is given is taken after all of them."""
-    found: dict[Any, int] = {}
+    last: dict[Any, int] = {}
     for number, equation in enumerate(jaxpr.eqns):
-        found |= dict.fromkeys(filter(_is_variable, equation.invars), number)
-    return found | dict.fromkeys(filter(_is_variable, jaxpr.outvars), len(jaxpr.eqns))
+        last |= dict.fromkeys(filter(_is_variable, equation.invars), number)
+    return last | dict.fromkeys(filter(_is_variable, jaxpr.outvars), len(jaxpr.eqns))
 
 
 def _is_variable(atom: Any) -> bool:

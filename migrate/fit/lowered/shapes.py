@@ -26,10 +26,10 @@ def shapes_of(wanted: Wanted) -> Shapes:
             f"{wanted.target}: input shapes are unknown",
             "pass them: --inputs 'x=float32[8,16]'",
         )
-    found = {spec.name: (spec.shape, spec.dtype) for spec in specs if isinstance(spec, Shaped)}
+    shapes = {spec.name: (spec.shape, spec.dtype) for spec in specs if isinstance(spec, Shaped)}
     others = [spec for spec in specs if not isinstance(spec, Shaped)]
     if others:
         with tempfile.TemporaryDirectory() as folder:
             for name, array in make_inputs(others, 1, 0, Path(folder))[0].items():
-                found[name] = (array.shape, str(array.dtype))
-    return found
+                shapes[name] = (array.shape, str(array.dtype))
+    return shapes

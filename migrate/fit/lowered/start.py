@@ -53,22 +53,22 @@ def lowered(wanted: Wanted, *, timeout: float) -> Step:
             raise FitError(
                 f"{wanted.target}: {_why(code, said, timeout)}", "see the model with --debug"
             )
-        found = json.loads(answer.read_text())
-        if "what" in found:
-            raise FitError(found["what"], found["remedy"])
+        facts = json.loads(answer.read_text())
+        if "what" in facts:
+            raise FitError(facts["what"], facts["remedy"])
         program = Program(
-            found["name"],
-            found["format"],
+            facts["name"],
+            facts["format"],
             data.read_bytes(),
-            found["partitioned"],
-            tuple((a, b) for a, b in found["aliases"]),
+            facts["partitioned"],
+            tuple((a, b) for a, b in facts["aliases"]),
         )
     arguments, outputs = (
-        tuple(Argument(kind, name) for kind, name in found[which])
+        tuple(Argument(kind, name) for kind, name in facts[which])
         for which in ("arguments", "outputs")
     )
     part = Part(program, arguments, outputs=outputs)
-    return Step((part,), found["trains"], tuple(found["notes"]))
+    return Step((part,), facts["trains"], tuple(facts["notes"]))
 
 
 def _why(code: int | None, said: str, timeout: float) -> str:
@@ -102,5 +102,5 @@ def read_program(path: Path) -> Step:
 
 def partitions_of(data: bytes) -> int:
     """Over how many devices a StableHLO module is spread; 1 where it does not say so."""
-    found = re.search(rb"mhlo\.num_partitions = (\d+)", data)
-    return int(found[1]) if found else 1
+    match = re.search(rb"mhlo\.num_partitions = (\d+)", data)
+    return int(match[1]) if match else 1

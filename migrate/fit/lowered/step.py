@@ -102,13 +102,13 @@ class Step:
     def remedies(self) -> tuple[str, ...]:
         """What `--try` can change of it."""
         if self.of_torch:
-            return tuple(one for one in REMEDIES if one != "shard")
+            return tuple(remedy for remedy in REMEDIES if remedy != "shard")
         return REMEDIES if any(part.arguments for part in self.parts) else ()  # of a file none
 
 
-def part_of(found: dict[str, Any], shown: str) -> Part:
+def part_of(facts: dict[str, Any], shown: str) -> Part:
     """A program that was pending, as the compiler is given it."""
-    aliases = tuple((int(a), int(b)) for a, b in found["aliases"])
-    arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
-    outputs = tuple(Argument(kind, name) for kind, name in found["outputs"])
-    return Part(Program(shown, "hlo", found["hlo"], aliases=aliases), arguments, outputs=outputs)
+    aliases = tuple((int(a), int(b)) for a, b in facts["aliases"])
+    arguments = tuple(Argument(kind, name) for kind, name in facts["arguments"])
+    outputs = tuple(Argument(kind, name) for kind, name in facts["outputs"])
+    return Part(Program(shown, "hlo", facts["hlo"], aliases=aliases), arguments, outputs=outputs)

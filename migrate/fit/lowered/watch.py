@@ -90,15 +90,15 @@ def written_value(place: str, name: str, value: Any) -> str:
     """A line of `VALUES`: what a read gave; "" of what has no form in JSON, or a large one."""
     import torch
 
-    told = {"place": place, "name": name}
+    record = {"place": place, "name": name}
     if isinstance(value, torch.Tensor) or hasattr(value, "dtype"):
         if math.prod(value.shape) > _LARGE:
             return ""
         array = torch.as_tensor(value)
-        told |= {"dtype": str(array.dtype), "as": type(value).__name__}
+        record |= {"dtype": str(array.dtype), "as": type(value).__name__}
         value = array.tolist()
     try:
-        return f"{json.dumps(told | {'value': value})}\n"
+        return f"{json.dumps(record | {'value': value})}\n"
     except TypeError:
         return ""
 
@@ -107,15 +107,17 @@ def read_values(text: str) -> dict[tuple[str, str], Any]:
     """What the reads of a run gave last, by place and method."""
     import torch
 
-    found: dict[tuple[str, str], Any] = {}
+    values: dict[tuple[str, str], Any] = {}
     for line in text.splitlines():
-        told = json.loads(line)
-        value = told["value"]
-        if "dtype" in told:
-            value = torch.tensor(value, dtype=getattr(torch, told["dtype"].removeprefix("torch.")))
-            value = value.numpy() if told["as"] == "ndarray" else value
-        found[told["place"], told["name"]] = value
-    return found
+        record = json.loads(line)
+        value = record["value"]
+        if "dtype" in record:
+            value = torch.tensor(
+                value, dtype=getattr(torch, record["dtype"].removeprefix("torch."))
+            )
+            value = value.numpy() if record["as"] == "ndarray" else value
+        values[record["place"], record["name"]] = value
+    return values
 
 
 def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -127,9 +129,11 @@ def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if name != "to":
         return True
     meant = (*args[1:2], kwargs.get("device"), kwargs.get("other"))
-    places = (one.device if isinstance(one, torch.Tensor) else one for one in meant)
+    places = (target.device if isinstance(target, torch.Tensor) else target for target in meant)
     return any(
-        torch.device(one).type == "cpu" for one in places if isinstance(one, str | torch.device)
+        torch.device(device).type == "cpu"
+        for device in places
+        if isinstance(device, str | torch.device)
     )
 
 
@@ -259,10 +263,10 @@ class _Watch:
                 os._exit(0)  # what was traced for N replicas cannot run on one
             take_for_run()
             return None
-        found = pending_hash()
-        if found is not None:
-            self._step.append((moment(), found))
-        if self._optimizers and found is not None:
+        graph_hash = pending_hash()
+        if graph_hash is not None:
+            self._step.append((moment(), graph_hash))
+        if self._optimizers and graph_hash is not None:
             self._stepped_once()
         return run(*args, **kwargs)
 
@@ -292,11 +296,11 @@ class _Watch:
         self._waits += [place for at, place in self._cuts if not self._began.holds(at)]
         self._cuts = [(at, place) for at, place in self._cuts if self._began.holds(at)]
 
-    def _keep(self, found: dict[str, Any] | None) -> None:
+    def _keep(self, facts: dict[str, Any] | None) -> None:
         """Note a program of the step; one that comes several times in it counts."""
-        if found is None:
+        if facts is None:
             return
-        self._programs.append((moment(), found))
+        self._programs.append((moment(), facts))
 
     def _write(self) -> None:
         """Write the programs; the facts last, so that who sees them finds all of it."""

@@ -7,7 +7,7 @@ import inspect
 from dataclasses import replace
 from pathlib import Path
 
-from migrate.rewrite.rule import Example, Kind, Rule
+from migrate.rewrite.rule import ExampleKind, Rule, RuleExample
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
@@ -26,23 +26,23 @@ def rule_page(rule: Rule) -> str:
         body.strip(),
     ]
     for kind, heading in (
-        (Kind.REWRITTEN, "Rewritten"),
-        (Kind.LEFT_ALONE, "Left alone"),
-        (Kind.REPORTED, "Reported, not edited"),
-        (Kind.CHECKED, "What `migrate check` says of it, line by line"),
+        (ExampleKind.REWRITTEN, "Rewritten"),
+        (ExampleKind.LEFT_ALONE, "Left alone"),
+        (ExampleKind.REPORTED, "Reported, not edited"),
+        (ExampleKind.CHECKED, "What `migrate check` says of it, line by line"),
     ):
         shown = [example for example in rule.examples if example.kind is kind]
         if shown:
             parts.append(f"## {heading}")
             parts.extend(_example(example) for example in shown)
-        if kind is Kind.REWRITTEN and shown:
+        if kind is ExampleKind.REWRITTEN and shown:
             parts.append("## Rewritten with `--style portable`")
             parts.extend(_portable(rule, shown[0]))
     return "\n\n".join(parts) + "\n"
 
 
-def _example(example: Example) -> str:
-    if example.kind is not Kind.REWRITTEN:
+def _example(example: RuleExample) -> str:
+    if example.kind is not ExampleKind.REWRITTEN:
         return f"```python\n{example.before}```"
     return _diff(example.before, example.after)
 
@@ -53,7 +53,7 @@ def _diff(before: str, after: str) -> str:
     return "```diff\n" + "\n".join(lines) + "\n```"
 
 
-def _portable(rule: Rule, example: Example) -> list[str]:
+def _portable(rule: Rule, example: RuleExample) -> list[str]:
     """Return the parts of the page that show what becomes of `example` in the portable style."""
     path = Path("notebook.ipynb" if rule.notebook else "script.py")
     options = replace(rule.options, style="portable")

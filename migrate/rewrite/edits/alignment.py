@@ -12,7 +12,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from migrate.syntax.tree import code, nodes_of
 
 
-class Alignment:
+class CallAlignment:
     """Moves the further lines of a call by as much as its opening parenthesis has moved.
 
     Args:

@@ -79,7 +79,7 @@ def left_above(
     at = len(kept)
     while at and kept[at - 1].comment is not None:
         at -= 1
-    if any(words.search(one.comment.value) for one in kept[at:] if one.comment is not None):
+    if any(words.search(line.comment.value) for line in kept[at:] if line.comment is not None):
         kept = kept[:at]
     # Not removed altogether: then all that stands above would stay.
     return cst.FlattenSentinel([cst.SimpleStatementLine([], leading_lines=kept)])

@@ -130,11 +130,11 @@ def _has_comments(node: cst.CSTNode) -> bool:
     return next(nodes_of(node, cst.Comment), None) is not None
 
 
-def _same(one: cst.BaseSuite, other: cst.BaseSuite) -> bool:
+def _same(block: cst.BaseSuite, other: cst.BaseSuite) -> bool:
     """Whether two blocks do the same, whatever their comments say."""
     dumped = [
         [ast.dump(node) for node in syntax_tree(cst.Module(body=_statements(body)).code).body]
-        for body in (one, other)
+        for body in (block, other)
     ]
     return dumped[0] == dumped[1]
 

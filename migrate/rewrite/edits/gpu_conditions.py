@@ -119,7 +119,7 @@ def parenthesised(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.B
     """
     if isinstance(kept, cst.SimpleString) and not kept.prefix:
         comments = (nodes_of(part, cst.Comment) for part in (*around.lpar, *around.rpar))
-        if not any(True for found in comments for _ in found):
+        if not any(True for comment in comments for _ in comment):
             return kept
     if around.lpar and not kept.lpar:
         return kept.with_changes(lpar=around.lpar, rpar=around.rpar)

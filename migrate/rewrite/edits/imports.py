@@ -24,8 +24,8 @@ Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
 
 
 @dataclass(frozen=True)
-class Binding:
-    """One name that an import statement binds: `import torch.optim as optim` binds `optim`.
+class ImportBinding:
+    """A name that an import statement binds: `import torch.optim as optim` binds `optim`.
 
     Without `as`, `import torch.optim` is reachable as `torch.optim`: `name` is then the dotted path.
     """
@@ -120,7 +120,7 @@ def _names(module: cst.Module) -> set[str]:
     return {name.value for name in nodes_of(module, cst.Name) if id(name) not in unbound}
 
 
-def bindings(module: cst.Module) -> Iterator[Binding]:
+def bindings(module: cst.Module) -> Iterator[ImportBinding]:
     """Yield what the import statements at module level bind."""
     for line in module.body:
         if not isinstance(line, cst.SimpleStatementLine):
@@ -129,14 +129,14 @@ def bindings(module: cst.Module) -> Iterator[Binding]:
             if isinstance(statement, cst.Import):
                 for alias in statement.names:
                     target = alias.evaluated_name
-                    yield Binding(target, alias.evaluated_alias or target)
+                    yield ImportBinding(target, alias.evaluated_alias or target)
             elif isinstance(statement, cst.ImportFrom) and not isinstance(
                 statement.names, cst.ImportStar
             ):
                 origin = get_absolute_module_for_import(None, statement)
                 for alias in statement.names:
                     name = alias.evaluated_name
-                    yield Binding(f"{origin}.{name}", alias.evaluated_alias or name)
+                    yield ImportBinding(f"{origin}.{name}", alias.evaluated_alias or name)
 
 
 def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) -> cst.Module:
@@ -156,7 +156,9 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
     body = list(module.body)
     index = _insertion_index(body)
     if all(_root(line) < "torch" for line in lines):
-        index = next((at for at, one in enumerate(body[:index]) if _root(one) == "torch"), index)
+        index = next(
+            (at for at, statement in enumerate(body[:index]) if _root(statement) == "torch"), index
+        )
     added = list(lines)
     above = body[index - 1] if index > 0 else None
     below = body[index] if index < len(body) else None

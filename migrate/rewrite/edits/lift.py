@@ -47,19 +47,19 @@ def _names_used(statement: cst.CSTNode, besides: Collection[cst.CSTNode] = ()) -
 
 def _names_assigned(statement: cst.CSTNode) -> set[str]:
     """Return the names that `statement` assigns, or into which it puts something."""
-    found = set()
+    names = set()
     for target in targets(statement):
         while isinstance(target, cst.Subscript | cst.Attribute):
             target = target.value
         if isinstance(target, cst.Name):
-            found.add(target.value)
+            names.add(target.value)
     for call in nodes_of(statement, cst.Call):  # `state.update(…)`
         method = call.func if isinstance(call.func, cst.Attribute) else None
         if method is None or not isinstance(method.value, cst.Name):
             continue
         if method.attr.value in ("update", "append", "setdefault", "extend"):
-            found.add(method.value.value)
-    return found
+            names.add(method.value.value)
+    return names
 
 
 MARK = "# the rewrite moves this statement"

@@ -14,10 +14,10 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
-    """Return `call` with the arguments `args`, commas between them as the author set them.
+    """Return `call` with the arguments `args`, in the layout of the author.
 
-    A trailing comma, and with it one argument a line, stays where it was, and so does a closing bracket
-    on a line of its own, and a line break behind an argument that goes from the end of its line.
+    A trailing comma stays, and with it one argument a line. A closing bracket on a line of its own stays.
+    So does the line break after an argument that is removed from the end of its line.
     """
     places = {id(arg): index for index, arg in enumerate(call.args)}
     trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT

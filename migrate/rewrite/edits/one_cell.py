@@ -6,23 +6,23 @@ from bisect import bisect_left
 from dataclasses import replace
 
 from migrate.rewrite.plan import Plan
-from migrate.rewrite.rule import Edit, Finding, Wrap
+from migrate.rewrite.rule import Edit, RuleFinding, Wrap
 from migrate.syntax.notebook.cells import MARK
 
 
-def within_cells(found: Plan) -> Plan:
+def within_cells(plan: Plan) -> Plan:
     """Return a plan for joined cells without the edits that go over the end of one; they are reported."""
-    context = found.context
+    context = plan.context
     lines = context.source.text.split("\n")
     ends = [number for number, line in enumerate(lines, 1) if MARK.match(line)]
     edits: list[Edit | Wrap] = []
-    findings = list(found.findings)
-    for edit in found.edits:
+    findings = list(plan.findings)
+    for edit in plan.edits:
         first = context.position(edit.node).line
         last = context.position(edit.last).line if isinstance(edit, Wrap) else first
         if bisect_left(ends, first) == bisect_left(ends, last):
             edits.append(edit)
             continue
         message = f"{edit.message}: this goes over several cells, put them into one first"
-        findings.append(Finding(edit.rule, edit.node, message))
-    return replace(found, edits=tuple(edits), findings=tuple(findings))
+        findings.append(RuleFinding(edit.rule, edit.node, message))
+    return replace(plan, edits=tuple(edits), findings=tuple(findings))

@@ -40,7 +40,9 @@ def _is_program(named: Sequence[cst.CSTNode], context: Workspace) -> bool:
     """Whether the script is a program, or a file of tests, as opposed to a module."""
     if TEST.match(context.source.path.name):
         return True
-    guarded = any(isinstance(one, cst.If) and is_guard(one) for one in context.module.body)
+    guarded = any(
+        isinstance(statement, cst.If) and is_guard(statement) for statement in context.module.body
+    )
     at_import = any(context.function_around(node) is None for node in named)
     return guarded or at_import or _runs_functions(context)
 
@@ -70,14 +72,14 @@ def _local_imports(
             if around is None:
                 return []
             by_function.setdefault(id(around), []).append(statement)
-    found: list[cst.SimpleStatementLine | None] = []
+    lines: list[cst.SimpleStatementLine | None] = []
     for node in named:
         function = context.function_around(node)
         while function is not None and id(function) not in by_function:
             function = context.function_around(function)
         if function is not None:
-            found += _above(node, by_function[id(function)], context)
-    return found
+            lines += _above(node, by_function[id(function)], context)
+    return lines
 
 
 def _above(
@@ -95,8 +97,8 @@ def _above(
 
 
 def _is_before(first: cst.CSTNode, second: cst.CSTNode, context: Workspace) -> bool:
-    one, other = context.position(first), context.position(second)
-    return (one.line, one.column) < (other.line, other.column)
+    start, other = context.position(first), context.position(second)
+    return (start.line, start.column) < (other.line, other.column)
 
 
 def _roots(statement: cst.Import | cst.ImportFrom) -> set[str]:

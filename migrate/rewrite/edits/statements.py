@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import libcst as cst
 
-from migrate.rewrite.edit import Run, Wrap
+from migrate.rewrite.edit import StatementRun, Wrap
 from migrate.rewrite.edits.emptied import (
     without_choice,
     without_emptied,
@@ -21,7 +21,7 @@ from migrate.rewrite.edits.nodes import split_blank
 SmallStatements = TypeVar("SmallStatements", cst.SimpleStatementLine, cst.SimpleStatementSuite)
 
 
-class Statements(cst.CSTTransformer):
+class StatementTransformer(cst.CSTTransformer):
     """Rebuilds lists of statements: comments above a removed statement stay, runs are wrapped."""
 
     def __init__(self, wraps: Sequence[Wrap] = ()) -> None:
@@ -98,8 +98,8 @@ class Statements(cst.CSTTransformer):
             ends.append(len(body))
             if wrap is not None and statement is wrap.last:
                 parts = [body[start:end] for start, end in pairwise(ends)]
-                made = wrap.make(Run(parts))
-                body[ends[0] :] = [made] if isinstance(made, cst.BaseStatement) else made
+                created = wrap.make(StatementRun(parts))
+                body[ends[0] :] = [created] if isinstance(created, cst.BaseStatement) else created
         comments = [line for line in pending if line.comment is not None]
         return updated.with_changes(body=body, footer=[*comments, *updated.footer])
 
@@ -141,7 +141,7 @@ def _joined(above: Sequence[cst.EmptyLine], below: Sequence[cst.EmptyLine]) -> l
     return [*joined, *below]
 
 
-class KeepingComments(Statements):
+class KeepingComments(StatementTransformer):
     """Runs another transformer with the comments of removed statements kept."""
 
     def __init__(self, inner: cst.CSTTransformer) -> None:

@@ -1,1 +1,1 @@
-"""What is left to do by hand: of the script, of what the rewrite has made of it, and in which order."""
+"""Collect what remains to do by hand, in the script and in its rewritten form, in the order of work."""

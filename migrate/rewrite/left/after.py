@@ -94,7 +94,7 @@ def left_of(
     new = facts.context.source.positions.code.splitlines()
     origin = origins(lines, new)
     hazards = {hazard.code: hazard for hazard in all_hazards()}
-    found: list[Left] = []
+    remaining: list[Left] = []
     deferred: frozenset[int] | None = None
     script = facts.context
     options = script.options if isinstance(script, Workspace) else DEFAULT
@@ -105,44 +105,44 @@ def left_of(
         for hit in hits
         if hit.severity is not Severity.INFO or hit.code == ReadInFunction.code
     }
-    for one in hits:
-        mention = one.severity is Severity.INFO
+    for hit in hits:
+        mention = hit.severity is Severity.INFO
         # With --defer-reads its rule names the reads that stay.
-        is_read = one.code in READS and not options.defer_reads and one.line not in worse
-        is_hint = mention and not (is_read or one.is_shown)
-        came_from = origin.get(one.line)
-        if came_from is None and one.code in READS:
-            came_from = _origin_of_read(one.line, new, origin)
+        is_read = hit.code in READS and not options.defer_reads and hit.line not in worse
+        is_hint = mention and not (is_read or hit.is_shown)
+        came_from = origin.get(hit.line)
+        if came_from is None and hit.code in READS:
+            came_from = _origin_of_read(hit.line, new, origin)
         if came_from is None:
             continue
         line, shift = came_from
-        column = max(1, one.column + shift)
-        end = max(column, one.end_column + shift)
+        column = max(1, hit.column + shift)
+        end = max(column, hit.end_column + shift)
         if any(
             said.line == line
             and (
-                code_of(said) == one.code
+                code_of(said) == hit.code
                 or (
                     said.rule == REMAINING
-                    and (column <= said.column < end or said.message == one.message)
+                    and (column <= said.column < end or said.message == hit.message)
                 )
             )
             for said in spoken
         ):
             continue
-        if isinstance(hazards[one.code], ImportHazard):
-            library = one.subject.partition(".")[0]
+        if isinstance(hazards[hit.code], ImportHazard):
+            library = hit.subject.partition(".")[0]
             used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
-        message = said_at_origin(one.message, origin)
-        reads = one.code in READS or one.code == ReadInFunction.code
+        message = said_at_origin(hit.message, origin)
+        reads = hit.code in READS or hit.code == ReadInFunction.code
         if mention and not is_hint and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred
-            message += f"; {SUGGESTION}" if one.line in deferred else ""
-        left = Left(line, column, one.code, message, one.severity, is_hint, one.subject)
-        if left not in found:
-            found.append(left)
-    return tuple(found)
+            message += f"; {SUGGESTION}" if hit.line in deferred else ""
+        left = Left(line, column, hit.code, message, hit.severity, is_hint, hit.subject)
+        if left not in remaining:
+            remaining.append(left)
+    return tuple(remaining)
 
 
 def _origin_of_read(
@@ -165,8 +165,12 @@ def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     """Return the other files of the project whose functions the steps of a script call, in order."""
     context, here = facts.context, facts.context.file
     calls = [call for call, _ in facts.steps.calls]
-    ran = (one for call in calls for one in (*context.run_by(call), *context.run_later(call)))
-    paths = {one.path: None for one in ran}
+    ran = (
+        definition
+        for call in calls
+        for definition in (*context.run_by(call), *context.run_later(call))
+    )
+    paths = {definition.path: None for definition in ran}
     return tuple(path for path in paths if path != here)
 
 
@@ -174,8 +178,8 @@ def said_at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
     """Return `message` with the lines that it names as those of the original."""
 
     def line(match: re.Match[str]) -> str:
-        found = origin.get(int(match[1]))
-        return f"line {found[0]}" if found else "a line that the rewrite added"
+        location = origin.get(int(match[1]))
+        return f"line {location[0]}" if location else "a line that the rewrite added"
 
     return re.sub(r"\bline (\d+)", line, message)
 
@@ -184,7 +188,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Look:
+class FileAnalysis:
     """A file of the rewritten folder that is looked at with what other files' steps run in it.
 
     Args:
@@ -204,10 +208,12 @@ class Look:
     spoken: tuple[Note, ...] = field(default=())
 
 
-class Run(Protocol):
+class JobRunner(Protocol):
     """Does some work for each of several files, in their order."""
 
-    def __call__(self, work: Callable[[Look], Result], jobs: Sequence[Look], /) -> list[Result]:
+    def __call__(
+        self, work: Callable[[FileAnalysis], Result], jobs: Sequence[FileAnalysis], /
+    ) -> list[Result]:
         """Return what `work` gives for each of `jobs`."""
 
 
@@ -219,7 +225,7 @@ def left_in_functions(
     spoken: Mapping[Path, Sequence[Note]],
     folder: Path,
     left_before: Mapping[Path, tuple[Leaving, ...]],
-    run: Run,
+    run: JobRunner,
 ) -> dict[Path, tuple[Left, ...]]:
     """Return what is left to do in functions that the steps of other files run, by file.
 
@@ -237,32 +243,36 @@ def left_in_functions(
     # What was found of a file, and with which entries: most are looked at last with all that they have.
     seen: dict[Path, tuple[Mapping[int, StepFunction], tuple[Left, ...]]] = {}
 
-    def looks(paths: Sequence[Path], entries: Entries) -> list[Look]:
-        found = []
+    def looks(paths: Sequence[Path], entries: Entries) -> list[FileAnalysis]:
+        looks = []
         for path in paths:
             if path not in calls:
                 calls[path] = calls_of_file(first, path)
             data = last.scopes[path].module.data
             name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
             entered = dict(entries.get(path, {}))  # as far as it is known now
-            told = tuple(spoken.get(path, ()))
-            found.append(Look(path, name, before.get(path, data), data, calls[path], entered, told))
-        return found
+            notes = tuple(spoken.get(path, ()))
+            looks.append(
+                FileAnalysis(path, name, before.get(path, data), data, calls[path], entered, notes)
+            )
+        return looks
 
     changed = {path for path, scope in last.scopes.items() if scope.module.data != before.get(path)}
     now = _moved(first, last, changed)
 
     def look(paths: Sequence[Path], entries: Entries) -> Iterator[Iterator[Leaving]]:
         known = {path: left_before[path] for path in paths if path in left_before}
-        known = {path: found for path, found in known.items() if not entries.get(path)}
+        known = {path: leavings for path, leavings in known.items() if not entries.get(path)}
         jobs = looks([path for path in paths if path not in known], entries)
         for job, (leads_to, left) in zip(jobs, run(looked_at, jobs), strict=True):
             known[job.path] = leads_to
             seen[job.path] = job.entries, left
         for path in paths:
-            found = known[path]
+            leavings = known[path]
             # What was known at first of a file that has not changed speaks of lines as they were.
-            yield (one if path in changed else _leading_to(one, now) for one in found)
+            yield (
+                leaving if path in changed else _leading_to(leaving, now) for leaving in leavings
+            )
 
     starting = [path for path in starts(last, calls) if path in before]
     entries = reached(starting, look)
@@ -275,35 +285,35 @@ def left_in_functions(
 
 def _moved(first: Analysis, last: Analysis, changed: Set[Path]) -> dict[tuple[Path, int], int]:
     """Return the lines of the functions of rewritten files as they are now, by those that they had."""
-    found = {}
+    line_numbers = {}
     for path in changed & first.scopes.keys():
         lines = _lines_of_functions(last, path)
         for name, line in _lines_of_functions(first, path).items():
             if name in lines:
-                found[path, line] = lines[name]
-    return found
+                line_numbers[path, line] = lines[name]
+    return line_numbers
 
 
 def _lines_of_functions(analysis: Analysis, path: Path) -> dict[tuple[str, str, int], int]:
     """Return the line of each function by its class, its name, and how many of that name precede it."""
     times: Counter[tuple[str, str]] = Counter()
-    found = {}
+    lines = {}
     for function in analysis.scopes[path].functions:
         name = function.owner.name if function.owner is not None else "", function.name
-        found[*name, times[name]] = function.line
+        lines[*name, times[name]] = function.line
         times[name] += 1
-    return found
+    return lines
 
 
-def _leading_to(one: Leaving, now: Mapping[tuple[Path, int], int]) -> Leaving:
+def _leading_to(leaving: Leaving, now: Mapping[tuple[Path, int], int]) -> Leaving:
     """Return a function that is left for, at the line that it has now."""
-    definition, entry = one
+    definition, entry = leaving
     line = now.get((definition.path, definition.line), definition.line)
     return replace(definition, line=line), replace(entry, line=line)
 
 
 @deep
-def looked_at(look: Look) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
+def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
     """Return where the steps of a file lead, told at the lines before, and what is left in it.
 
     Both at once: what takes most of the time is to parse the file.
@@ -334,20 +344,20 @@ def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leav
     def at_origin(line: int) -> int:
         if origin is None:
             return line
-        near = max((one for one in origin if one <= line), default=line)
+        near = max((start for start in origin if start <= line), default=line)
         return origin[near][0] if near in origin else line
 
     return tuple(leaving(facts, name, at_origin))
 
 
-def _left_in(facts: Facts, look: Look) -> tuple[Left, ...]:
-    told = {(said.line, said.rule) for said in look.spoken}
+def _left_in(facts: Facts, look: FileAnalysis) -> tuple[Left, ...]:
+    reported = {(said.line, said.rule) for said in look.spoken}
     text = look.before.decode(errors="replace")
     left = left_of(facts, text, look.spoken, whole=False)
-    return tuple(one for one in left if (one.line, one.code) not in told)
+    return tuple(note for note in left if (note.line, note.code) not in reported)
 
 
-def _facts(look: Look) -> Facts | None:
+def _facts(look: FileAnalysis) -> Facts | None:
     script = kept(look.path, look.after)
     if script is None:
         try:

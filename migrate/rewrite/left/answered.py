@@ -13,7 +13,7 @@ from migrate.model.calls.scopes import is_main_guard
 from migrate.model.facts import ModuleCalls
 from migrate.model.project.project import Project, SourceModule
 from migrate.rewrite.results import Note
-from migrate.rewrite.rules.ranks.rank_environment import RankEnvironment
+from migrate.rewrite.rules.ranks.rank_environment import RankEnvironmentRule
 
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
@@ -38,7 +38,7 @@ def without_answered(
     result = []
     for file in files:
         path = root / file.name
-        if all(note.rule != RankEnvironment.name for note in file.findings):
+        if all(note.rule != RankEnvironmentRule.name for note in file.findings):
             result.append(file)
             continue
         scripts = {
@@ -51,7 +51,7 @@ def without_answered(
         kept = tuple(
             note
             for note in file.findings
-            if note.rule != RankEnvironment.name
+            if note.rule != RankEnvironmentRule.name
             or not started
             or _is_script(project.modules[path])
             or (
@@ -86,7 +86,7 @@ def _sets_rank(module: SourceModule) -> bool:
 
 def _above(path: Path, importers: Mapping[Path, set[Path]]) -> set[Path]:
     """Return the files that import `path`, also by way of others."""
-    return set(closure([path], lambda one: importers.get(one, ()))) - {path}
+    return set(closure([path], lambda path: importers.get(path, ()))) - {path}
 
 
 def _runs(path: Path, note: Note, project: Project, calls: ModuleCalls | None) -> bool:

@@ -1,7 +1,7 @@
-"""What configuration files of a project say of CUDA: `device: cuda` in YAML, `"backend": "nccl"` in JSON.
+"""Find CUDA in configuration files of a project: `device: cuda` in YAML, `"backend": "nccl"` in JSON.
 
-So do shell scripts: `--device cuda:0`. And which submodules that the scripts import `.gitmodules` names
-without their being there.
+Shell scripts are included: `--device cuda:0`. Submodules that `.gitmodules` names, that the scripts import
+and that are not checked out are found too.
 """
 
 from __future__ import annotations
@@ -82,28 +82,28 @@ def _absent(modules: Path, text: str, paths: Iterable[Path]) -> Iterator[Note]:
 
 
 def _notes(text: str) -> Iterator[Note]:
-    for found in SAID.finditer(text):
-        yield from _note(text, found, f"`{found['key']}: {found['value']}`", "a script reads this")
+    for match in SAID.finditer(text):
+        yield from _note(text, match, f"`{match['key']}: {match['value']}`", "a script reads this")
 
 
 def _passed(text: str) -> Iterator[Note]:
     """Yield what the commands of a shell script pass."""
-    for found in PASSED.finditer(text):
-        is_option, between = found["key"].startswith("-"), found["between"]
+    for match in PASSED.finditer(text):
+        is_option, between = match["key"].startswith("-"), match["between"]
         if not is_option and between != "=":
             continue  # words of a text
-        said = f"`{found['key']}{'=' if between == '=' else ' '}{found['value']}`"
-        yield from _note(text, found, said, "this comes to a script, whose default it overrides")
+        said = f"`{match['key']}{'=' if between == '=' else ' '}{match['value']}`"
+        yield from _note(text, match, said, "this comes to a script, whose default it overrides")
 
 
-def _note(text: str, found: re.Match[str], said: str, condition: str) -> Iterator[Note]:
+def _note(text: str, match: re.Match[str], said: str, condition: str) -> Iterator[Note]:
     """Yield what is said of one setting, unless a comment holds it."""
-    at = found.start("key")
+    at = match.start("key")
     begin = text.rfind("\n", 0, at) + 1
     if "#" in text[begin:at]:
         return
     number, column = text.count("\n", 0, at) + 1, at - begin + 1
-    if found["value"].lower() == "nccl":
+    if match["value"].lower() == "nccl":
         # What joins the group mostly says 'xla' now, whatever is set.
         message = f"{said}: see that no script uses it: the backend on XLA is 'xla'"
         yield Note(number, column, "init-process-group", message, severity=Severity.INFO)

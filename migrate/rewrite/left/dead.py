@@ -9,7 +9,7 @@ from dataclasses import replace
 import libcst as cst
 
 from migrate.model.pure import PURE_CALLS
-from migrate.rewrite.edit import Edit, Finding, Wrap
+from migrate.rewrite.edit import Edit, RuleFinding, Wrap
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
@@ -21,8 +21,8 @@ SEES_ALL = frozenset({"locals", "eval", "exec", "vars"})
 
 
 def without_dead(
-    found: Plan, findings: Sequence[Finding], made: bytes
-) -> tuple[Plan, list[Finding]]:
+    plan: Plan, findings: Sequence[RuleFinding], rewritten: bytes
+) -> tuple[Plan, list[RuleFinding]]:
     """Return a plan that also removes variables which its edits leave unused, and the findings that remain.
 
     Only variables of functions of which a finding speaks, whose values do nothing when they are computed:
@@ -33,18 +33,18 @@ def without_dead(
         findings: what is left to do by hand.
         made: the script with the edits of the plan.
     """
-    script = found.context
+    script = plan.context
     lines = {}
     for finding in findings:
         line = _assignment(finding.node, script)
         if line is not None:
             lines[id(line)] = (line, finding.rule)
     if not lines:
-        return found, list(findings)
+        return plan, list(findings)
     wrapped = {
-        id(end) for wrap in found.edits if isinstance(wrap, Wrap) for end in (wrap.first, wrap.last)
+        id(end) for wrap in plan.edits if isinstance(wrap, Wrap) for end in (wrap.first, wrap.last)
     }
-    after = _Functions(cst.parse_module(made))
+    after = _Functions(cst.parse_module(rewritten))
     before = _Functions(script.module)
     edits = []
     for line, rule in lines.values():
@@ -61,12 +61,12 @@ def without_dead(
                 )
             )
     if not edits:
-        return found, list(findings)
+        return plan, list(findings)
     gone = {id(node) for edit in edits for node in nodes(edit.node)}
     kept = [finding for finding in findings if id(finding.node) not in gone]
     # An edit inside of a removed line would be made for nothing.
-    others = [edit for edit in found.edits if id(edit.node) not in gone]
-    return replace(found, edits=(*others, *edits)), kept
+    others = [edit for edit in plan.edits if id(edit.node) not in gone]
+    return replace(plan, edits=(*others, *edits)), kept
 
 
 def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine | None:

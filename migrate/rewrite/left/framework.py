@@ -1,4 +1,4 @@
-"""What is said of a file whose training a framework runs: it stays as it is."""
+"""Report a file whose training a framework runs. The file is left unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrate.reading.collectives.no_group import calls_without_group
 from migrate.reading.replicas.launch import Style
 from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.plan import Plan
-from migrate.rewrite.rule import Edit, Finding, Wrap
+from migrate.rewrite.rule import Edit, RuleFinding, Wrap
 from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, is_none, keyword, nodes_of
@@ -37,31 +37,31 @@ PARSED = (
 )
 
 
-def lines_of_cuda(found: Plan) -> dict[int, cst.CSTNode]:
+def lines_of_cuda(plan: Plan) -> dict[int, cst.CSTNode]:
     """Return the lines of such a file that speak of CUDA and that a rule has something to say of."""
-    context = found.context
-    others = [one for one in (*found.edits, *found.findings) if one.rule != RULE]
-    places = {context.position(one.node).line: one.node for one in others}
+    context = plan.context
+    others = [change for change in (*plan.edits, *plan.findings) if change.rule != RULE]
+    places = {context.position(change.node).line: change.node for change in others}
     return {line: node for line, node in sorted(places.items()) if _names_cuda(node, context)}
 
 
-def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
+def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
     """Yield the one finding of such a file, with the lines in which it speaks of CUDA itself.
 
     Args:
         found: what the rules would have done.
         user: the file that calls the framework and uses this one; empty where it does so itself.
     """
-    context = found.context
-    cuda = lines_of_cuda(found)
+    context = plan.context
+    cuda = lines_of_cuda(plan)
     named = ", ".join(map(str, cuda))  # all of them: nothing else names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
-    own = [one for one in found.findings if one.rule == RULE and _leaves_script(one)]
+    own = [finding for finding in plan.findings if finding.rule == RULE and _leaves_script(finding)]
     if own:
         accelerated = own[0].subject == ACCELERATE
         launch = _launched(context) if accelerated else ""
         message = f"{own[0].message}{launch}{yours}"
-        yield Finding(RULE, own[0].node, message, subject=own[0].subject)
+        yield RuleFinding(RULE, own[0].node, message, subject=own[0].subject)
         if accelerated and NO_MAIN not in launch:
             yield from _too_early(context)
     elif cuda or not user:
@@ -69,11 +69,11 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
         message = (
             f"a framework runs the training of {user or 'this script'}: this file is left as it is"
         )
-        yield Finding(RULE, place, f"{message}{yours}")
-    yield from _beside(found, cuda)
+        yield RuleFinding(RULE, place, f"{message}{yours}")
+    yield from _beside(plan, cuda)
 
 
-def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
+def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
     """Yield what is as wrong where a framework runs the training; on the lines that are named, as a hint.
 
     Args:
@@ -81,22 +81,24 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
         cuda: the lines that the finding of the file names.
     """
     codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
-    for one in (*found.edits, *found.findings):
-        rule = rules_by_name().get(one.rule)  # None of what no rule handles
-        if isinstance(one, Wrap) or (one.code or (rule.code if rule else "")) not in codes:
+    for change in (*plan.edits, *plan.findings):
+        rule = rules_by_name().get(change.rule)  # None of what no rule handles
+        if isinstance(change, Wrap) or (change.code or (rule.code if rule else "")) not in codes:
             continue
-        if one.rule == RULE and not _has_no_backend(one):
+        if change.rule == RULE and not _has_no_backend(change):
             continue  # else it is said above, or the frameworks go together
-        if _is_without_group(one.node, found.context):
+        if _is_without_group(change.node, plan.context):
             continue  # it raises: another finding says so
-        if isinstance(one, Edit):
-            wrong, how_bad = one.wrong, one.severity
+        if isinstance(change, Edit):
+            wrong, how_bad = change.wrong, change.severity
             if not wrong and how_bad is None:
-                wrong, how_bad, _ = wrong_by_catalogue(one, found.context)
-            how_bad = how_bad or rules_by_name()[one.rule].edited
-            one = Finding(one.rule, one.node, wrong or one.message, how_bad, one.code)
-        named = found.context.position(one.node).line in cuda
-        yield replace(one, is_hint=named or one.severity is Severity.INFO)
+                wrong, how_bad, _ = wrong_by_catalogue(change, plan.context)
+            how_bad = how_bad or rules_by_name()[change.rule].edited
+            change = RuleFinding(
+                change.rule, change.node, wrong or change.message, how_bad, change.code
+            )
+        named = plan.context.position(change.node).line in cuda
+        yield replace(change, is_hint=named or change.severity is Severity.INFO)
 
 
 def _is_without_group(node: cst.CSTNode, script: Workspace) -> bool:
@@ -108,19 +110,19 @@ def _is_without_group(node: cst.CSTNode, script: Workspace) -> bool:
     return False
 
 
-def _has_no_backend(finding: Finding | Edit) -> bool:
+def _has_no_backend(finding: RuleFinding | Edit) -> bool:
     """Whether the framework of a finding does not run on TPUs."""
-    entry = catalogue.of_import(finding.subject) if isinstance(finding, Finding) else None
+    entry = catalogue.of_import(finding.subject) if isinstance(finding, RuleFinding) else None
     return entry is not None and entry.code != ""
 
 
-def _leaves_script(finding: Finding) -> bool:
+def _leaves_script(finding: RuleFinding) -> bool:
     """Whether the framework of a finding runs the training of the script."""
     entry = catalogue.of_import(finding.subject)
     return entry is not None and entry.leaves_script
 
 
-def _too_early(script: Workspace) -> Iterator[Finding]:
+def _too_early(script: Workspace) -> Iterator[RuleFinding]:
     """Yield what a script does when it is imported, and may not do under `accelerate launch --tpu`.
 
     The launcher imports the script in its own process. After that it sets `sys.argv` and starts the replicas.
@@ -131,17 +133,19 @@ def _too_early(script: Workspace) -> Iterator[Finding]:
         if not isinstance(node, cst.Call):
             continue
         if script.qualified_name(node.func) in ACCELERATE_STATES:
-            yield Finding(RULE, node, OPENED.format(code(node.func)))
+            yield RuleFinding(RULE, node, OPENED.format(code(node.func)))
         elif _reads_command_line(node):
-            yield Finding(RULE, node, PARSED.format(code(node.func)))
+            yield RuleFinding(RULE, node, PARSED.format(code(node.func)))
 
 
 def _reads_command_line(call: cst.Call) -> bool:
     """Whether `call` parses the arguments of the process: `parser.parse_args()`."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in PARSERS:
         return False
-    given = keyword(call, "args") or next((arg for arg in call.args if arg.keyword is None), None)
-    return given is None or is_none(given.value)
+    argument = keyword(call, "args") or next(
+        (arg for arg in call.args if arg.keyword is None), None
+    )
+    return argument is None or is_none(argument.value)
 
 
 def _launched(script: Workspace) -> str:
@@ -152,22 +156,27 @@ def _launched(script: Workspace) -> str:
     if script.launch.style is Style.SPAWN:
         return ""
     functions = {
-        one.name.value: one for one in script.module.body if isinstance(one, cst.FunctionDef)
+        function.name.value: function
+        for function in script.module.body
+        if isinstance(function, cst.FunctionDef)
     }
     guard = script.launch.guard
     main = functions.get("main")
     if main is not None:
         return f"; {_lacks_arguments(main)}" if _lacks_arguments(main) else ""
     if guard is None:
-        runs = any(isinstance(one, cst.For | cst.While | cst.With) for one in script.module.body)
+        runs = any(
+            isinstance(statement, cst.For | cst.While | cst.With)
+            for statement in script.module.body
+        )
         return f"; {NO_MAIN}" if runs else ""  # else a part of a program: another file starts it
     called = dict.fromkeys(code(call.func) for call in nodes_of(guard, cst.Call))
     below = [functions[name] for name in called if name in functions]
-    training = [one for one in below if _trains(one, script)] or below
+    training = [function for function in below if _trains(function, script)] or below
     if not training:
         return f"; {NO_MAIN}"
     if len(training) > 1:
-        named = ", ".join(f"`{one.name.value}`" for one in training)
+        named = ", ".join(f"`{function.name.value}`" for function in training)
         return f"; {NO_MAIN} (below the guard it calls {named})"
     (started,) = training
     name = started.name.value
@@ -204,8 +213,8 @@ def _holds_state(arg: cst.Arg, script: Workspace) -> bool:
     if not isinstance(arg.value, cst.Name):
         return False
     return any(
-        isinstance(made, cst.Call) and script.qualified_name(made.func) in ACCELERATE_STATES
-        for made in script.bound_values(arg.value)
+        isinstance(value, cst.Call) and script.qualified_name(value.func) in ACCELERATE_STATES
+        for value in script.bound_values(arg.value)
     )
 
 
@@ -215,14 +224,14 @@ def _lacks_arguments(function: cst.FunctionDef) -> str:
         return ""  # a decorator may pass it: `@hydra.main()`
     parameters = function.params
     names = [
-        one.name.value
-        for one in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
-        if one.default is None
+        parameter.name.value
+        for parameter in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
+        if parameter.default is None
     ]
     if not names:
         return ""
     name = function.name.value
-    listed = ", ".join(f"`{one}`" for one in names)
+    listed = ", ".join(f"`{name}`" for name in names)
     return f"`{name}` is called without arguments: make {listed} in it, not below `__main__`"
 
 

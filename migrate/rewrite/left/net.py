@@ -10,9 +10,9 @@ from migrate.reading.replicas.launch import Style
 from migrate.reading.steps.loops import Loop, has_sync
 from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.plan import Plan
-from migrate.rewrite.rule import Finding, Wrap
+from migrate.rewrite.rule import RuleFinding, Wrap
 from migrate.rewrite.rules.launch.launch_main import LaunchMain
-from migrate.rewrite.rules.step.step import Step
+from migrate.rewrite.rules.step.step import StepRule
 from migrate.rewrite.rules.step.steps import trains_on_accelerator
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes, nodes_of
@@ -37,34 +37,34 @@ WITHHELD = (
 )
 
 
-def without_launch(found: Plan) -> Iterator[Finding]:
+def without_launch(plan: Plan) -> Iterator[RuleFinding]:
     """Yield a finding for a script that trains for several replicas and does not start them."""
-    context = found.context
-    said = {one.rule for one in (*found.edits, *found.findings)}
+    context = plan.context
+    said = {change.rule for change in (*plan.edits, *plan.findings)}
     if context.calls.distributed and context.launch.style is Style.NONE and FRAMEWORKS not in said:
         node = context.launch.guard or next(iter(context.module.body), context.module)
         message = SWITCHED_OFF if context.launch.is_switched_off else ALONE
-        yield Finding(LaunchMain.name, node, message.format(context.vocabulary.say("launch")))
+        yield RuleFinding(LaunchMain.name, node, message.format(context.vocabulary.say("launch")))
     elif LaunchMain.name not in said and (framework := context.launch.withheld):
         node = context.launch.guard or next(iter(context.module.body), context.module)
         message = WITHHELD.format(framework, context.vocabulary.say("launch"))
-        yield Finding(LaunchMain.name, node, message)
+        yield RuleFinding(LaunchMain.name, node, message)
 
 
-def without_step(found: Plan) -> Iterator[Finding]:
+def without_step(plan: Plan) -> Iterator[RuleFinding]:
     """Yield a finding for each loop that trains, is in no step, and of which nothing is said."""
-    context = found.context
+    context = plan.context
     loops = [
-        one
-        for one in context.all_of(cst.For, cst.While)
-        if context.effects.is_step_loop(one)
-        and id(one) not in context.for_cuda
-        and context.effects.on_cpu(one) != 0
+        loop
+        for loop in context.all_of(cst.For, cst.While)
+        if context.effects.is_step_loop(loop)
+        and id(loop) not in context.for_cuda
+        and context.effects.on_cpu(loop) != 0
     ]
     if not loops:
         return
-    blocks = {id(edit.block) for edit in found.edits if isinstance(edit, Wrap)}
-    said = {id(one.node) for one in found.findings if one.rule == Step.name}
+    blocks = {id(edit.block) for edit in plan.edits if isinstance(edit, Wrap)}
+    said = {id(finding.node) for finding in plan.findings if finding.rule == StepRule.name}
     here = trains_on_accelerator(context)
     for loop in loops:
         accelerated = here or context.effects.on_accelerator(loop) is not False
@@ -73,7 +73,7 @@ def without_step(found: Plan) -> Iterator[Finding]:
             and not has_sync(loop, context)
             and not _covered(loop, context, blocks | said)
         ):
-            yield Finding(Step.name, loop, WHY)
+            yield RuleFinding(StepRule.name, loop, WHY)
 
 
 def _covered(loop: Loop, context: Workspace, places: set[int]) -> bool:

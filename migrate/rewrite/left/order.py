@@ -1,4 +1,4 @@
-"""In which order to do what is left to do by hand in a project."""
+"""Sort the remaining manual work of a project."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What of CUDA and of torch.distributed is left when the rules have had their say.
+"""Report CUDA and torch.distributed constructs that no rule handles.
 
-Nothing passes unaccounted: a construct that no rule handles, and that is not known to work on XLA as it
-stands, is a finding with what to do by hand.
+Every construct is accounted for. If no rule handles a construct, and it is not known to work unchanged on
+XLA, it becomes a finding with what to do by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.environment import CALLS
-from migrate.rewrite.rule import Finding
+from migrate.rewrite.rule import RuleFinding
 from migrate.rewrite.styles.advice import BACKEND, DEVICE
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
@@ -43,7 +43,7 @@ SPOKEN_OF = (
 )
 
 
-def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
+def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[RuleFinding]:
     """Yield a finding for each construct of CUDA or torch.distributed that is left.
 
     Args:
@@ -69,7 +69,7 @@ def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozen
     return name.rpartition(".")[2] == "GradScaler" and id(call.func) in handled
 
 
-def _advice(node: cst.CSTNode, context: Workspace) -> Finding | None:
+def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
     """Return what to do about `node`; None where it works as it stands."""
     if isinstance(node, cst.Name | cst.Attribute):
         return _advice_on_name(node, context)
@@ -77,24 +77,24 @@ def _advice(node: cst.CSTNode, context: Workspace) -> Finding | None:
         value = string_value(node)
         if value == "nccl":
             said = BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
-            return Finding(NAME, node, said)
+            return RuleFinding(NAME, node, said)
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
-            return Finding(NAME, node, f"{value}: {ENVIRONMENT[value]}", subject=value)
+            return RuleFinding(NAME, node, f"{value}: {ENVIRONMENT[value]}", subject=value)
     if isinstance(node, cst.Call) and (name := _looked_up(node, context)) is not None:
         entry = catalogue.of(name)
         works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
         return None if entry is None or works else _said(node, name, entry, context)
     if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
-        return Finding(NAME, node, f"{code(node)}: {said}")
+        return RuleFinding(NAME, node, f"{code(node)}: {said}")
     return None
 
 
-def _said(node: cst.CSTNode, name: str, entry: Entry, context: Workspace) -> Finding:
+def _said(node: cst.CSTNode, name: str, entry: Entry, context: Workspace) -> RuleFinding:
     """Return the finding that the catalogue has of a name."""
     severity = Severity.INFO if entry.stands else Severity.ERROR
     message = f"{name}: {entry.says(context.portable)}"
-    return Finding(NAME, node, message, severity, entry.code, name)
+    return RuleFinding(NAME, node, message, severity, entry.code, name)
 
 
 def _looked_up(call: cst.Call, context: Workspace) -> str | None:
@@ -109,7 +109,7 @@ def _looked_up(call: cst.Call, context: Workspace) -> str | None:
     return f"{module}.{last}"
 
 
-def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> Finding | None:
+def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> RuleFinding | None:
     name = context.qualified_name(node)
     if name is None:
         return None

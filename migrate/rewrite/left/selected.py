@@ -1,4 +1,4 @@
-"""Which findings of a rewrite are reported: comments and `[tool.migrate]` hold as in `migrate check`."""
+"""Select the reported findings of a rewrite: comments and `[tool.migrate]` apply as in `migrate check`."""
 
 from __future__ import annotations
 

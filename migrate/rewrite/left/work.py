@@ -1,4 +1,4 @@
-"""What kind of work a finding of a rewrite asks for: as its rule, its package or its hazard says."""
+"""Look up the kind of manual work for a finding of a rewrite, from its rule, its package or its hazard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 from migrate.catalogue.catalogue import of_import
 from migrate.check.rules import all_hazards
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.results import Note
@@ -17,27 +17,27 @@ from migrate.rewrite.rules import all_rules
 SHARDING = "XLA816"
 
 
-def work_of(note: Note) -> Work:
+def work_of(note: Note) -> ManualWork:
     """The kind of work; a call to change where no rule and no hazard has the name (`remaining`)."""
     if note.rule == FRAMEWORKS:
         return _of_framework(note.subject)
     if code_of(note) == SHARDING:
-        return Work.SHARDING
-    return _by_name().get(note.rule, Work.CALLS)
+        return ManualWork.SHARDING
+    return _by_name().get(note.rule, ManualWork.CALLS)
 
 
 @cache
-def _by_name() -> dict[str, Work]:
-    found = {hazard.code: hazard.work for hazard in all_hazards()}
+def _by_name() -> dict[str, ManualWork]:
+    work_by_code = {hazard.code: hazard.work for hazard in all_hazards()}
     for rule in all_rules():
         room = ".".join(type(rule).__module__.split(".")[:4])
-        found[rule.name] = rule.work or importlib.import_module(room).WORK
-    return found
+        work_by_code[rule.name] = rule.work or importlib.import_module(room).WORK
+    return work_by_code
 
 
-def _of_framework(subject: str) -> Work:
+def _of_framework(subject: str) -> ManualWork:
     """Return the work on a framework: one with a code in the catalogue has no TPU backend."""
     entry = of_import(subject)
     if entry is None or not entry.code:
-        return Work.SWITCH
-    return Work.SHARDING if entry.code == SHARDING else Work.FRAMEWORK
+        return ManualWork.SWITCH
+    return ManualWork.SHARDING if entry.code == SHARDING else ManualWork.FRAMEWORK

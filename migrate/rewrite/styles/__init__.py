@@ -1,1 +1,1 @@
-"""What a rule writes in the style native and in the style portable."""
+"""Code that rules write in the native and the portable style."""

@@ -1,4 +1,4 @@
-"""What the portable style says of backends and devices that no rule handles."""
+"""Advice of the portable style on backends and devices that no rule handles."""
 
 from __future__ import annotations
 

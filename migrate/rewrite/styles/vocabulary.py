@@ -1,7 +1,7 @@
-"""How a style spells what scripts ask of their hardware: the one place that names torch_xla and shims.
+"""Calls to the hardware in each style. This is the only module that names torch_xla and shims.
 
-A rule that writes a call for which both styles have a word asks `context.vocabulary` for it. Where a
-style needs more than another word (a barrier that has a tag, a scaler that goes), the rule branches on
+A rule that writes a call asks `context.vocabulary` for it, if both styles have a word for the call. If a
+style needs more than another word (a barrier with a tag, a removed scaler), the rule branches on
 `context.portable`.
 """
 
@@ -38,12 +38,12 @@ Word = Literal[
 
 
 class Name(NamedTuple):
-    """Where a word is found.
+    """Import location of a word.
 
     Args:
         module: the dotted name of the module.
-        alias: the name that the field gives it in an import; None for its own.
-        text: what follows the module, with parentheses where the word is a question.
+        alias: the usual alias of the module in an import, or None.
+        text: the text after the module, with parentheses if the word is a query.
     """
 
     module: str
@@ -100,7 +100,7 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def inert(self) -> str:
-        """What the help of an option says that no longer does anything."""
+        """Help text of an option that no longer has an effect."""
 
 
 class NativeVocabulary(Vocabulary):

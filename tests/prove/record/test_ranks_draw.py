@@ -10,7 +10,7 @@ from migrate.prove.compare.verdict import Verdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
 from migrate.rewrite.file import rewrite_file
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import RewriteOptions
 from tests.waiting import LIMIT
 
 SCRIPT = """\
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 pytestmark = pytest.mark.long
 
 
-def files(folder: Path, seed: str, at_import: str, options: Options) -> tuple[Path, Path]:
+def files(folder: Path, seed: str, at_import: str, options: RewriteOptions) -> tuple[Path, Path]:
     original, rewritten = folder / "train.py", folder / "train_xla.py"
     original.write_text(SCRIPT.replace("SEED", seed).replace("AT_IMPORT", at_import))
     rewritten.write_bytes(rewrite_file(original, options=options).data)
@@ -67,14 +67,14 @@ def files(folder: Path, seed: str, at_import: str, options: Options) -> tuple[Pa
 def test_the_rewrite_draws_as_the_original(
     tmp_path: Path, seed: str, at_import: str, style: str
 ) -> None:
-    options = Options(style="portable" if style == "portable" else "native")
+    options = RewriteOptions(style="portable" if style == "portable" else "native")
     original, rewritten = files(tmp_path, seed, at_import, options)
     proof = prove(original, rewritten, replicas=2, settings=Settings(timeout=LIMIT))
     assert proof.verdict is Verdict.EQUAL, proof.message
 
 
 def test_replicas_that_draw_the_same_are_told_apart_from_gpus(tmp_path: Path) -> None:
-    original, rewritten = files(tmp_path, "pass", "", Options())
+    original, rewritten = files(tmp_path, "pass", "", RewriteOptions())
     lines = rewritten.read_text().splitlines()
     rewritten.write_text("\n".join(line for line in lines if "manual_seed" not in line) + "\n")
     proof = prove(original, rewritten, replicas=2, settings=Settings(timeout=LIMIT))

@@ -15,7 +15,7 @@ NAMES = frozenset(
 )
 
 
-class Float64(Hazard):
+class Float64Hazard(Hazard):
     """float64 is accepted, and slow.
 
     **Why.** A TPU has no float64: XLA emulates it with several operations each.

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import last_part, nodes_of, string_value
 
@@ -35,7 +35,7 @@ class AttentionImplementation(Hazard):
     code = "XLA414"
     name = "attention-implementation"
     severity = Severity.ERROR
-    other_work = Work.KERNELS
+    other_work = ManualWork.KERNELS
     nodes = (cst.Arg, cst.Assign, cst.DictElement)
     words = r"attn_implementation|use_flash_attention_2|use_kernels"
     examples = (
@@ -96,9 +96,9 @@ def _kernel(value: cst.BaseExpression, facts: Facts) -> str:
     values = [value]
     if isinstance(value, cst.Name):
         values = [v for v in facts.context.bound_values(value) if isinstance(v, cst.BaseExpression)]
-    for one in values:
-        if isinstance(one, cst.BaseString | cst.IfExp):
-            for string in nodes_of(one, cst.SimpleString):
+    for origin in values:
+        if isinstance(origin, cst.BaseString | cst.IfExp):
+            for string in nodes_of(origin, cst.SimpleString):
                 text = string_value(string) or ""
                 if KERNEL.fullmatch(text):
                     return text

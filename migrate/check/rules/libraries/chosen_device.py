@@ -205,19 +205,21 @@ class ChosenDevice(Hazard):
 def _picks(value: cst.BaseExpression) -> bool:
     """Whether a map of devices leaves the choice to accelerate, or names GPUs by number."""
     if isinstance(value, cst.Dict):
-        parts = (one.value for one in value.elements if isinstance(one, cst.DictElement))
+        parts = (
+            element.value for element in value.elements if isinstance(element, cst.DictElement)
+        )
         return any(isinstance(part, cst.Integer) for part in parts)
     return string_value(value) in MAPS
 
 
 def _says_where(call: cst.Call, chooser: Chooser, name: str, facts: Facts) -> bool:
-    given = [arg.value for key in chooser.names if (arg := keyword(call, key)) is not None]
+    devices = [arg.value for key in chooser.names if (arg := keyword(call, key)) is not None]
     positional = [arg.value for arg in call.args if arg.keyword is None]
     if chooser.position is not None:
-        given += positional[chooser.position : chooser.position + 1]
+        devices += positional[chooser.position : chooser.position + 1]
     if name in PIPELINES:  # of a number that is no GPU's they make the CPU
-        given = [value for value in given if not isinstance(value, cst.Integer)]
-    return any(not _is_none(value, facts) for value in given)
+        devices = [value for value in devices if not isinstance(value, cst.Integer)]
+    return any(not _is_none(value, facts) for value in devices)
 
 
 def _is_none(value: cst.BaseExpression, facts: Facts) -> bool:

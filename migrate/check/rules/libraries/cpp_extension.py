@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import ImportHazard
 from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hit, Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import dotted, string_value
 
@@ -31,7 +31,7 @@ class CppExtension(ImportHazard):
     code = "XLA401"
     name = "cuda-extension"
     severity = Severity.ERROR
-    other_work = Work.KERNELS
+    other_work = ManualWork.KERNELS
     nodes = (cst.Import, cst.ImportFrom, cst.Call)
     examples = (
         example(
@@ -96,18 +96,18 @@ class CppExtension(ImportHazard):
     def _loaded(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield what loads an extension while the script runs."""
         name = facts.names.of(call.func)
-        given = string_value(call.args[0].value) if call.args else None
+        package = string_value(call.args[0].value) if call.args else None
         if name in LOADERS:
             message = f"{name}: operators of one's own do not take tensors of XLA"
             yield self.hit(call, message, subject=name)
-        elif name == "importlib.import_module" and given is not None and _is_own(given, facts):
-            yield self.hit(call, f"{given} is compiled by this project: {OPERATIONS}")
+        elif name == "importlib.import_module" and package is not None and _is_own(package, facts):
+            yield self.hit(call, f"{package} is compiled by this project: {OPERATIONS}")
 
 
 def _is_own(name: str, facts: Facts) -> bool:
     """Whether the dotted `name` is an extension that the project compiles, or in one."""
     own = facts.context.calls.extensions
-    return any(name == one or name.startswith(f"{one}.") for one in own)
+    return any(name == module or name.startswith(f"{module}.") for module in own)
 
 
 def _imported(node: cst.CSTNode, facts: Facts) -> list[str]:
@@ -121,11 +121,11 @@ def _imported(node: cst.CSTNode, facts: Facts) -> list[str]:
     folders = facts.context.source.path.parent.parts
     folders = folders[: len(folders) - len(node.relative) + 1]
     module = tuple(dotted(node.module).split(".")) if node.module is not None else ()
-    found = []
+    names = []
     for alias in node.names:
         parts = (*folders, *module, alias.evaluated_name)
         for own in facts.context.calls.extensions:
             size = own.count(".") + 1
             if tuple(own.split(".")) in (parts[-size:], parts[-size - 1 : -1]):
-                found.append(own)
-    return found
+                names.append(own)
+    return names

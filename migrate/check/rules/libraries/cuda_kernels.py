@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 
 class CudaKernels(ImportHazard):
@@ -19,7 +19,7 @@ class CudaKernels(ImportHazard):
     code = "XLA410"
     name = "cuda-kernels"
     severity = Severity.ERROR
-    other_work = Work.KERNELS
+    other_work = ManualWork.KERNELS
     examples = (
         example(
             """

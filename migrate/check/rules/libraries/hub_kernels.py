@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.common import CudaHazard
 from migrate.check.hazard import Hit, Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 
 
@@ -26,7 +26,7 @@ class HubKernels(CudaHazard):
     name = "hub-kernels"
     words = "kernel"
     severity = Severity.ERROR
-    other_work = Work.KERNELS
+    other_work = ManualWork.KERNELS
     examples = (
         example(
             """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 
 class NumbaCuda(ImportHazard):
@@ -18,7 +18,7 @@ class NumbaCuda(ImportHazard):
     code = "XLA409"
     name = "numba-cuda"
     severity = Severity.ERROR
-    other_work = Work.KERNELS
+    other_work = ManualWork.KERNELS
     examples = (
         example(
             """

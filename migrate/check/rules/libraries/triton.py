@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 
 class Triton(ImportHazard):
@@ -19,7 +19,7 @@ class Triton(ImportHazard):
     code = "XLA402"
     name = "triton"
     severity = Severity.ERROR
-    other_work = Work.KERNELS
+    other_work = ManualWork.KERNELS
     examples = (
         example(
             """

@@ -6,7 +6,7 @@ from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
 
-class ApproximateTopK(NamedHazard):
+class ApproximateTopKHazard(NamedHazard):
     """Approximate top-k is exact wherever tests run.
 
     **Why.** `jax.lax.approx_max_k` and `approx_min_k` sort exactly on a CPU, whatever `recall_target`

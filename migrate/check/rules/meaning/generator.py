@@ -24,7 +24,7 @@ WITHOUT_GENERATOR = frozenset({"cauchy_", "exponential_", "geometric_", "log_nor
 OF_CUDA = frozenset({"graphsafe_get_state", "graphsafe_set_state"})
 
 
-class Generator(Hazard):
+class GeneratorHazard(Hazard):
     """A generator of random numbers on the device raises.
 
     **Why.** XLA has one state of random numbers for each device and no generators. Only those of CUDA have

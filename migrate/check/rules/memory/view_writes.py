@@ -1,4 +1,4 @@
-"""In-place writes to views."""
+"""Hazard of in-place writes to views."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from migrate.syntax.tree import code, nodes_of
 
 
 class AverageOfOne(Hazard):
-    """One replica alone updates a copy of the weights while it trains.
+    """A single replica updates a copy of the weights while it trains.
 
     **Why.** `ema = EMA(model) if rank == 0 else None` costs nothing on GPUs. On XLA the update is a part of
-    the graph of that replica: the replicas run different graphs, and wait for each other in the collectives
-    that are in them.
+    the graph of that replica. The replicas then run different graphs, and wait for each other in the
+    collectives in these graphs.
 
     **What to do.** Make and update the average on all replicas, whose weights are the same; save it on one.
 

@@ -53,7 +53,7 @@ def _pending_at(at: cst.Call, facts: Facts, depth: int) -> cst.Call | None:
     if pending is not None or ended or inside is None or not depth:
         return pending
     for call in facts.calls:
-        if call is not at and any(one is inside for one in facts.context.called(call)):
+        if call is not at and any(callee is inside for callee in facts.context.called(call)):
             pending = _pending_at(call, facts, depth - 1)
             if pending is not None:
                 return pending
@@ -90,8 +90,12 @@ def _ends(call: cst.Call, at: cst.Call, facts: Facts) -> bool:
         return False
     if facts.guards.around(call) is not None:
         return False
-    above = {id(one) for one in facts.context.ancestors(at)}
-    return all(id(one) in above for one in facts.context.ancestors(call) if isinstance(one, cst.If))
+    above = {id(ancestor) for ancestor in facts.context.ancestors(at)}
+    return all(
+        id(ancestor) in above
+        for ancestor in facts.context.ancestors(call)
+        if isinstance(ancestor, cst.If)
+    )
 
 
 def _made_with(method: cst.FunctionDef, facts: Facts) -> cst.Call | None:

@@ -208,7 +208,9 @@ class GuardedCollective(Hazard):
     def _called(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the call of a function that makes a collective, and that all replicas call elsewhere."""
         context = facts.context
-        ran = [one for one in context.run_by(node) if not _is_guarded(one, facts)]
+        ran = [
+            definition for definition in context.run_by(node) if not _is_guarded(definition, facts)
+        ]
         guard = self._guard(node.func, facts) if ran else None
         if not isinstance(guard, cst.If | cst.FunctionDef):
             return
@@ -253,10 +255,10 @@ class GuardedCollective(Hazard):
         context = facts.context
         if isinstance(guard, cst.FunctionDef):
             mentions = context.guards.mentions_of(guard)
-            around = [(one, context.guards.around(one)) for one in mentions]
+            around = [(mention, context.guards.around(mention)) for mention in mentions]
             return bool(around) and all(
-                above is not None and above is not guard and self._in_both(one, above, facts)
-                for one, above in around
+                above is not None and above is not guard and self._in_both(mention, above, facts)
+                for mention, above in around
             )
         if not isinstance(guard, cst.If | cst.IfExp):
             return False
@@ -290,20 +292,23 @@ def _leaves(guard: cst.If) -> bool:
 def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
     """Return the names of the collectives that `branch` comes to, itself or in what it calls."""
     if isinstance(branch, cst.If) and branch.orelse is not None and facts.guards.asks(branch.test):
-        first, second = (_meetings(one, facts, depth) for one in (branch.body, branch.orelse))
+        first, second = (_meetings(block, facts, depth) for block in (branch.body, branch.orelse))
         return first if first == second else [*first, "or", *second]
-    found: list[str] = []
+    names: list[str] = []
     for call in nodes_of(branch, cst.Call):
         name = facts.names.of(call.func) or ""
         if name in COLLECTIVE:
-            found.append(name)
+            names.append(name)
             continue
         here = facts.context.called(call) if depth else []
         for function in here[:1]:
-            found += _meetings(function.body, facts, depth - 1)
+            names += _meetings(function.body, facts, depth - 1)
         if not here and facts.context.effects.meets(call):
-            found += [f"{one.path}:{one.line}" for one in facts.context.run_by(call)[:1]]
-    return found
+            names += [
+                f"{definition.path}:{definition.line}"
+                for definition in facts.context.run_by(call)[:1]
+            ]
+    return names
 
 
 def _of_a_group(call: cst.Call) -> bool:

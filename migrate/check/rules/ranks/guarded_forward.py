@@ -274,13 +274,13 @@ def _runs(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
     if not functions:
         return _is_evaluation(last)
     function = functions[0]
-    names = [one.name.value for one in function.params.params]
+    names = [parameter.name.value for parameter in function.params.params]
     bound = bind(call, names[1:] if names[:1] == ["self"] else names)
     if bound is None:
         return _is_evaluation(last)
-    given = {name for name, one in bound.items() if one is arg}
+    passed = {name for name, argument in bound.items() if argument is arg}
     return any(
-        isinstance(inner.func, cst.Name) and inner.func.value in given
+        isinstance(inner.func, cst.Name) and inner.func.value in passed
         for inner in nodes_of(function.body, cst.Call)
     )
 

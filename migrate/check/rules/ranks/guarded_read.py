@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import SYNCS
 from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.ends import cut_early, synchronised
 from migrate.check.rules.ranks.parting.evaluations import evaluations
 from migrate.check.rules.ranks.parting.made import is_made_on_device, loaded, made
@@ -389,10 +389,10 @@ class GuardedRead(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one read under a condition of the rank, or the first tensor that is made under it."""
-        return (self.hit(one.node, one.message) for one in partings(node, facts))
+        return (self.hit(parting.node, parting.message) for parting in partings(node, facts))
 
 
-def partings(node: cst.CSTNode, facts: Facts) -> Iterator[Parting]:
+def partings(node: cst.CSTNode, facts: Facts) -> Iterator[GraphDifference]:
     """Yield how the graphs of the replicas part at `node`: in one of the ways of `parting`."""
     if isinstance(node, cst.Call) and is_made_on_device(node, facts):
         yield from made(node, facts)

@@ -149,15 +149,15 @@ class GuardedSave(Hazard):
             return [arg.value for arg in call.args] or [call]
         if facts.called.isdisjoint(SAVES):
             return None
-        found = []
+        values = []
         for function in facts.context.called(call):
             for inner in nodes_of(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
                 if facts.names.of(inner.func) in SAVES and (
                     own_guard is None or own_guard is function
                 ):
-                    found += self._saved(inner, facts) or []
-        return found or None
+                    values += self._saved(inner, facts) or []
+        return values or None
 
 
 def _has_weights(saved: cst.BaseExpression) -> bool:

@@ -1,4 +1,4 @@
-"""What one replica alone does on the device before a collective: computes a tensor, loads the weights."""
+"""Work of one replica alone on the device before a collective: computing a tensor, loading weights."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from migrate.reading.facts import Facts
 from migrate.syntax.tree import code
 
 
-class PendingRead(Hazard):
+class PendingReadHazard(Hazard):
     """The result of a collective is read in some replicas only, before the collective has run.
 
     **Why.** With torch_xla a collective runs when its graph does. `dist.all_reduce(x)` in all replicas and
@@ -127,20 +127,20 @@ class PendingRead(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield every such read of the script."""
-        for one in Pending(facts).reads():
-            severity = Severity.WARNING if one.elsewhere else None
-            yield self.hit(one.read, waits_for(one, facts), severity)
+        for read in Pending(facts).reads():
+            severity = Severity.WARNING if read.elsewhere else None
+            yield self.hit(read.read, waits_for(read, facts), severity)
 
 
-def waits_for(one: ReadOfPending, facts: Facts) -> str:
+def waits_for(read: ReadOfPending, facts: Facts) -> str:
     """Return what is to be said of a read that waits for a collective."""
-    call = one.collectives[-1]
+    call = read.collectives[-1]
     what = f"`{code(call.func)}` (line {facts.context.position(call).line})"
-    if one.elsewhere:
+    if read.elsewhere:
         message = f"read in some replicas only: if a collective of {what} is pending, it hangs"
         return f"{message}: torch_xla.sync() before"
     why = "the read in some replicas only waits for ever"
-    if one.by_index:
+    if read.by_index:
         why = "with the replica's index in its graph it runs in another graph on each replica"
     message = f"{what} has not run: {why}"
     return f"{message}: torch_xla.sync() in all of them before"

@@ -175,8 +175,8 @@ def _pads(filled: cst.Assign, name: str, facts: Facts) -> bool:
         return bound is not None and not isinstance(bound, cst.Integer)
     if not isinstance(target, cst.Name) or target.value != name:
         return False
-    made = filled.value
-    return isinstance(made, cst.Call) and facts.names.of(made.func) in PADS
+    values = filled.value
+    return isinstance(values, cst.Call) and facts.names.of(values.func) in PADS
 
 
 def _varies(parts: cst.ListComp) -> bool:

@@ -15,14 +15,14 @@ MAKERS = frozenset({"torch.as_tensor", "torch.tensor", "torch.stack", "torch.cat
 
 
 class ValuesOfOne(Hazard):
-    """One replica makes a tensor of numbers, the others of an empty list.
+    """A single replica makes a tensor of numbers, the others make it of an empty list.
 
-    **Why.** What is computed of the tensor on the device, or added to what all replicas reduce, is a part of
-    the graph of one replica only: with other graphs the replicas wait for each other in the next collective.
-    On GPUs each replica runs what it likes between two collectives.
+    **Why.** What is computed from the tensor on the device, or added to what all replicas reduce, is a part
+    of the graph of one replica only. With different graphs the replicas wait for each other in the next
+    collective. On GPUs each replica may run anything between two collectives.
 
-    **What to do.** Let all hand over as many numbers, and let those of the others not count (`0.0`, or a
-    weight of zero); or collect on the host, and reduce what is there on all of them.
+    **What to do.** Pass the same number of values on all replicas, and give those of the others no weight
+    (`0.0`, or a weight of zero). Or collect the values on the host, and reduce on all replicas.
     """
 
     code = "XLA309"
@@ -113,7 +113,7 @@ def _makes(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
     if facts.names.of(call.func) in MAKERS:
         return bool(call.args) and call.args[0] is arg
     return any(
-        parameter in {code(one.args[0].value) for one in _made(function, facts)}
+        parameter in {code(call.args[0].value) for call in _made(function, facts)}
         for function in facts.context.called(call)
         for parameter in _given(call, arg, function)
     )
@@ -121,14 +121,14 @@ def _makes(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
 
 def _made(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Call]:
     """Yield the calls in `function` that make a tensor of their first argument."""
-    for one in nodes_of(function, cst.Call):
-        if one.args and facts.names.of(one.func) in MAKERS:
-            yield one
+    for call in nodes_of(function, cst.Call):
+        if call.args and facts.names.of(call.func) in MAKERS:
+            yield call
 
 
 def _given(call: cst.Call, arg: cst.Arg, function: cst.FunctionDef) -> list[str]:
     """Return the name of the parameter of `function` that `call` gives `arg`."""
-    parameters = [one.name.value for one in function.params.params]
+    parameters = [parameter.name.value for parameter in function.params.params]
     if isinstance(call.func, cst.Attribute) and parameters[:1] == ["self"]:
         del parameters[0]
     bound = bind(call, parameters) or {}

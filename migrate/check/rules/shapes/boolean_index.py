@@ -200,9 +200,9 @@ def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:
     values = (
         facts.values.given_to(value) if isinstance(value, cst.Name | cst.Attribute) else [value]
     )
-    made = [facts.names.of(call.func) or "" for call in values if isinstance(call, cst.Call)]
-    return len(made) == len(values) > 0 and all(
-        name.partition(".")[0] in OTHER_FRAMEWORKS for name in made
+    callees = [facts.names.of(call.func) or "" for call in values if isinstance(call, cst.Call)]
+    return len(callees) == len(values) > 0 and all(
+        name.partition(".")[0] in OTHER_FRAMEWORKS for name in callees
     )
 
 
@@ -254,24 +254,24 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
         return method(node) in SAME_VALUES and _is_made_as_mask(node.func.value, facts, depth - 1)
     if not isinstance(node, cst.Name):
         return False
-    given = facts.bindings.reaching(node)
-    for value in (part for one in given for part in _parts(one, facts)):
+    assignments = facts.bindings.reaching(node)
+    for value in (part for assignment in assignments for part in _parts(assignment, facts)):
         if isinstance(value, cst.Comparison) or _is_made_as_mask(value, facts, depth - 1):
             return True
-    known = bool(given) and all(one.how is How.VALUE for one in given)
+    known = bool(assignments) and all(assignment.how is How.VALUE for assignment in assignments)
     return not known and ENTRY_OF_MASK.search(node.value) is not None
 
 
-def _parts(given: Assignment, facts: Facts) -> list[cst.BaseExpression]:
+def _parts(assignment: Assignment, facts: Facts) -> list[cst.BaseExpression]:
     """Return the values of which a name is given one: those that functions of the script return, too."""
-    value = given.value
-    if value is None or given.how is How.VALUE:
+    value = assignment.value
+    if value is None or assignment.how is How.VALUE:
         return [value] if value is not None else []
-    if given.index is None or not isinstance(value, cst.Call):
+    if assignment.index is None or not isinstance(value, cst.Call):
         return []
     returned = (r for f in facts.context.called(value) for r in facts.bindings.returns[id(f)])
     return [
-        one.elements[given.index].value
-        for one in returned
-        if isinstance(one, cst.Tuple) and len(one.elements) == given.count
+        value.elements[assignment.index].value
+        for value in returned
+        if isinstance(value, cst.Tuple) and len(value.elements) == assignment.count
     ]

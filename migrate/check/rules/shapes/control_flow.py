@@ -219,8 +219,12 @@ def _on_values(
     elif isinstance(test, cst.UnaryOperation):
         yield from _on_values(test.expression, facts, in_loop)
     elif isinstance(test, cst.Name):
-        given = (one.value for one in facts.bindings.reaching(test) if one.how is How.VALUE)
-        answers = (value for value in given if isinstance(value, ANSWERS))
+        values = (
+            assignment.value
+            for assignment in facts.bindings.reaching(test)
+            if assignment.how is How.VALUE
+        )
+        answers = (value for value in values if isinstance(value, ANSWERS))
         if any(next(_on_values(answer, facts, in_loop), None) is not None for answer in answers):
             yield test
     elif isinstance(test, cst.Attribute):

@@ -37,24 +37,25 @@ RANKS = ("1d", "2d", "3d")
 class CpuFallback(Hazard):
     """An operation inside the step runs on the CPU.
 
-    **Why.** torch_xla 2.9 has no lowering of some operators: `bincount`, `median`, `nansum`,
-    `searchsorted`, `multinomial` of several samples without replacement or with a generator of the host,
-    `unfold` and `fold`, `ctc_loss`, `grid_sample`, `huber_loss`, `embedding_bag`, `weight_norm`,
-    `lgamma`, `torch.fft`, most of `torch.linalg`, `nms`, `roi_align` and `deform_conv2d` of
-    `torchvision.ops`, … It cuts the graph, fetches the inputs, computes on the CPU and sends the result
-    back, in the backward pass once more. Of `glu` and `cdist` only the gradient runs there.
-    `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without `antialias=True`), an
-    adaptive pooling, and `interpolate(mode="area")`, which is one, only where the output divides the
-    input, and `one_hot` without `num_classes` reads the greatest class. A `multinomial` in a loop that
-    samples is reported too, where a caller passes it a generator. `Beta`, `Gamma`, `Dirichlet`, `Poisson`,
+    **Why.** torch_xla 2.9 has no lowering of some operators: `bincount`, `median`, `nansum`, `searchsorted`,
+    `multinomial` of several samples without replacement or with a generator of the host; `unfold` and `fold`,
+    `ctc_loss`, `grid_sample`, `huber_loss`, `embedding_bag`, `weight_norm`, `lgamma`; `torch.fft`, most of
+    `torch.linalg`; `nms`, `roi_align` and `deform_conv2d` of `torchvision.ops`; and others. It cuts the
+    graph, fetches the inputs, computes on the CPU and sends the result back, and does so again in the
+    backward pass. For `glu` and `cdist` only the gradient runs on the CPU.
+
+    `interpolate` has a lowering only for 2-D `nearest` and `bilinear` (without `antialias=True`). An adaptive
+    pooling has one only if the output size divides the input size; `interpolate(mode="area")` is an adaptive
+    pooling. `one_hot` without `num_classes` reads the greatest class. A `multinomial` in a loop that
+    samples is reported too, if a caller passes it a generator. `Beta`, `Gamma`, `Dirichlet`, `Poisson`,
     `StudentT` and other distributions draw on the CPU; `Normal`, `Categorical` and `Laplace` do not.
 
-    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a
-    whole factor: `repeat_interleave` of each axis by a number. `multinomial`: one sample, or
+    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; for 3-D `nearest` by a
+    whole factor, `repeat_interleave` each axis. `multinomial`: one sample, or
     replacement; or add Gumbel noise to the logits and take `argmax`, or `topk`. `bincount`:
     `zeros(n).scatter_add(0, index, ones)`. `glu`: `a, b = x.chunk(2, dim)` and `a * b.sigmoid()`.
-    `huber_loss`: `smooth_l1_loss` with `beta=delta`, times delta. `unfold`: a convolution, or slices
-    that are stacked. Else compute it in the data loader, or after the step.
+    `huber_loss`: `smooth_l1_loss` with `beta=delta`, times delta. `unfold`: a convolution, or stacked
+    slices. Otherwise compute it in the data loader, or after the step.
 
     Source: torch_xla 2.9, counters `aten::…` of `torch_xla.debug.metrics`, measured.
     """
@@ -317,24 +318,24 @@ def _distribution(call: cst.Call, facts: Facts) -> str:
     """Return the distribution of torch that `call` draws from on the CPU, `Beta`; nothing for other calls."""
     if method(call) not in ("rsample", "sample"):
         return ""
-    made: cst.CSTNode | None = receiver(call)
-    if isinstance(made, cst.Name):
-        binding = facts.bindings.nearest(made)
-        made = binding.value if binding is not None else None
-    if not isinstance(made, cst.Call):
+    origin: cst.CSTNode | None = receiver(call)
+    if isinstance(origin, cst.Name):
+        binding = facts.bindings.nearest(origin)
+        origin = binding.value if binding is not None else None
+    if not isinstance(origin, cst.Call):
         return ""
-    package, _, last = (facts.names.of(made.func) or "").rpartition(".")
+    package, _, last = (facts.names.of(origin.func) or "").rpartition(".")
     if not package.startswith("torch.distributions") or last not in cpu.DISTRIBUTIONS:
         return ""
-    return last if any(facts.values.is_tensor(arg.value) for arg in made.args) else ""
+    return last if any(facts.values.is_tensor(arg.value) for arg in origin.args) else ""
 
 
 def _drawn_from(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
     """Return the probabilities that `multinomial` draws from."""
     if facts.names.of(call.func) is None:
         return receiver(call)
-    given = keyword(call, "input") or next(iter(call.args), None)
-    return given.value if given is not None else None
+    argument = keyword(call, "input") or next(iter(call.args), None)
+    return argument.value if argument is not None else None
 
 
 def _draws_there(call: cst.Call, is_method: bool) -> bool:
@@ -343,8 +344,8 @@ def _draws_there(call: cst.Call, is_method: bool) -> bool:
     bound = bind(call, names) or {}
     if keyword(call, "generator") is not None or len(call.args) > len(names):
         return False
-    given = {name: code(arg.value) for name, arg in bound.items()}
-    return given.get("num_samples") == "1" or given.get("replacement") == "True"
+    arguments = {name: code(arg.value) for name, arg in bound.items()}
+    return arguments.get("num_samples") == "1" or arguments.get("replacement") == "True"
 
 
 def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
@@ -386,14 +387,21 @@ def _function(name: str, call: cst.Call, facts: Facts) -> str:
 
 def _with_argument(name: str, call: cst.Call) -> str:
     """Return the function `name` if `call` gives it an argument with which it runs on the CPU, and which."""
-    given = next((one for one in sorted(cpu.WITH_ARGUMENT[name]) if keyword(call, one)), "")
-    return f"{name.rpartition('.')[2]} with {given}=" if given else ""
+    argument_name = next(
+        (
+            argument_name
+            for argument_name in sorted(cpu.WITH_ARGUMENT[name])
+            if keyword(call, argument_name)
+        ),
+        "",
+    )
+    return f"{name.rpartition('.')[2]} with {argument_name}=" if argument_name else ""
 
 
 def _method(call: cst.Call, facts: Facts) -> tuple[str, bool]:
     """Return what a method, or a module that the script keeps, runs on the CPU, and whether of a tensor."""
-    for made in _made(call.func, facts):
-        operator = _module(made, call, facts)
+    for layer in _made(call.func, facts):
+        operator = _module(layer, call, facts)
         if operator:
             return operator, any(facts.values.is_tensor(arg.value) for arg in call.args)
     last = method(call)
@@ -411,17 +419,17 @@ def _made(node: cst.BaseExpression, facts: Facts) -> list[cst.Call]:
     return [value for value in facts.values.given_to(node) if isinstance(value, cst.Call)]
 
 
-def _module(made: cst.Call, call: cst.Call | None, facts: Facts) -> str:
+def _module(layer: cst.Call, call: cst.Call | None, facts: Facts) -> str:
     """Return what the module that `made` makes runs on the CPU when `call` calls it."""
-    package, _, kind = (facts.names.of(made.func) or "").rpartition(".")
+    package, _, kind = (facts.names.of(layer.func) or "").rpartition(".")
     if package.startswith(VISION) and kind in cpu.VISION_MODULES:
         return f"torchvision.ops.{cpu.VISION_MODULES[kind]}"
     if package not in MODULE_PACKAGES:
         return ""
     if kind == "Upsample":
-        return _interpolation(made, cpu.UPSAMPLE, call, facts)
+        return _interpolation(layer, cpu.UPSAMPLE, call, facts)
     if kind in ADAPTIVE:
-        return _pooling(made, 0, ADAPTIVE[kind], facts)
+        return _pooling(layer, 0, ADAPTIVE[kind], facts)
     return cpu.MODULES.get(kind, "")
 
 
@@ -500,11 +508,11 @@ def _rank(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> set[int]:
     """Return the ranks, without batch and channels, of what the layer gives that made `node`."""
     if isinstance(node, cst.Name) and depth:
         reaching = facts.bindings.reaching(node)
-        values = [given.value for given in reaching if given.value is not None]
+        values = [assignment.value for assignment in reaching if assignment.value is not None]
         return {rank for value in values for rank in _rank(value, facts, depth - 1)}
     if not isinstance(node, cst.Call):
         return set()
-    kinds = [(facts.names.of(made.func) or "") for made in _made(node.func, facts)]
+    kinds = [(facts.names.of(layer.func) or "") for layer in _made(node.func, facts)]
     return {
         int(kind[-2]) for kind in kinds if kind.startswith("torch.nn.") and kind.endswith(RANKS)
     }

@@ -127,14 +127,16 @@ def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
     if facts.values.on_device(value):
         return True
     if isinstance(value, cst.Name):
-        given = facts.bindings.nearest(value)
-        made = given.value if given is not None else None
+        assignment = facts.bindings.nearest(value)
+        origin = assignment.value if assignment is not None else None
     else:
-        made = value
-    if not isinstance(made, cst.Call) or not (facts.names.of(made.func) or "").startswith("torch."):
+        origin = value
+    if not isinstance(origin, cst.Call) or not (facts.names.of(origin.func) or "").startswith(
+        "torch."
+    ):
         return False
-    named = keyword(made, "device") is not None
-    return facts.context.devices.by_default and not named and not facts.values.is_surely_cpu(made)
+    named = keyword(origin, "device") is not None
+    return facts.context.devices.by_default and not named and not facts.values.is_surely_cpu(origin)
 
 
 def _taken(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Subscript]:

@@ -326,7 +326,7 @@ def _may_choose(call: cst.Call, facts: Facts) -> bool:
     if isinstance(call.func, cst.Subscript | cst.Call):
         return True
     if isinstance(call.func, cst.Name) and facts.names.of(call.func) is None:
-        values = (given.value for given in facts.bindings.given(call.func))
+        values = (assignment.value for assignment in facts.bindings.given(call.func))
         return any(isinstance(value, cst.Subscript | cst.Call) for value in values)
     return facts.names.of(call.func) in ORDERS
 

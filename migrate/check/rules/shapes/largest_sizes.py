@@ -44,8 +44,8 @@ def sizes_in(value: cst.BaseExpression, facts: Facts) -> cst.Call | None:
 def first_of(sizes: cst.Call, function: cst.FunctionDef, facts: Facts) -> cst.Call | None:
     """Return the first call in `function` that makes something of these sizes."""
     for call in nodes_of(function.body, cst.Call):
-        made = (facts.names.of(call.func) or "") in FILLED
-        inside = made and facts.context.function_around(call) is function
+        is_filled = (facts.names.of(call.func) or "") in FILLED
+        inside = is_filled and facts.context.function_around(call) is function
         if inside and largest_sizes(call, facts) is sizes:
             return call
     return None
@@ -55,7 +55,7 @@ def is_left_as_lists(call: cst.Call, function: cst.FunctionDef, facts: Facts) ->
     """Whether `call` is the `zip(*batch)` that a function returns, with one of its lists replaced at most."""
     zipped = [arg for arg in call.args if arg.keyword is None]  # not `strict=True`
     star = zipped[0] if code(call.func) == "zip" and len(zipped) == 1 else None
-    parameters = {one.name.value for one in function.params.params}
+    parameters = {parameter.name.value for parameter in function.params.params}
     if star is None or star.star != "*" or code(star.value) not in parameters:
         return False
     above = facts.context.parent(_outer(call, facts))
@@ -101,9 +101,9 @@ def _sizes(value: cst.BaseExpression, facts: Facts, depth: int) -> cst.Call | No
         above = facts.context.parent(name)
         if isinstance(above, cst.Attribute):
             continue  # `x.dtype`
-        for given in facts.bindings.given(name):
-            if given.value is not None and given.loop is None:
-                sizes = _sizes(given.value, facts, depth - 1)
+        for assignment in facts.bindings.given(name):
+            if assignment.value is not None and assignment.loop is None:
+                sizes = _sizes(assignment.value, facts, depth - 1)
                 if sizes is not None:
                     return sizes
     return None
@@ -111,10 +111,10 @@ def _sizes(value: cst.BaseExpression, facts: Facts, depth: int) -> cst.Call | No
 
 def _compares_sizes(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` takes the largest of some shapes, itself or by a function of the project."""
-    given = [arg.value for arg in call.args]
+    arguments = [arg.value for arg in call.args]
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("max", "amax"):
-        return any(_has_shapes(value, facts) for value in (call.func.value, *given))
-    if not any(_has_shapes(value, facts) for value in given):
+        return any(_has_shapes(value, facts) for value in (call.func.value, *arguments))
+    if not any(_has_shapes(value, facts) for value in arguments):
         return False
     functions = facts.context.called(call)
     return any(
@@ -129,8 +129,12 @@ def _has_shapes(value: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `value` holds a shape of each sample: `[list(image.shape) for image in images]`."""
     values = [value]
     if isinstance(value, cst.Name):
-        values = [one.value for one in facts.bindings.given(value) if one.value is not None]
-        values += [one.value for one in facts.bindings.put_into(value)]
+        values = [
+            assignment.value
+            for assignment in facts.bindings.given(value)
+            if assignment.value is not None
+        ]
+        values += [addition.value for addition in facts.bindings.put_into(value)]
         listed = True
     else:
         listed = isinstance(value, cst.ListComp | cst.GeneratorExp | cst.List | cst.Call)
@@ -138,6 +142,6 @@ def _has_shapes(value: cst.BaseExpression, facts: Facts) -> bool:
         isinstance(node, cst.Attribute)
         and node.attr.value == "shape"
         and not isinstance(facts.context.parent(node), cst.Subscript)
-        for one in values
-        for node in nodes_of(one, cst.Attribute)
+        for value in values
+        for node in nodes_of(value, cst.Attribute)
     )

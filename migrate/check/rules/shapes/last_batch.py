@@ -76,7 +76,7 @@ class LastBatch(Hazard):
         if size is None or code(size) in ("1", "None"):
             return  # one sample at a time: no batch is shorter
         above = facts.context.parent(node)
-        names = [code(one.target).lower() for one in getattr(above, "targets", ())]
+        names = [code(target.target).lower() for target in getattr(above, "targets", ())]
         if any(OF_EVALUATION.search(name) for name in names):
             return
         if self._trains(node) and not _gives_one_batch(node, facts):

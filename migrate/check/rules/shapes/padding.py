@@ -228,8 +228,8 @@ class Padding(Hazard):
         assert isinstance(node, cst.Call | cst.Return)
         if isinstance(node, cst.Return):
             if collating_function(node, facts) is not None:
-                for made in lists_of_parts(node, facts):
-                    yield self.hit(made, f"{code(made)} {AS_LISTS}", Severity.INFO)
+                for part in lists_of_parts(node, facts):
+                    yield self.hit(part, f"{code(part)} {AS_LISTS}", Severity.INFO)
             return
         name = facts.names.of(node.func) or ""
         message = "pads to the longest of each batch: a compilation for each length; pad to a few"
@@ -351,13 +351,17 @@ def _pads_on(function: cst.FunctionDef, facts: Facts) -> bool:
 
 
 def _is_longest_of(value: cst.BaseExpression, facts: Facts) -> bool:
-    made = [value]
+    origins = [value]
     if isinstance(value, cst.Name):
-        made = [given.value for given in facts.bindings.given(value) if given.value is not None]
+        origins = [
+            assignment.value
+            for assignment in facts.bindings.given(value)
+            if assignment.value is not None
+        ]
     return any(
-        sizes_in(one, facts) is not None
-        or any(code(call.func) == "max" for call in nodes_of(one, cst.Call))
-        for one in made
+        sizes_in(origin, facts) is not None
+        or any(code(call.func) == "max" for call in nodes_of(origin, cst.Call))
+        for origin in origins
     )
 
 
@@ -372,15 +376,17 @@ def _is_of_samples(value: cst.BaseExpression, function: cst.FunctionDef, facts: 
     put = facts.bindings.put_into(value)
     if put:
         return not any(_has_one_row(part.value) for part in put)
-    given = [one for one in facts.bindings.given(value) if one.value is not None]
-    if given:
+    assignments = [
+        assignment for assignment in facts.bindings.given(value) if assignment.value is not None
+    ]
+    if assignments:
         return any(
-            one.how is not How.VALUE or _is_of_samples(one.value, function, facts)
-            for one in given
-            if one.value is not None
+            assignment.how is not How.VALUE or _is_of_samples(assignment.value, function, facts)
+            for assignment in assignments
+            if assignment.value is not None
         )
     parameters = function.params.params
-    return any(one.name.value == value.value for one in parameters)
+    return any(parameter.name.value == value.value for parameter in parameters)
 
 
 def _has_one_row(part: cst.BaseExpression) -> bool:
@@ -412,8 +418,12 @@ def _lengths(call: cst.Call, facts: Facts) -> Iterator[cst.CSTNode]:
     for arg in call.args:
         values: list[cst.BaseExpression] = [arg.value]
         if isinstance(arg.value, cst.Name):
-            values = [one.value for one in facts.bindings.given(arg.value) if one.value is not None]
-            values += [one.value for one in facts.bindings.put_into(arg.value)]
+            values = [
+                assignment.value
+                for assignment in facts.bindings.given(arg.value)
+                if assignment.value is not None
+            ]
+            values += [addition.value for addition in facts.bindings.put_into(arg.value)]
         for value in values:
             yield from (node for node in nodes(value) if _is_length(node))
 

@@ -321,26 +321,28 @@ class Numbers:
 def _is_list(index: cst.BaseExpression, facts: Facts, numbers: Numbers, depth: int = 3) -> bool:
     """Whether `index` is a list, or an array, of a length that does not change: `randperm(n).tolist()`."""
     if isinstance(index, cst.Name):
-        given = [one.value for one in facts.bindings.given(index)]
-        return bool(given and depth) and all(
-            value is not None and _is_list(value, facts, numbers, depth - 1) for value in given
+        values = [assignment.value for assignment in facts.bindings.given(index)]
+        return bool(values and depth) and all(
+            value is not None and _is_list(value, facts, numbers, depth - 1) for value in values
         )
     if isinstance(index, cst.Subscript) and len(index.slice) == 1:
         cut = index.slice[0].slice
         if not isinstance(cut, cst.Slice) or not _is_list(index.value, facts, numbers, depth):
             return False
-        return not any(numbers.changes(one) for one in (cut.lower, cut.upper) if one is not None)
+        return not any(
+            numbers.changes(bound) for bound in (cut.lower, cut.upper) if bound is not None
+        )
     if not isinstance(index, cst.Call):
         return False
     if any(_changes_within(arg.value, numbers) for arg in index.args):
         return False  # as many as are drawn
     name = facts.names.of(index.func) or ""
     if method(index) == "tolist":
-        made = receiver(index)
-        sized = isinstance(made, cst.Call) and not any(
-            _changes_within(arg.value, numbers) for arg in made.args
+        base = receiver(index)
+        sized = isinstance(base, cst.Call) and not any(
+            _changes_within(arg.value, numbers) for arg in base.args
         )
-        return sized and _has_axis(made, facts)
+        return sized and _has_axis(base, facts)
     if code(index.func) in ("list", "sorted", "tuple") and not name and index.args:
         return _is_list(index.args[0].value, facts, numbers, depth)
     return name in LISTS
@@ -353,16 +355,16 @@ def _changes_within(value: cst.BaseExpression, numbers: Numbers) -> bool:
     return any(numbers.changes(part) for part in parts)
 
 
-def _has_axis(made: cst.CSTNode, facts: Facts) -> bool:
+def _has_axis(base: cst.CSTNode, facts: Facts) -> bool:
     """Whether a draw gives several numbers: `torch.randperm(n)`, not `torch.randint(9, ())`."""
-    return isinstance(made, cst.Call) and facts.names.of(made.func) in PERMUTATIONS
+    return isinstance(base, cst.Call) and facts.names.of(base.func) in PERMUTATIONS
 
 
 def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `value` is a tensor on the device, or a buffer of a module."""
     if isinstance(value, cst.Name) and any(
-        isinstance(given.value, cst.List | cst.Tuple | cst.ListComp | cst.Dict)
-        for given in facts.bindings.given(value)
+        isinstance(assignment.value, cst.List | cst.Tuple | cst.ListComp | cst.Dict)
+        for assignment in facts.bindings.given(value)
     ):
         return False  # a Python list is indexed on the host
     if facts.values.on_device(value):

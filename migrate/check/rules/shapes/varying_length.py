@@ -164,9 +164,9 @@ def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseEx
         parts = (_read(arg.value, facts, depth) for arg in bound.args)
         return next((part for part in parts if part is not None), None)
     if isinstance(bound, cst.Name) and depth < DEEPEST:
-        for given in facts.bindings.reaching(bound):
-            if given.how is How.VALUE and given.value is not None:
-                read = _read(given.value, facts, depth + 1)
+        for assignment in facts.bindings.reaching(bound):
+            if assignment.how is How.VALUE and assignment.value is not None:
+                read = _read(assignment.value, facts, depth + 1)
                 if read is not None:
                     return read
     return None

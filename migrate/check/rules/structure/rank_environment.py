@@ -136,5 +136,9 @@ class RankEnvironment(Hazard):
 
     def _is_an_options_default(self, asked: cst.Call, facts: Facts) -> bool:
         """Whether it is the default of `--local_rank`, for the scripts that add it to their options."""
-        declared = (one for one in facts.context.ancestors(asked) if isinstance(one, cst.Call))
-        return any(declares_local_rank(one) for one in declared)
+        declared = (
+            ancestor
+            for ancestor in facts.context.ancestors(asked)
+            if isinstance(ancestor, cst.Call)
+        )
+        return any(declares_local_rank(call) for call in declared)

@@ -125,8 +125,8 @@ class AskingLayers(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield a call that reads: of a transformer in a step, of a loss, of what makes a normalization."""
         assert isinstance(node, cst.Call)
-        made = _layer(node.func, facts)
-        if made in BATCH_NORMS:
+        layer = _layer(node.func, facts)
+        if layer in BATCH_NORMS:
             momentum = keyword(node, "momentum")
             if momentum is not None and is_none(momentum.value):
                 message = "a batch normalization with momentum=None reads its number of batches at each call"
@@ -152,8 +152,10 @@ class AskingLayers(Hazard):
         """Return the class of torch.nn of the layer that `call` calls, where all that is known makes one."""
         if not isinstance(call.func, cst.Name | cst.Attribute):
             return ""
-        given = facts.values.given_to(call.func)
-        classes = {_layer(one.func, facts) if isinstance(one, cst.Call) else "" for one in given}
+        values = facts.values.given_to(call.func)
+        classes = {
+            _layer(value.func, facts) if isinstance(value, cst.Call) else "" for value in values
+        }
         return classes.pop() if len(classes) == 1 else ""
 
 

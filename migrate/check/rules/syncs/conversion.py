@@ -39,7 +39,7 @@ ANSWERING = frozenset({"allclose", "equal", "is_nonzero"})
 FROM_NUMBERS = frozenset({"torch.arange", "torch.full", "torch.linspace", "torch.logspace"})
 
 
-class Conversion(Hazard):
+class ConversionHazard(Hazard):
     """A tensor becomes a Python number inside the step: `float(loss)`, `bool(flag)`, `math.isnan(norm)`.
 
     **Why.** It is a read like `.item()`: the graph is cut and the host waits for the device.
@@ -221,11 +221,13 @@ def _compared(call: cst.Call, asked: str) -> list[cst.BaseExpression]:
 def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what is in the list `value`: as it stands there, or in a variable, also by `append`."""
     if isinstance(value, cst.Name):
-        made = [one for given in facts.bindings.given(value) for one in _lists(given)]
-        if made and all(isinstance(one, LISTS) for one in made):
-            for one in made:
-                yield from _elements(one, facts)
-            yield from (one.value for one in facts.bindings.put_into(value))
+        lists = [
+            list_ for assignment in facts.bindings.given(value) for list_ in _lists(assignment)
+        ]
+        if lists and all(isinstance(list_, LISTS) for list_ in lists):
+            for list_ in lists:
+                yield from _elements(list_, facts)
+            yield from (addition.value for addition in facts.bindings.put_into(value))
     elif isinstance(value, cst.List | cst.Tuple):
         for element in value.elements:
             nested = isinstance(element.value, LISTS)
@@ -234,13 +236,13 @@ def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         yield value.elt
 
 
-def _lists(given: Assignment) -> Iterator[cst.BaseExpression]:
+def _lists(assignment: Assignment) -> Iterator[cst.BaseExpression]:
     """Yield what a variable is given: itself, or of the elements of `for x in (a, b)` each."""
-    if given.how is not How.ELEMENT:
-        yield from (given.value,) if given.value is not None else ()
-    elif isinstance(given.value, cst.List | cst.Tuple):
-        yield from (element.value for element in given.value.elements)
-    elif isinstance(given.value, cst.ListComp):
-        yield given.value.elt
-    elif given.value is not None:
-        yield given.value
+    if assignment.how is not How.ELEMENT:
+        yield from (assignment.value,) if assignment.value is not None else ()
+    elif isinstance(assignment.value, cst.List | cst.Tuple):
+        yield from (element.value for element in assignment.value.elements)
+    elif isinstance(assignment.value, cst.ListComp):
+        yield assignment.value.elt
+    elif assignment.value is not None:
+        yield assignment.value

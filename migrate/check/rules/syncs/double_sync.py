@@ -177,4 +177,6 @@ def _is_beside_a_test_of_the_rank(call: cst.Call, facts: Facts) -> bool:
         return False
     at = block.body.index(statement)
     beside = block.body[max(at - 1, 0) : at + 2]
-    return any(isinstance(one, cst.If) and facts.guards.asks(one.test) for one in beside)
+    return any(
+        isinstance(statement, cst.If) and facts.guards.asks(statement.test) for statement in beside
+    )

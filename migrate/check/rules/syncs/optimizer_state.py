@@ -135,8 +135,10 @@ def _moves(call: cst.Call, facts: Facts) -> bool:
 
 def _has_no_step(facts: Facts) -> bool:
     """Whether all optimizers that the script makes keep no step count."""
-    made = {name for name in facts.called if name.startswith("torch.optim.") and "lr_" not in name}
-    return bool(made) and made <= WITHOUT_STEP
+    optimizers = {
+        name for name in facts.called if name.startswith("torch.optim.") and "lr_" not in name
+    }
+    return bool(optimizers) and optimizers <= WITHOUT_STEP
 
 
 def _levels(name: cst.Name, facts: Facts, depth: int = 0) -> int:
@@ -197,8 +199,10 @@ def _tests(node: cst.Call, facts: Facts) -> Iterator[cst.BaseExpression]:
         if isinstance(above, cst.If | cst.IfExp | cst.CompIf):
             yield above.test
         elif isinstance(above, cst.BaseComp):
-            yield from (one.test for one in above.for_in.ifs)
+            yield from (condition.test for condition in above.for_in.ifs)
         elif isinstance(above, cst.For):
-            yield from (one.test for one in above.body.body if isinstance(one, cst.If))
+            yield from (
+                statement.test for statement in above.body.body if isinstance(statement, cst.If)
+            )
         elif isinstance(above, cst.FunctionDef | cst.ClassDef):
             return

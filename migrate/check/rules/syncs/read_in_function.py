@@ -271,10 +271,10 @@ def _is_on_device(arg: cst.Arg, facts: Facts) -> bool:
     if values.kind(arg.value) in TENSORS:
         return True
     name = arg.value
-    for made in facts.context.bound_values(name) if isinstance(name, cst.Name) else [name]:
-        if isinstance(made, cst.DictComp) and values.on_device(made.value):
+    for value in facts.context.bound_values(name) if isinstance(name, cst.Name) else [name]:
+        if isinstance(value, cst.DictComp) and values.on_device(value.value):
             return True
-        is_dict = isinstance(made, cst.Call) and dotted(made.func) == "dict"
-        if isinstance(made, cst.Call) and is_dict:
-            return any(values.on_device(part.value) for part in made.args)
+        is_dict = isinstance(value, cst.Call) and dotted(value.func) == "dict"
+        if isinstance(value, cst.Call) and is_dict:
+            return any(values.on_device(part.value) for part in value.args)
     return False

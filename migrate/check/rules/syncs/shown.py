@@ -100,7 +100,7 @@ def _values(call: cst.Call) -> Iterator[cst.BaseExpression]:
                 (e.value for e in right.elements) if isinstance(right, cst.Tuple) else (right,)
             )
         elif method(value) == "format":
-            yield from (one.value for one in cst.ensure_type(value, cst.Call).args)
+            yield from (argument.value for argument in cst.ensure_type(value, cst.Call).args)
         elif not any(nodes_of(value, cst.FormattedString)):
             yield value
 

@@ -196,9 +196,11 @@ class ValidatedDistribution(Hazard):
                 )
                 yield self.hit(node, message, severity)
         elif method(node) in VALIDATING and node.args and not facts.names.of(node.func):
-            made = [one for one in _made(receiver(node), facts) if is_distribution(one, facts)]
-            ours = [one for one in made if isinstance(one, cst.Call)]
-            reported = any(_is_tensor(arg.value, facts) for one in ours for arg in one.args)
+            makers = [
+                maker for maker in _made(receiver(node), facts) if is_distribution(maker, facts)
+            ]
+            ours = [maker for maker in makers if isinstance(maker, cst.Call)]
+            reported = any(_is_tensor(arg.value, facts) for call in ours for arg in call.args)
             if ours and not reported and _is_tensor(node.args[0].value, facts):
                 message = (
                     f"`{code(node.func)}` checks the value it is given: a read of the device; {OFF}"
@@ -214,7 +216,7 @@ def _check(call: cst.Call, facts: Facts) -> str:
     if _normalizes(call.func, facts):
         return "torchvision.transforms.functional.normalize"
     makers = _made(call.func, facts) if isinstance(call.func, cst.Name | cst.Attribute) else []
-    kinds = {facts.names.of(made.func) for made in makers if isinstance(made, cst.Call)}
+    kinds = {facts.names.of(maker.func) for maker in makers if isinstance(maker, cst.Call)}
     return "torch.nn.functional.gaussian_nll_loss" if "torch.nn.GaussianNLLLoss" in kinds else ""
 
 
@@ -260,6 +262,6 @@ def _is_tensor(value: cst.BaseExpression, facts: Facts) -> bool:
 def _made(value: cst.BaseExpression, facts: Facts) -> list[cst.BaseExpression]:
     """Return what makes the distribution `value`."""
     if isinstance(value, cst.Name):
-        given = [one.value for one in facts.bindings.reaching(value)]
-        return [one for one in given if one is not None]
+        values = [assignment.value for assignment in facts.bindings.reaching(value)]
+        return [value for value in values if value is not None]
     return facts.values.given_to(value) if isinstance(value, cst.Attribute) else [value]

@@ -1,6 +1,6 @@
 """The process group and its collectives."""
 
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 # What the findings of its rules ask for.
-WORK = Work.REPLICAS
+WORK = ManualWork.REPLICAS

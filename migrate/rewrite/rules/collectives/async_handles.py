@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.values.collectives import TENSORS, called
-from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -72,7 +72,7 @@ class AsyncHandles(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the finding at one wait with a time limit."""
         assert isinstance(node, cst.Call)
         func = node.func

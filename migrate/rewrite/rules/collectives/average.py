@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.entry import names
 from migrate.catalogue.torch_distributed import AVERAGE
 from migrate.reading.values.collectives import TENSORS, called
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims, beside
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, is_dotted_name, keyword
@@ -110,7 +110,7 @@ class Average(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one statement, or the finding at a call that is not edited."""
         if isinstance(node, cst.Call):
             op = self._op(node, context)
@@ -135,7 +135,7 @@ class Average(Rule):
 
     def _by_shims(
         self, call: cst.Call, op: cst.BaseExpression, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         """Yield the edits in the portable style: shims averages on every device."""
         if keyword(call, "group_dst") is not None:
             yield from self.report(op, f"{code(call.func)}: shims has dst=, the global rank")
@@ -185,9 +185,9 @@ class Average(Rule):
         summed = _summed(op)
 
         def replace(updated: cst.SimpleStatementLine) -> cst.FlattenSentinel[cst.BaseStatement]:
-            found = updated.visit(_Average(code(op), summed))
-            assert isinstance(found, cst.SimpleStatementLine)
-            return cst.FlattenSentinel([found, division])
+            updated_node = updated.visit(_Average(code(op), summed))
+            assert isinstance(updated_node, cst.SimpleStatementLine)
+            return cst.FlattenSentinel([updated_node, division])
 
         message = f"ReduceOp.AVG → SUM, and {result} divided by {size}"
         return self.edit(line, replace, message, consumes=[op])

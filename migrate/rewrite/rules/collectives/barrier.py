@@ -10,7 +10,7 @@ from migrate.check.hazard import Severity
 from migrate.check.rules.ranks.guarded_collective import GuardedCollective
 from migrate.reading.replicas.barrier_pairs import is_half, is_met
 from migrate.reading.values.collectives import called, makes_gloo_group
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.step_barriers import is_in_step
 from migrate.rewrite.rules.collectives.written import as_shims
 from migrate.rewrite.workspace import Workspace
@@ -175,7 +175,7 @@ class Barrier(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one barrier, or the finding."""
         assert isinstance(node, cst.Call)
         name = called(node, context)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.host import is_on_the_cpu
-from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -112,7 +112,7 @@ class CollectiveInputs(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield a finding for each tensor of the CPU that one collective is given."""
         assert isinstance(node, cst.Call)
         parameters = TENSORS.get(called(node, context) or "")
@@ -125,9 +125,9 @@ class CollectiveInputs(Rule):
         for name, arg in bound.items():
             if name in OTHERS:
                 continue
-            made = context.calls.host_tensors.get(context.place(arg.value))
-            if made is not None or is_on_the_cpu(arg.value, context):
-                since = f" ({made})" if made is not None else ""
+            host_tensor = context.calls.host_tensors.get(context.place(arg.value))
+            if host_tensor is not None or is_on_the_cpu(arg.value, context):
+                since = f" ({host_tensor})" if host_tensor is not None else ""
                 message = (
                     f"`{code(arg.value)}` is on the CPU{since}: simulated replicas take it in a collective, "
                     "a TPU does not: make it on the replica's device, or use a group made by "

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.prescan import spelled
 from migrate.reading.values.devices import is_accelerator
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -75,7 +75,7 @@ class DefaultBackend(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of one question for the default backend."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) != DEFAULT or len(node.args) != 1:

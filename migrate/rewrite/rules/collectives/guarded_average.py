@@ -9,7 +9,15 @@ import libcst as cst
 from migrate.reading.replicas.first_replica import joined, parts
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.edits.branch import body_of
-from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Replacement,
+    Rule,
+    RuleFinding,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -97,7 +105,7 @@ class GuardedAverage(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one test of the rank, or the finding."""
         assert isinstance(node, cst.If)
         block = context.parent(node)
@@ -107,9 +115,9 @@ class GuardedAverage(Rule):
             return
         summed = {code(call) for call in _reduced(block.body[: block.body.index(node)], context)}
         divided = [_divided(statement) for statement in node.body.body]
-        if not any(one is not None and code(one) in summed for one in divided):
+        if not any(expression is not None and code(expression) in summed for expression in divided):
             return
-        if node.orelse is not None or any(one is None for one in divided):
+        if node.orelse is not None or any(expression is None for expression in divided):
             message = "divides on the device in some replicas only: let all replicas divide"
             yield from self.report(node.test, message)
             return

@@ -12,8 +12,8 @@ from migrate.reading.values.values import is_option, option_names
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Rule,
+    RuleFinding,
     Stage,
     checked,
     left_alone,
@@ -47,13 +47,14 @@ class InitProcessGroup(Rule):
     options, conditions. Rank, world size, address and store are the runtime's; `timeout` stays.
     `import torch_xla.distributed.xla_backend` is added: it registers the backend.
 
-    **Reported.** A number of processes that is an option and read elsewhere too (a learning rate by it keeps
-    the option's default); a group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
-    arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`, or `"gloo"`
-    where the script makes collectives, or none, where it is not known where a tensor of a collective is) are
-    reported too, the call being rewritten all the same. A call that
-    is named for joining the group, as `misc.init_distributed_mode(args)`, of a package that is not in the
-    project: what it does for CUDA stays.
+    **Reported.** A number of processes that is an option and read elsewhere too: a learning rate computed
+    from it keeps the option's default. A group over MPI, in a script built on `torch.distributed.rpc`, or
+    with `*` or `**` arguments. A call whose name says that it joins the group, such as
+    `misc.init_distributed_mode(args)`, from a package outside the project: what it does for CUDA stays.
+
+    A `store`, `pg_options` and a backend for CPU tensors are reported too, and the call is rewritten. Such
+    backends are `"cpu:gloo,cuda:nccl"`, `"gloo"` if the script makes collectives, and no backend if it is not
+    known where the tensor of a collective is.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`.
     """
@@ -168,7 +169,7 @@ class InitProcessGroup(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one call, or why it is left as it is."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in INIT:

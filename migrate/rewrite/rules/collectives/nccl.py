@@ -11,7 +11,7 @@ from migrate.check.hazard import Severity
 from migrate.check.only_cuda import guards_cuda_only
 from migrate.reading.facts import facts_of
 from migrate.reading.values.collectives import called
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.inert_options import INERT
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace
@@ -161,7 +161,7 @@ class Nccl(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one literal, or the finding."""
         assert isinstance(node, cst.SimpleString)
         if string_value(node) != "nccl":
@@ -234,26 +234,28 @@ def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
 
 def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
     """Return what `call` takes `arg` for: the option that it is the default of, or the parameter."""
-    given = arg.keyword.value if arg.keyword is not None else None
+    parameter = arg.keyword.value if arg.keyword is not None else None
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument":
-        names = [string_value(one.value) or "" for one in call.args if one.keyword is None]
+        names = [
+            string_value(argument.value) or "" for argument in call.args if argument.keyword is None
+        ]
         flag = next((name for name in names if name.startswith("--")), "")
         option = flag.lstrip("-").replace("-", "_")
-        return option if given == "default" and option not in INERT else None
+        return option if parameter == "default" and option not in INERT else None
     if not context.run_by(call):
         return None
     function = next(iter(context.called(call)), None)
-    if given is None and function is not None:
-        bound = bind(call, [one.name.value for one in function.params.params]) or {}
-        given = next((name for name, one in bound.items() if one is arg), None)
-    return given
+    if parameter is None and function is not None:
+        bound = bind(call, [parameter.name.value for parameter in function.params.params]) or {}
+        parameter = next((name for name, argument in bound.items() if argument is arg), None)
+    return parameter
 
 
 def _is_compared(last: str, context: Workspace) -> bool:
     return any(
         dotted(side).rpartition(".")[2] == last
         for node in context.all_of(cst.Comparison)
-        for side in (node.left, *(one.comparator for one in node.comparisons))
+        for side in (node.left, *(comparison.comparator for comparison in node.comparisons))
     )
 
 

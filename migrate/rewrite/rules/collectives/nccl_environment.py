@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -85,12 +85,12 @@ class NcclEnvironment(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of one setting, or the finding at a variable that is read."""
         name = environment_name(node, context)
         if name is None or context.portable or INERT.fullmatch(name) is None:
             return
-        if not any(found.target.split(".")[0] == "torch" for found in bindings(context.module)):
+        if not any(binding.target.split(".")[0] == "torch" for binding in bindings(context.module)):
             return
         if is_read(node, context):
             yield from self.report(node, f"{name} has no effect on a TPU")

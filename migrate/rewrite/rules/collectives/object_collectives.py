@@ -13,7 +13,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.values.collectives import OBJECTS, called, makes_gloo_group
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims, beside
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
@@ -149,7 +149,7 @@ class ObjectCollectives(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one collective of objects, or the finding."""
         if not isinstance(node, cst.Call):
             yield from self._evaluator(node, context)
@@ -179,7 +179,7 @@ class ObjectCollectives(Rule):
             return
         yield self._edit(node, context, name, [arg for arg in (group, device) if arg is not None])
 
-    def _evaluator(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def _evaluator(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding at an evaluator that gathers the results of the replicas by itself."""
         name = context.qualified_name(node) or ""
         entry = catalogue.of_import(name) if name.startswith(EVALUATORS) else None
@@ -213,13 +213,13 @@ class ObjectCollectives(Rule):
 def _gathers(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether the evaluator `node` is that of several replicas, and gathers by itself."""
     arg = facts.context.parent(node)
-    made = facts.context.parent(arg)
+    container = facts.context.parent(arg)
     overrides = (
-        isinstance(made, cst.ClassDef)
-        and any(arg is base for base in made.bases)
+        isinstance(container, cst.ClassDef)
+        and any(arg is base for base in container.bases)
         and any(
             isinstance(method, cst.FunctionDef) and method.name.value == GATHERS
-            for method in made.body.body
+            for method in container.body.body
         )
     )
     replicated = facts.context.calls.replicated or "shims" in facts.names.roots

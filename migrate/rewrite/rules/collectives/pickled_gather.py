@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.edits.nodes import split_blank
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.object_collectives import GROUP
 from migrate.rewrite.rules.collectives.written import beside
 from migrate.rewrite.workspace import Workspace
@@ -136,7 +136,7 @@ class PickledGather(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one such function, or the finding."""
         assert isinstance(node, cst.FunctionDef)
         if not isinstance(node.body, cst.IndentedBlock) or not _pickles_to_gather(node, context):
@@ -215,7 +215,7 @@ def _pickled(function: cst.FunctionDef, context: Workspace) -> str | None:
     """Return the parameter that is pickled."""
     dumps = _named(function, ("pickle.dumps",), context)
     value = dumps[0].args[0].value if len(dumps) == 1 and len(dumps[0].args) == 1 else None
-    names = {one.name.value for one in function.params.params}
+    names = {parameter.name.value for parameter in function.params.params}
     return value.value if isinstance(value, cst.Name) and value.value in names else None
 
 
@@ -236,8 +236,13 @@ def _is_plain(
     statements: list[cst.BaseStatement], gathers: list[cst.Call], context: Workspace
 ) -> bool:
     """Whether the statements do nothing else, and gather from all replicas."""
-    returns = sum(len(list(nodes_of(one, cst.Return))) for one in statements)
+    returns = sum(len(list(nodes_of(statement, cst.Return))) for statement in statements)
     bound = [bind(call, TENSORS["all_gather"]) for call in gathers]
-    whole = all(one is not None and one.keys() == {"tensor_list", "tensor"} for one in bound)
-    prints = any(_named(one, ("print", "builtins.print"), context) for one in statements)
+    whole = all(
+        arguments is not None and arguments.keys() == {"tensor_list", "tensor"}
+        for arguments in bound
+    )
+    prints = any(
+        _named(statement, ("print", "builtins.print"), context) for statement in statements
+    )
     return returns == 1 and whole and not prints

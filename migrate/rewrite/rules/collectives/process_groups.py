@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.values.collectives import called
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, string_value
@@ -78,7 +78,7 @@ class ProcessGroups(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one group, or the finding."""
         assert isinstance(node, cst.Call)
         if called(node, context) != "new_group":

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import names
 from migrate.catalogue.torch_distributed import NO_REDUCTION, REDUCTIONS
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import string_value
 
@@ -104,7 +104,7 @@ class ReduceOperation(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one old name, or the finding at a reduction that XLA has not."""
         yield from self._functional(node, context)
         if not isinstance(node, cst.Attribute):
@@ -124,7 +124,7 @@ class ReduceOperation(Rule):
                 consumes=[node.attr],
             )
 
-    def _functional(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def _functional(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding at a functional collective whose reduction XLA does not know."""
         call = context.parent(node)
         name = context.qualified_name(node) or ""

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.prescan import spelled
 from migrate.reading.values.collectives import POINT_TO_POINT, called
-from migrate.rewrite.rule import Finding, Rule, Safety, checked, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, checked, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, keyword
 
@@ -79,14 +79,14 @@ class SendRecv(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield a finding for one message."""
         assert isinstance(node, cst.Call)
         name = called(node, context)
         if context.qualified_name(node.func) == "torch.distributed.all_to_all_single":
-            given = bind(node, PARAMETERS) or {}
+            arguments = bind(node, PARAMETERS) or {}
             names = ("output_split_sizes", "input_split_sizes")
-            sizes = (given.get(one) or keyword(node, one) for one in names)
+            sizes = (arguments.get(name) or keyword(node, name) for name in names)
             if any(arg is not None and code(arg.value) not in ("None", "[]") for arg in sizes):
                 message = (
                     "all_to_all_single with split sizes raises on XLA: pad the parts to one size"

@@ -33,9 +33,11 @@ def is_in_step(barrier: cst.Call, context: Workspace) -> bool:
     before, after = block.body[:at], block.body[at + 1 :]
     if any(_is_alone(statement, context) for statement in before):
         return False
-    if context.effects.is_step_loop(loop) and any(context.effects.of(one) for one in after):
+    if context.effects.is_step_loop(loop) and any(
+        context.effects.of(statement) for statement in after
+    ):
         return True
-    moved = any(True for one in before for _ in moves(one, context))
+    moved = any(True for statement in before for _ in moves(statement, context))
     return moved and _communicates(after, context)
 
 

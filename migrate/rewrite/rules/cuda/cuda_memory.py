@@ -11,14 +11,14 @@ from migrate.catalogue.entry import OnXla, names
 from migrate.catalogue.prescan import spelled
 from migrate.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
 from migrate.check.hazard import Severity
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
 GONE = names(*IGNORED)
 # Of these, what raises where there is no GPU.
-RAISING = names(*(one for one in IGNORED if one.on_xla is OnXla.RAISES))
+RAISING = names(*(entry for entry in IGNORED if entry.on_xla is OnXla.RAISES))
 FIGURES = names(*ASKED)
 ASKING = FIGURES | names(*INITIALIZED)
 # In the portable style what of `shims.memory()` says the same.
@@ -100,15 +100,15 @@ class CudaMemory(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of a statement, or the finding on a figure."""
         if isinstance(node, cst.Expr):
             call = node.value
-            told = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
+            callee = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
             if context.portable:
-                if told in RAISING:
+                if callee in RAISING:
                     yield only_on_cuda(self, node, context, "nothing else has its memory")
-            elif told in GONE:
+            elif callee in GONE:
                 message = f"{code(node)} goes: XLA plans the memory of a whole graph"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.rewrite.edits.branch import unwrapped
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, is_attribute_of_self
@@ -120,7 +120,7 @@ class CudaStreams(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of one use of a stream, or the finding on one that stays."""
         if context.portable:
             yield from self._portable(node, context)
@@ -140,7 +140,7 @@ class CudaStreams(Rule):
             message = f"{code(node)} raises on XLA, which has no streams: remove it"
             yield from self.report(node, message)
 
-    def _portable(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def _portable(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits that leave streams to CUDA; elsewhere a stream is None."""
         if isinstance(node, cst.With):
             names = {item.item for item in node.items if _is_of_a_name(item.item, context)}

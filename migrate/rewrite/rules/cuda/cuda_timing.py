@@ -10,9 +10,9 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Replacement,
     Rule,
+    RuleFinding,
     checked,
     left_alone,
     reported,
@@ -20,7 +20,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.step.arrange import Arrangement
 from migrate.rewrite.rules.step.evaluation import evaluation_step
-from migrate.rewrite.rules.step.steps import Step, steps_of
+from migrate.rewrite.rules.step.steps import TrainingStep, steps_of
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
@@ -173,7 +173,7 @@ class CudaTiming(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of a wait, of an event that times, or the finding on another event."""
         if isinstance(node, cst.SimpleStatementLine):
             yield from self._line(node, context)
@@ -302,8 +302,8 @@ class CudaTiming(Rule):
             for mention in context.mentions(node)
             if isinstance(mention, cst.Name) and context.bound_to(mention)[0] is owner
         ]
-        made = context.function_around(values[0])
-        plain = all(_is_plain(mention, made, context) for mention in mentions)
+        function = context.function_around(values[0])
+        plain = all(_is_plain(mention, function, context) for mention in mentions)
         return node.value if plain else None
 
 
@@ -313,7 +313,7 @@ def steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]
     around = (above for above in context.ancestors(node) if isinstance(above, cst.For | cst.While))
     loop = next(around, None)
     step = evaluation_step(loop, context) if loop is not None else None
-    if isinstance(step, Step):
+    if isinstance(step, TrainingStep):
         yield from step.parts
 
 
@@ -372,7 +372,7 @@ def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
     return None
 
 
-def _is_plain(mention: cst.CSTNode, made: cst.FunctionDef | None, context: Workspace) -> bool:
+def _is_plain(mention: cst.CSTNode, function: cst.FunctionDef | None, context: Workspace) -> bool:
     """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time.
 
     A `.record()` becomes an assignment: it has to stand in `made`, the function that makes the event.
@@ -395,7 +395,7 @@ def _is_plain(mention: cst.CSTNode, made: cst.FunctionDef | None, context: Works
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     if above.attr.value == "record":
-        return context.function_around(mention) is made
+        return context.function_around(mention) is function
     return above.attr.value == "synchronize"
 
 

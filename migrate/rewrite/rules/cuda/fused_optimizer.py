@@ -11,7 +11,7 @@ from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, dotted, keyword, last_part, nodes_of, string_value
@@ -154,7 +154,7 @@ class FusedOptimizer(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one construction of an optimizer, or the finding at its arguments."""
         if isinstance(node, cst.Call) and _loads_state(node, context):
             yield from self._loaded(node, context)
@@ -210,7 +210,7 @@ class FusedOptimizer(Rule):
                 severity=None if values else Severity.INFO,
             )
 
-    def _loaded(self, call: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _loaded(self, call: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit that takes `fused` from the groups of an optimizer that was given a saved state."""
         optimizer = code(cst.ensure_type(call.func, cst.Attribute).value)
         small = context.parent(call)
@@ -234,7 +234,7 @@ class FusedOptimizer(Rule):
         assert line is not None
         yield self.edit(line, lambda updated: cst.FlattenSentinel([updated, added]), message)
 
-    def _own(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
+    def _own(self, call: cst.Call, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding at `fused=True` of an optimizer of the project, which may mean anything by it."""
         arg = keyword(call, "fused")
         if arg is None or not _on(arg.value):
@@ -254,15 +254,15 @@ class FusedOptimizer(Rule):
             if not _makes_optimizers(context):
                 return
             pairs = [e for e in node.elements if isinstance(e, cst.DictElement)]
-            found = [e.value for e in pairs if string_value(e.key) in CHOICES]
+            expressions = [e.value for e in pairs if string_value(e.key) in CHOICES]
         else:
             assert isinstance(node, cst.Call)
             of_dict = dotted(node.func) == "dict" and _makes_optimizers(context)
             if not of_dict and (not _makes_optimizer(node, context) or context.run_by(node)):
                 return
             args = [keyword(node, choice) for choice in CHOICES]
-            found = [arg.value for arg in args if arg is not None]
-        yield from (v for v in found if _on(v))
+            expressions = [arg.value for arg in args if arg is not None]
+        yield from (v for v in expressions if _on(v))
 
     def _on_cuda(self, value: cst.BaseExpression, context: Workspace) -> Edit:
         """Return the edit that leaves the choice `value` to CUDA."""
@@ -290,9 +290,10 @@ def _sets_fused(line: cst.CSTNode | None, context: Workspace) -> bool:
     """Whether the statement after `line` sets `fused` in the groups."""
     block = context.parent(line)
     body = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
-    at = next((i for i, one in enumerate(body) if one is line), len(body))
+    at = next((i for i, statement in enumerate(body) if statement is line), len(body))
     return any(
-        "fused" in code(one) and "param_groups" in code(one) for one in body[at + 1 : at + 2]
+        "fused" in code(statement) and "param_groups" in code(statement)
+        for statement in body[at + 1 : at + 2]
     )
 
 
@@ -317,8 +318,8 @@ def _makes_optimizer(call: cst.Call, context: Workspace) -> bool:
         return True
     if context.qualified_name(call.func) != "functools.partial" or not call.args:
         return False
-    made = context.qualified_name(call.args[0].value) or ""
-    return TORCH_OPTIMIZER.fullmatch(made) is not None
+    name = context.qualified_name(call.args[0].value) or ""
+    return TORCH_OPTIMIZER.fullmatch(name) is not None
 
 
 def _may_be_torchs(function: cst.BaseExpression, context: Workspace) -> bool:

@@ -17,7 +17,7 @@ from migrate.reading.facts import facts_of
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.pinned import makes_tensor
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, nodes, string_value
@@ -206,7 +206,7 @@ class PinnedMemory(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one loader, or of its arguments in a dictionary, or the finding."""
         if isinstance(node, cst.Dict):
             yield from self._dictionary(node, context)
@@ -253,7 +253,9 @@ class PinnedMemory(Rule):
                 severity=Severity.ERROR if tensor else Severity.INFO,
             )
 
-    def _elsewhere(self, call: cst.Call, pinned: cst.Arg, context: Workspace) -> Iterable[Finding]:
+    def _elsewhere(
+        self, call: cst.Call, pinned: cst.Arg, context: Workspace
+    ) -> Iterable[RuleFinding]:
         """Yield the finding at a function of another package that is told to pin."""
         if not context.run_by(call) and code(call.func) != "dict":
             yield from self.report(pinned.value, NO_USE, is_hint=True)

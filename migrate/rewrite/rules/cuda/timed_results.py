@@ -9,7 +9,15 @@ import libcst as cst
 
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
-from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Replacement,
+    Rule,
+    RuleFinding,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.cuda.cuda_timing import is_wait, steps_around
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -148,7 +156,7 @@ class TimedResults(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of a statement that drops what it computes, above a wait."""
         assert isinstance(node, cst.Expr)
         call = node.value
@@ -196,9 +204,9 @@ def _computes(call: cst.Call, context: Workspace) -> bool:
     ran = context.called(call)
     if ran:
         return any(
-            one.value is not None and context.values.kind(one.value) is not Kind.HOST
+            node.value is not None and context.values.kind(node.value) is not Kind.HOST
             for function in ran
-            for one in nodes_of(function.body, cst.Return)
+            for node in nodes_of(function.body, cst.Return)
         ) and not any(bool(context.effects.of(function.body)) for function in ran)
     if context.values.calls_model(call):
         return True
@@ -256,13 +264,13 @@ def _reads_clock(call: cst.Call, context: Workspace) -> bool:
 
 def _loops(node: cst.CSTNode, context: Workspace) -> list[Loop]:
     """Return the loops around `node` in its function, the innermost first."""
-    found: list[Loop] = []
+    loops: list[Loop] = []
     for above in context.ancestors(node):
         if isinstance(above, cst.FunctionDef):
             break
         if isinstance(above, cst.For | cst.While):
-            found.append(above)
-    return found
+            loops.append(above)
+    return loops
 
 
 def _is_timed(call: cst.Call, context: Workspace) -> bool:

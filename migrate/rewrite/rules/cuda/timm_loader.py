@@ -10,7 +10,7 @@ from migrate.catalogue.prescan import spelled
 from migrate.check.common import option
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.names.dead_branches import constant
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
 LOADERS = frozenset({"timm.data.create_loader", "timm.data.loader.create_loader"})
@@ -97,7 +97,7 @@ class TimmLoader(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding for one loader."""
         assert isinstance(node, cst.Call)
         maker = context.qualified_name(node.func)

@@ -1,6 +1,6 @@
 """The device: its name, its kind, whether there is one, and what is loaded onto it."""
 
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 # What the findings of its rules ask for.
-WORK = Work.CALLS
+WORK = ManualWork.CALLS

@@ -1,4 +1,4 @@
-"""What becomes of `torch.cuda.is_available()` in a script that is to run on CUDA, the CPU and a TPU."""
+"""Rewrite `torch.cuda.is_available()` for a script that runs on CUDA, the CPU and a TPU."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ def _is_device(chosen: cst.BaseExpression, other: cst.BaseExpression, context: W
 
 def _device(rule: Rule, choice: cst.IfExp, context: Workspace) -> Edit:
     place: cst.BaseExpression = choice
-    made = context.parent(context.parent(choice))
+    branch = context.parent(context.parent(choice))
     word = device_for(choice, context)
     if (
-        isinstance(made, cst.Call)
-        and context.qualified_name(made.func) in DEVICE
-        and len(made.args) == 1
-        and code(context.vocabulary.device(made)) == context.vocabulary.device_said
+        isinstance(branch, cst.Call)
+        and context.qualified_name(branch.func) in DEVICE
+        and len(branch.args) == 1
+        and code(context.vocabulary.device(branch)) == context.vocabulary.device_said
     ):
-        place, word = made, context.vocabulary.device(made)
+        place, word = branch, context.vocabulary.device(branch)
     elif code(choice.body).startswith("torch.device") and "device_type" in code(word):
         torch = context.imports.require("torch")
         word = cst.parse_expression(f"{torch}.device({code(word)})")

@@ -22,9 +22,9 @@ from migrate.rewrite.edits.gpu_conditions import (
 )
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Replacement,
     Rule,
+    RuleFinding,
     Stage,
     checked,
     left_alone,
@@ -331,12 +331,12 @@ class CudaAvailable(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of the choice that one call decides."""
         assert isinstance(node, cst.Call)
         return as_bad_as_it_is(self._found(node, context), node, context)
 
-    def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         if not is_asked(node, context) or context.devices.says_where_to_load(node):
             return
         if id(node) in context.for_cuda and not context.portable:
@@ -353,8 +353,8 @@ class CudaAvailable(Rule):
                 yield from self.report(
                     node, f"`{code(node)}`: what only CUDA can tell is skipped elsewhere"
                 )
-                for made in lists_of_gpus(above.body, context):
-                    yield from self.report(made, f"`{code(made)}`: {OF_WORKERS}")
+                for gpu_list in lists_of_gpus(above.body, context):
+                    yield from self.report(gpu_list, f"`{code(gpu_list)}`: {OF_WORKERS}")
             else:
                 yield from question(self, node, context)
             return
@@ -367,8 +367,8 @@ class CudaAvailable(Rule):
                 if any(names_cuda(below) for below in nodes(above.body)):
                     skipped = "the device that is chosen below it is not taken"
                 yield from self.report(node, f"`{code(condition)}` is False on a TPU: {skipped}")
-                for made in lists_of_gpus(above.body, context):
-                    yield from self.report(made, f"`{code(made)}`: {OF_WORKERS}")
+                for gpu_list in lists_of_gpus(above.body, context):
+                    yield from self.report(gpu_list, f"`{code(gpu_list)}`: {OF_WORKERS}")
             else:
                 yield from self._if(above, condition, answer, context)
             return
@@ -497,7 +497,7 @@ def _goes_to(assign: cst.CSTNode | None, context: Workspace) -> str:
     target = assign.targets[0].target
     if not isinstance(target, cst.Name):
         return ""
-    found = set()
+    names = set()
     for use in context.references(target.value):
         if use is target or context.bound_to(use)[1] is not assign.value:
             continue
@@ -505,8 +505,8 @@ def _goes_to(assign: cst.CSTNode | None, context: Workspace) -> str:
         call = context.parent(arg) if isinstance(arg, cst.Arg) else None
         name = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
         root = (name or "").partition(".")[0]
-        found.add("" if context.calls.is_local(name or "") or root in OURS else root)
-    return found.pop() if len(found) == 1 else ""
+        names.add("" if context.calls.is_local(name or "") or root in OURS else root)
+    return names.pop() if len(names) == 1 else ""
 
 
 def _is_about_the_backend(choice: cst.IfExp) -> bool:

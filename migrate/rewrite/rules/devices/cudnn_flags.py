@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, string_value
 
@@ -73,7 +73,7 @@ class CudnnFlags(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding on one flag or question."""
         if isinstance(node, cst.Assign):
             named = any(context.qualified_name(t.target) in TF32 for t in node.targets)

@@ -29,9 +29,9 @@ from migrate.reading.values.devices import (
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Replacement,
     Rule,
+    RuleFinding,
     Stage,
     left_alone,
     reported,
@@ -59,7 +59,7 @@ GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "te
 LITERALS = frozenset({"typing.Literal", "typing_extensions.Literal"})
 
 
-class Device(Rule):
+class DeviceRule(Rule):
     """Move models and tensors to the XLA device.
 
     **What it does.** Wherever a script says which device, it says `'xla'`:
@@ -321,7 +321,7 @@ class Device(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one place that names a CUDA device."""
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -335,8 +335,10 @@ class Device(Rule):
             around = context.function_around(node)
             if around is not None and re.search("dev", around.name.value):
                 if says_a_device(around.name.value):
-                    given = any(is_device_of(call, context) for call in _calls_of(around, context))
-                    yield from self._named(node.value, context, given=given)
+                    is_argument = any(
+                        is_device_of(call, context) for call in _calls_of(around, context)
+                    )
+                    yield from self._named(node.value, context, is_argument=is_argument)
                 else:
                     yield from self._spelled(node.value, context)
         elif isinstance(node, cst.SimpleString):
@@ -352,7 +354,7 @@ class Device(Rule):
         elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
             yield from self._spelled(node.value, context)
 
-    def _call(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _call(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         name = context.qualified_name(node.func) or ""
         if context.devices.says_where_to_load(node):
             return
@@ -376,8 +378,8 @@ class Device(Rule):
                 if default is not None:
                     yield from self._spelled(default.value, context)
                 choices = keyword(node, "choices")
-                for one in elements(choices) if choices is not None else ():
-                    yield from self._spelled(one.value, context)
+                for element in elements(choices) if choices is not None else ():
+                    yield from self._spelled(element.value, context)
         elif not name.startswith(OTHERS) and not makes_generator(node, context):
             for arg in node.args:
                 named = arg.keyword is not None and arg.keyword.value == "device"
@@ -386,7 +388,7 @@ class Device(Rule):
 
     def _kept(
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of a value that is kept under a name that says that it is a device."""
         if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
             yield from self._spelled(value, context)
@@ -399,13 +401,13 @@ class Device(Rule):
                 if not says_a_device(last) or used_as_number(target, context):
                     yield from self._spelled(value, context)
                 else:
-                    given = is_given_as_device(target, context)
-                    yield from self._named(value, context, given=given)
+                    is_argument = is_given_as_device(target, context)
+                    yield from self._named(value, context, is_argument=is_argument)
             elif is_spelled(value) and is_given_as_device(target, context):
                 yield from self._device(value, context)
 
     def _named(
-        self, value: cst.BaseExpression, context: Workspace, *, given: bool
+        self, value: cst.BaseExpression, context: Workspace, *, is_argument: bool
     ) -> Iterable[Edit]:
         """Yield the edits of what has the name of a device; a text of an index alone is none to torch.
 
@@ -415,9 +417,9 @@ class Device(Rule):
             given: whether something is given it as its device.
         """
         if isinstance(value, cst.IfExp):
-            yield from self._named(value.body, context, given=given)
-            yield from self._named(value.orelse, context, given=given)
-        elif given or not (is_text(value) and context.devices.kind(value) is Kind.INDEX):
+            yield from self._named(value.body, context, is_argument=is_argument)
+            yield from self._named(value.orelse, context, is_argument=is_argument)
+        elif is_argument or not (is_text(value) and context.devices.kind(value) is Kind.INDEX):
             yield from self._device(value, context)
 
     def _device(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
@@ -508,14 +510,14 @@ class Device(Rule):
         )
 
     def _accelerator(self, node: cst.Call, context: Workspace) -> Edit:
-        made = context.vocabulary.device(node)
+        device = context.vocabulary.device(node)
         said = context.vocabulary.device_said
-        if not context.portable or code(made) != said:
+        if not context.portable or code(device) != said:
             module = context.imports.require("torch")
-            made = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(made)])
-        return self.edit(node, lambda _: made, f"{code(node)} → {said}", consumes=[node])
+            device = cst.Call(cst.parse_expression(f"{module}.device"), [cst.Arg(device)])
+        return self.edit(node, lambda _: device, f"{code(node)} → {said}", consumes=[node])
 
-    def _cuda(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _cuda(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         bound = bind(node, ("device", "non_blocking", "memory_format"))
         if bound is None:
             yield from self.report(node, "the arguments of .cuda() cannot be read: edit by hand")
@@ -557,7 +559,7 @@ def _default_of(value: cst.BaseExpression) -> cst.BaseExpression | None:
 def _calls_of(function: cst.FunctionDef, context: Workspace) -> Iterator[cst.Call]:
     """Yield the calls of the script that run `function`."""
     for call in context.all_of(cst.Call):
-        if any(one is function for one in context.called(call)):
+        if any(callee is function for callee in context.called(call)):
             yield call
 
 

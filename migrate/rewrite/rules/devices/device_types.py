@@ -15,7 +15,7 @@ from migrate.reading.facts import facts_of
 from migrate.reading.replicas.told_cuda import told
 from migrate.reading.values.devices import Kind, is_move
 from migrate.rewrite.edits.gpu_conditions import is_asked
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, string_value
 
@@ -155,24 +155,24 @@ class DeviceTypes(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one question, or the finding on one that may choose a kernel."""
         assert isinstance(node, cst.Comparison | cst.Call)
         if isinstance(node, cst.Call):
             yield from self._told(node, context)
-            found: list[Edit | Finding] = [*self._prefix(node, context)]
+            changes: list[Edit | RuleFinding] = [*self._prefix(node, context)]
         else:
-            found = list(self._comparison(node, context))
+            changes = list(self._comparison(node, context))
         asked = _asked_for(node)
         if not asked:
-            yield from found
+            yield from changes
             return
         wrong = f'a question for "{asked}" is False on XLA: ask for "cpu", or for a dtype'
         severity = Severity.INFO if goes_well(node, facts_of(context)) else Severity.WARNING
-        for one in found:
-            how_bad = replace(one, severity=severity)
+        for change in changes:
+            how_bad = replace(change, severity=severity)
             yield replace(how_bad, wrong=wrong) if isinstance(how_bad, Edit) else how_bad
-        if not found and isinstance(node, cst.Comparison) and context.references("torch"):
+        if not changes and isinstance(node, cst.Comparison) and context.references("torch"):
             is_hint = severity is Severity.INFO
             yield from self.report(node, wrong, severity, is_hint=is_hint)
 
@@ -191,7 +191,7 @@ class DeviceTypes(Rule):
             )
             yield from self._chosen(node, context)
 
-    def _told(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
+    def _told(self, call: cst.Call, context: Workspace) -> Iterable[RuleFinding]:
         """Yield a finding for each argument by which another library takes XLA for CUDA."""
         for value, library in told(call, context):
             if id(value) in context.for_cuda or not _may_hold(value, context):
@@ -205,9 +205,9 @@ class DeviceTypes(Rule):
                 f"`{shown}` tells {library} that there is CUDA: it looks for a GPU; give it False on "
                 "a TPU, where it then runs on the CPU"
             )
-            yield Finding(self.name, value, message)
+            yield RuleFinding(self.name, value, message)
 
-    def _comparison(self, node: cst.Comparison, context: Workspace) -> Iterable[Edit | Finding]:
+    def _comparison(self, node: cst.Comparison, context: Workspace) -> Iterable[Edit | RuleFinding]:
         if len(node.comparisons) != 1:
             return
         operator, right = node.comparisons[0].operator, node.comparisons[0].comparator
@@ -236,7 +236,7 @@ class DeviceTypes(Rule):
 
     def _one_of(
         self, types: cst.List | cst.Tuple | cst.Set, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of `device_type in ('cuda', 'cpu')`."""
         named = [element.value for element in types.elements]
         if any(string_value(value) == "xla" for value in named):
@@ -333,7 +333,7 @@ def _asked_for(node: cst.Comparison | cst.Call) -> str:
     for side in sides:
         parts = [side]
         if isinstance(side, cst.Tuple | cst.List | cst.Set):
-            parts = [one.value for one in side.elements]
+            parts = [element.value for element in side.elements]
         for part in parts:
             text = string_value(part) or ""
             if text == "cuda" or text.startswith(("cuda:", "torch.cuda.")):
@@ -404,8 +404,8 @@ def _may_hold(value: cst.BaseExpression, context: Workspace) -> bool:
     if code(value) in ("False", "None", "0"):
         return False
     if isinstance(value, cst.Name) and code(value) not in ("True",):
-        _, made = context.bound_to(value)
-        if isinstance(made, cst.BaseExpression):
-            return id(made) not in context.for_cuda and _may_hold(made, context)
+        _, bound = context.bound_to(value)
+        if isinstance(bound, cst.BaseExpression):
+            return id(bound) not in context.for_cuda and _may_hold(bound, context)
     asked = isinstance(value, cst.Call) and is_asked(value, context)
     return not asked  # torch.cuda.is_available() is False

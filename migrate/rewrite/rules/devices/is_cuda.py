@@ -11,7 +11,7 @@ from migrate.check.hazard import Severity
 from migrate.check.only_cuda import goes_well
 from migrate.reading.facts import facts_of
 from migrate.reading.values.devices import is_move
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.device_types import KERNEL
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -98,7 +98,7 @@ class IsCuda(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one question, or the finding on one that may choose a kernel."""
         assert isinstance(node, cst.Attribute)
         if node.attr.value != "is_cuda" or context.qualified_name(node) is not None:

@@ -91,9 +91,11 @@ def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
         return True
     above = (context.parent(node) for node in context.mentions(target))
     return any(
-        isinstance(one, cst.BinaryOperation | cst.Comparison | cst.ComparisonTarget | cst.Subscript)
-        or (isinstance(one, cst.Attribute) and one.attr.value in OF_STRINGS)
-        for one in above
+        isinstance(
+            node, cst.BinaryOperation | cst.Comparison | cst.ComparisonTarget | cst.Subscript
+        )
+        or (isinstance(node, cst.Attribute) and node.attr.value in OF_STRINGS)
+        for node in above
     )
 
 

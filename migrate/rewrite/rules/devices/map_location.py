@@ -10,7 +10,7 @@ from migrate.catalogue.words import LOADED
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import LOADERS, Kind, is_accelerator
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.save_calls import is_open_file
 from migrate.rewrite.rules.saving.whole_modules import left_on_host
 from migrate.rewrite.workspace import Workspace
@@ -171,7 +171,7 @@ class MapLocation(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one call that loads, or of the variable that says where to."""
         if isinstance(node, cst.Assign):
             target = node.targets[0].target
@@ -187,17 +187,17 @@ class MapLocation(Rule):
         position = LOADERS.get(context.qualified_name(node.func) or "")
         if position is None:
             return
-        found = list(self._loaded(node, position, context))
-        yield from found
-        module = left_on_host(node, context) if found else None
-        if module is not None and isinstance(found[0], Edit):
+        changes = list(self._loaded(node, position, context))
+        yield from changes
+        module = left_on_host(node, context) if changes else None
+        if module is not None and isinstance(changes[0], Edit):
             device = context.vocabulary.device_said
             message = f"`{code(module)}` is a module, loaded to the CPU: move it to {device}"
             yield from self.report(module, message)
 
     def _loaded(
         self, node: cst.Call, position: int, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         arg = keyword(node, "map_location")
         if arg is None and len(node.args) > position:
             positional = node.args[position]
@@ -228,7 +228,7 @@ class MapLocation(Rule):
 
     def _told(
         self, call: cst.Call, value: cst.BaseExpression, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         if _is_cpu(value, context):
             return
         if context.calls.led is not None and not _is_accelerators(call, value, context):
@@ -288,7 +288,7 @@ def _is_restored(statement: cst.CSTNode, context: Workspace, depth: int = 3) -> 
     names = {
         target.value
         for assign in nodes_of(statement, cst.Assign)
-        for target in (one.target for one in assign.targets)
+        for target in (target.target for target in assign.targets)
         if isinstance(target, cst.Name)
     }
     return bool(names) and any(
@@ -302,13 +302,13 @@ def _is_returned(statement: cst.CSTNode, context: Workspace, depth: int) -> bool
     """Whether a function of the script returns what is restored where the script calls it."""
     function = context.function_around(statement)
     for call in context.all_of(cst.Call):
-        if any(one is function for one in context.called(call)):
+        if any(callee is function for callee in context.called(call)):
             above = context.statement_around(call)
-            given = any(
-                isinstance(one, cst.Call) and last_part(one.func) == "load_state_dict"
-                for one in context.ancestors(call)
+            is_passed = any(
+                isinstance(node, cst.Call) and last_part(node.func) == "load_state_dict"
+                for node in context.ancestors(call)
             )
-            if given or _is_restored(above, context, depth - 1):
+            if is_passed or _is_restored(above, context, depth - 1):
                 return True
     return False
 
@@ -350,7 +350,7 @@ def _is_accelerators(call: cst.Call, value: cst.BaseExpression, context: Workspa
     if context.place(call) in context.calls.loading_to_device:
         return True
     if isinstance(value, cst.Dict):
-        return any(_is_accelerators(call, one.value, context) for one in value.elements)
+        return any(_is_accelerators(call, element.value, context) for element in value.elements)
     if isinstance(value, cst.Lambda):
         return _says_where(value, context)
     return not isinstance(value, cst.Name) and is_accelerator(value, context)

@@ -10,7 +10,7 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.reading.replicas.launch import INIT
 from migrate.rewrite.edits.branch import unwrapped
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -97,7 +97,7 @@ class SetDevice(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of a statement or of a `with`, or the finding on another use."""
         if isinstance(node, cst.Expr):
             name = _called(node.value, context)

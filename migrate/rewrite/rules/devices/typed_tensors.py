@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.rewrite.edits.nodes import keyword_arg
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, string_value
 
@@ -98,7 +98,7 @@ class TypedTensors(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one call that makes or converts a tensor, or the finding on a type."""
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -166,8 +166,8 @@ class TypedTensors(Rule):
             on_cpu = cst.parse_expression(f"{torch}.{name}")
 
             def moved(updated: cst.Call) -> cst.Call:
-                made = updated.with_changes(func=on_cpu)
-                return cst.Call(cst.Attribute(made, cst.Name("to")), [cst.Arg(xla)])
+                tensor = updated.with_changes(func=on_cpu)
+                return cst.Call(cst.Attribute(tensor, cst.Name("to")), [cst.Arg(xla)])
 
             message = f"{code(node.func)} → torch.{name}(…).to({said})"
             return self.edit(node, moved, message, consumes=[node.func])

@@ -10,7 +10,7 @@ from migrate.catalogue.words import DEVICE_NAME
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.values.devices import is_move
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, string_value
 
@@ -118,7 +118,7 @@ class XlaIndex(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one question for an index, or the finding; or the finding on one literal."""
         if isinstance(node, cst.SimpleString | cst.FormattedString):
             if _has_index(node):

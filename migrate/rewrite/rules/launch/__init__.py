@@ -1,6 +1,6 @@
-"""How the replicas are started: spawn, torchrun, a main function, a notebook."""
+"""Rules for the start of the replicas: spawn, torchrun, a main function, a notebook."""
 
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 # What the findings of its rules ask for.
-WORK = Work.REPLICAS
+WORK = ManualWork.REPLICAS

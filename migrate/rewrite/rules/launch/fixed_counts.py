@@ -15,7 +15,9 @@ def lost_counts(count: cst.BaseExpression, context: Workspace) -> str:
     A single number above 1 is the number of GPUs that the script was written for.
     """
     values = passed_for(count, context) if isinstance(count, cst.Name) else [count]
-    numbers = sorted({one.evaluated_value for one in values if isinstance(one, cst.Integer)})
+    numbers = sorted(
+        {expression.evaluated_value for expression in values if isinstance(expression, cst.Integer)}
+    )
     if not numbers or (len(numbers) == 1 and numbers[0] != 1):
         return ""
     asked = " and ".join(map(str, numbers))

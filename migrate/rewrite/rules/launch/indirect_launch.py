@@ -20,14 +20,14 @@ from migrate.syntax.tree import bind, code, elements, nodes
 
 @dataclass(frozen=True)
 class IndirectLaunch:
-    """What becomes of the number of processes that such a function receives.
+    """Rewrite of the number of processes that a launching function receives.
 
     Attributes:
         launcher: the function that launches.
-        calls: the calls of it, each with the argument that is the number.
+        calls: the calls of the launcher, each with the argument that is the number.
         workers: the functions that these calls pass.
-        passed: the element of the launch's `args=(…)` that passes the number on; None without one.
-        position: of the worker's parameter for it.
+        passed: the element of the launch's `args=(…)` that passes the number on, or None.
+        position: the position of the worker's parameter for the number.
     """
 
     context: Workspace
@@ -80,8 +80,8 @@ class IndirectLaunch:
         """Return the statements of the callers that only count, as nobody needs the count any more."""
         gone: list[cst.CSTNode] = []
         for _, arg in self.calls:
-            found = with_aliases(_only_counts(arg, self.calls, self.context) or [], self.context)
-            gone += [one for one in found if not any(one is other for other in gone)]
+            counts = with_aliases(_only_counts(arg, self.calls, self.context) or [], self.context)
+            gone += [count for count in counts if not any(count is other for other in gone)]
         return gone
 
 
@@ -95,7 +95,7 @@ def _only_counts(
     if not isinstance(value, cst.Name):
         return None  # n_gpus // 2: not as many as there are devices
     owner, _ = context.bound_to(value)
-    inside = {id(node) for _, one in calls for node in nodes(one)}
+    inside = {id(node) for _, argument in calls for node in nodes(argument)}
     mentions = [
         mention
         for mention in context.mentions(value)
@@ -130,17 +130,17 @@ def indirect_launch(
     passed = [e for e in _elements(bound) if e.value.deep_equals(count)]
     position = _elements(bound).index(passed[0]) + 1 if passed else 0
     workers = _workers(fn, position, context)
-    names = [one.name.value for one in launcher.params.params]
+    names = [parameter.name.value for parameter in launcher.params.params]
     calls = [
-        (one, (bind(one, names) or {}).get(count.value)) for one in calls_of(launcher, context)
+        (call, (bind(call, names) or {}).get(count.value)) for call in calls_of(launcher, context)
     ]
     if not workers or len(passed) > 1 or not calls or any(arg is None for _, arg in calls):
         return None
-    given = tuple((one, arg) for one, arg in calls if arg is not None)
-    if any(_only_counts(arg, given, context) is None for _, arg in given):
+    call_arguments = tuple((call, arg) for call, arg in calls if arg is not None)
+    if any(_only_counts(arg, call_arguments, context) is None for _, arg in call_arguments):
         return None
     element = passed[0] if passed else None
-    return IndirectLaunch(context, launcher, parameter, given, workers, element, position)
+    return IndirectLaunch(context, launcher, parameter, call_arguments, workers, element, position)
 
 
 def _elements(bound: Mapping[str, cst.Arg]) -> list[cst.BaseElement]:
@@ -152,12 +152,12 @@ def _parameter(name: cst.Name, function: cst.FunctionDef, context: Workspace) ->
     owner, value = context.bound_to(name)
     if owner is not function or not isinstance(value, cst.Param) or value.default is not None:
         return None
-    return value if any(value is one for one in function.params.params) else None
+    return value if any(value is parameter for parameter in function.params.params) else None
 
 
 def _workers(fn: cst.Name, position: int, context: Workspace) -> tuple[cst.FunctionDef, ...]:
     """Return the functions that are launched as `fn`, if each has a parameter at `position` to lose."""
-    found: list[cst.FunctionDef] = []
+    functions: list[cst.FunctionDef] = []
     passed = passed_for(fn, context)
     for value in passed:
         worker = context.functions.get(value.value) if isinstance(value, cst.Name) else None
@@ -167,11 +167,11 @@ def _workers(fn: cst.Name, position: int, context: Workspace) -> tuple[cst.Funct
         if position >= len(parameters) or parameters[position].default is not None:
             return ()
         mentions = [m for m in context.mentions(worker.name) if m is not worker.name]
-        if any(not any(m is one for one in passed) for m in mentions):
+        if any(not any(m is argument for argument in passed) for m in mentions):
             return ()
-        if not any(worker is one for one in found):
-            found.append(worker)
-    return tuple(found)
+        if not any(worker is function for function in functions):
+            functions.append(worker)
+    return tuple(functions)
 
 
 def _without_parameter(function: cst.FunctionDef, at: int) -> cst.FunctionDef:

@@ -12,7 +12,7 @@ from migrate.syntax.tree import code
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Where the processes of a spawn are joined.
+    """The statements that join the processes of a spawn.
 
     Args:
         chained: the call `.join()` on the spawn itself.

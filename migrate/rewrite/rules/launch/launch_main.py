@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.guard_body import WithoutAnnotations, shared_names
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
@@ -227,7 +227,7 @@ class LaunchMain(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of the guard, or a finding for a call that a replica cannot make."""
         if isinstance(node, cst.Call):
             if (
@@ -260,7 +260,7 @@ class LaunchMain(Rule):
         def replace(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
             lines = "\n".join(f"    {line}" for line in head or ["pass"])
             # As the module is indented, so that the body keeps its own indentation.
-            made = cst.ensure_type(
+            main = cst.ensure_type(
                 cst.parse_statement(f"def {function}({index}):\n{lines}\n"), cst.FunctionDef
             )
             body = updated.body.visit(WithoutAnnotations(shared))
@@ -270,10 +270,10 @@ class LaunchMain(Rule):
                 if isinstance(body, cst.IndentedBlock)
                 else [cst.SimpleStatementLine(cst.ensure_type(body, cst.SimpleStatementSuite).body)]
             )
-            block = cst.ensure_type(made.body, cst.IndentedBlock)
+            block = cst.ensure_type(main.body, cst.IndentedBlock)
             indent = body.indent if isinstance(body, cst.IndentedBlock) else None
             footer = body.footer if isinstance(body, cst.IndentedBlock) else ()
-            made = made.with_changes(
+            main = main.with_changes(
                 body=block.with_changes(
                     body=[*(block.body if head else ()), *statements],
                     indent=indent,
@@ -286,7 +286,7 @@ class LaunchMain(Rule):
             guard = updated.with_changes(
                 body=cst.IndentedBlock(body=[launched], indent=indent), leading_lines=[blank, blank]
             )
-            return cst.FlattenSentinel([made, guard])
+            return cst.FlattenSentinel([main, guard])
 
         starts = context.vocabulary.say("launch")
         message = f"the body of the guard runs in each replica, as {function}; {starts} starts them"

@@ -1,4 +1,4 @@
-"""What the launching code does for the number of processes, and does not have to do on a TPU."""
+"""Find launching code that only computes the number of processes. A TPU does not need it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate.catalogue.words import EXITS, LOGGING_METHODS
 from migrate.model.pure import PURE_CALLS
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
-from migrate.rewrite.rules.ranks.kept import Kept, kept_on
+from migrate.rewrite.rules.ranks.kept import ObjectField, kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import last_part, nodes, nodes_of, string_value
 
@@ -27,14 +27,14 @@ def only_counts(mentions: Sequence[Mention], context: Workspace) -> list[cst.CST
 
     They assign it, or check it (`assert n > 1`), if only to warn. None where one does more.
     """
-    found: list[cst.CSTNode] = []
+    statements: list[cst.CSTNode] = []
     for mention in mentions:
         statement = _counting(mention, context)
         if statement is None:
             return None
-        if not any(statement is one for one in found):
-            found.append(statement)
-    return found
+        if not any(statement is other for other in statements):
+            statements.append(statement)
+    return statements
 
 
 def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -43,14 +43,14 @@ def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from nodes(root)
 
 
-def with_aliases(found: Sequence[cst.CSTNode], context: Workspace) -> list[cst.CSTNode]:
+def with_aliases(statements: Sequence[cst.CSTNode], context: Workspace) -> list[cst.CSTNode]:
     """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
 
     Args:
         found: statements that go.
         context: the script.
     """
-    gone = list(found)
+    gone = list(statements)
     inside = {id(node) for statement in gone for node in counted(statement)}
     for statement in gone:  # grows
         name = statement.value if isinstance(statement, cst.Assign) else None
@@ -172,7 +172,7 @@ def overwritten_ranks(
 
 def _set_first(
     context: Workspace, objects: dict[str, str], worker: cst.FunctionDef | None
-) -> Iterator[Kept]:
+) -> Iterator[ObjectField]:
     """Yield the places, by what their object is called before the launch, that become the rank."""
     body = worker.body.body if worker is not None else ()
     for object_, inside in objects.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
     index_name,
@@ -30,10 +30,10 @@ class ModuleScript(Rule):
     annotated names stay as they are. Under torchrun RANK is set, and the script runs as it stands.
     The replicas are forked: a spawned process would first read the file, and so run it, as `__mp_main__`.
 
-    **When.** The process group is joined and something trained while the file is read; or the script has
-    a guard, but asks for its rank (`os.environ`, parsed options with `--local_rank`) or moves something
-    to the device when it is read, or imports a file of the project that asks for the rank when it is read:
-    in a spawned replica that comes before rank and device are known.
+    **When.** The script joins the process group and trains at module level. Or it has a guard, but asks for
+    its rank (`os.environ`, parsed options with `--local_rank`) or moves something to the device at module
+    level, or imports a file of the project that asks for the rank at module level. A spawned replica
+    would run that code before rank and device are known.
 
     **Reported.** A notebook whose cells join the process group and train at module level: only one
     process runs them. Relative imports: `runpy` runs a file, not a module of a package. torch_xla holds two
@@ -124,7 +124,7 @@ class ModuleScript(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of the statement after which, or before which, the lines come."""
         if context.source.is_notebook:
             if isinstance(node, cst.Module) and context.launch.style is Style.MODULE:
@@ -255,13 +255,13 @@ def _place(module: cst.Module) -> tuple[cst.CSTNode, bool]:
     After the imports of the standard library at the head of the file, else after its docstring, else
     before its first statement.
     """
-    found: cst.CSTNode | None = None
+    last: cst.CSTNode | None = None
     for number, statement in enumerate(module.body):
         if _is_standard_import(statement) or (number == 0 and is_docstring(statement)):
-            found = statement
+            last = statement
         else:
             break
-    return (module.body[0], False) if found is None else (found, True)
+    return (module.body[0], False) if last is None else (last, True)
 
 
 def _imported_above(name: str, module: cst.Module) -> bool:
@@ -278,7 +278,7 @@ def _imported_above(name: str, module: cst.Module) -> bool:
 def _imported_below(names: Iterable[str], module: cst.Module) -> list[cst.SimpleStatementLine]:
     """Return the lines `import name` of the module that come after what starts the replicas."""
     wanted = {name for name in names if not _imported_above(name, module)}
-    found = []
+    lines = []
     for statement in module.body:
         if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
             continue
@@ -286,8 +286,8 @@ def _imported_below(names: Iterable[str], module: cst.Module) -> list[cst.Simple
         if isinstance(plain, cst.Import) and len(plain.names) == 1:
             alias = plain.names[0]
             if alias.asname is None and code(alias.name) in wanted:
-                found.append(statement)
-    return found
+                lines.append(statement)
+    return lines
 
 
 def _is_standard_import(statement: cst.CSTNode) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.launchers import PROCESS
 from migrate.reading.values.process_loops import ProcessLoop, process_loop
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword
@@ -117,7 +117,7 @@ class MpProcess(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one loop that starts processes, or why it is left."""
         assert isinstance(node, cst.Call)
         if not context.launch.starts_replica(node):
@@ -138,11 +138,15 @@ class MpProcess(Rule):
         launch = context.vocabulary.say("launch")
         loops = (cst.For, cst.While, cst.BaseComp)
         several = any(isinstance(above, loops) for above in context.ancestors(node))
-        given = keyword(node, "target")
-        if given is None and context.qualified_name(node.func) not in PROCESS and node.args:
-            given, several = node.args[0], True  # of a pool
-        if several and given is not None and isinstance(given.value, cst.Name | cst.Attribute):
-            worker = code(given.value)
+        argument = keyword(node, "target")
+        if argument is None and context.qualified_name(node.func) not in PROCESS and node.args:
+            argument, several = node.args[0], True  # of a pool
+        if (
+            several
+            and argument is not None
+            and isinstance(argument.value, cst.Name | cst.Attribute)
+        ):
+            worker = code(argument.value)
             return (
                 f"the processes that this starts join a process group: start them with "
                 f"{launch}({worker}, args=(…)), which gives {worker} the index of the replica first "
@@ -153,7 +157,7 @@ class MpProcess(Rule):
             "that branches on its index, and launch that"
         )
 
-    def _launch(self, loop: ProcessLoop, context: Workspace) -> Iterator[Edit | Finding]:
+    def _launch(self, loop: ProcessLoop, context: Workspace) -> Iterator[Edit | RuleFinding]:
         bound = {"fn": loop.target, "nprocs": loop.count, "args": loop.args}
         size = WorldSize(self, context, loop.call, bound, first=0)
         passed = size.passed()

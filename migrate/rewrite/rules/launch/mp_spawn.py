@@ -15,7 +15,7 @@ from migrate.reading.facts import facts_of
 from migrate.reading.replicas.one_device import one_device
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.fixed_counts import lost_counts
 from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
 from migrate.rewrite.rules.launch.joined_spawn import Joined, joined_at_once
@@ -326,7 +326,7 @@ class MpSpawn(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one spawning call, its worker and its count of devices."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SPAWN:
@@ -411,7 +411,7 @@ class MpSpawn(Rule):
 
     def _not_launchable(
         self, node: cst.Call, fn: cst.BaseExpression, context: Workspace
-    ) -> Iterator[Finding]:
+    ) -> Iterator[RuleFinding]:
         """Yield what keeps a spawned process from running the worker."""
         facts = facts_of(context)
         if has_no_name(fn, node, facts):
@@ -471,10 +471,10 @@ def _joined_itself(updated: cst.Call) -> cst.BaseExpression:
 
 def _is_inherited(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` is a queue, a lock or alike of multiprocessing, which processes only inherit."""
-    made = context.bound_to(value)[1] if isinstance(value, cst.Name) else value
-    if not isinstance(made, cst.Call):
+    bound = context.bound_to(value)[1] if isinstance(value, cst.Name) else value
+    if not isinstance(bound, cst.Call):
         return False
-    func = made.func
+    func = bound.func
     of: cst.CSTNode | None = func.value if isinstance(func, cst.Attribute) else None
     if isinstance(of, cst.Name):  # `context = mp.get_context("spawn")`
         of = context.bound_to(of)[1]

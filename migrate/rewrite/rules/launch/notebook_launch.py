@@ -1,4 +1,4 @@
-"""In a notebook the replicas are forked."""
+"""Fork the replicas in a notebook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
 
@@ -114,7 +114,7 @@ class NotebookLaunch(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one launch."""
         assert isinstance(node, cst.Call)
         if not context.source.is_notebook:
@@ -129,9 +129,9 @@ class NotebookLaunch(Rule):
         elif name == LAUNCH:
             yield from self._launch(node, context)
 
-    def _launch(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _launch(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         third = node.args[2] if len(node.args) > 2 and node.args[2].keyword is None else None
-        given = keyword(node, "start_method") or third
+        argument = keyword(node, "start_method") or third
         if any(arg.star for arg in node.args):
             yield from self.report(
                 node, "in a notebook the replicas are forked: start_method='fork'"
@@ -140,14 +140,14 @@ class NotebookLaunch(Rule):
         single = keyword(node, "debug_single_process")
         if single is not None and code(single.value) == "True":
             return
-        if given is not None and string_value(given.value) == "fork":
+        if argument is not None and string_value(argument.value) == "fork":
             return
         fork = cst.Arg(
-            context.string("fork", given.value if given is not None else None),
+            context.string("fork", argument.value if argument is not None else None),
             keyword=cst.Name("start_method"),
             equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
         )
-        at = None if given is None else next(i for i, a in enumerate(node.args) if a is given)
+        at = None if argument is None else next(i for i, a in enumerate(node.args) if a is argument)
 
         def replace(updated: cst.Call) -> cst.Call:
             if at is None:
@@ -159,5 +159,5 @@ class NotebookLaunch(Rule):
         message = (
             "the replicas are forked: a spawned process cannot import the functions of a notebook"
         )
-        gone = [] if given is None else [given.value]
+        gone = [] if argument is None else [argument.value]
         yield self.edit(node, replace, message, consumes=gone)

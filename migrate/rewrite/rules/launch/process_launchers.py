@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of, string_value
 
@@ -151,7 +151,7 @@ class ProcessLaunchers(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield a finding for one call that starts processes."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
@@ -253,4 +253,4 @@ def _passes_a_rank(context: Workspace) -> bool:
         for arg in call.args
     }
     strings = context.all_of(cst.SimpleString, cst.FormattedStringText)
-    return any(PASSED.search(code(one)) and id(one) not in declares for one in strings)
+    return any(PASSED.search(code(string)) and id(string) not in declares for string in strings)

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style, declares_local_rank
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.inert_options import INERT
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
@@ -260,15 +260,15 @@ class RankArguments(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one declared option, or of the statement that parses the options."""
         assert isinstance(node, cst.Call)
         if declares_local_rank(node):
             yield from self._local_rank(node, context)
         elif (flag := _inert_flag(node)) is not None:
             yield from self._inert(node, flag, context)
-        elif context.launch.style is Style.MAIN and (told := _told_by_launcher(node, context)):
-            option, variable = told
+        elif context.launch.style is Style.MAIN and (rank := _told_by_launcher(node, context)):
+            option, variable = rank
             if context.launch.in_replica(node):
                 default = keyword(node, "default")
                 assert default is not None
@@ -280,7 +280,7 @@ class RankArguments(Rule):
             )
             yield from self.report(node, message)
 
-    def _local_rank(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _local_rank(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         default = keyword(node, "default")
         if context.launch.style is Style.SPAWN or (default and "environ" in code(default.value)):
             return
@@ -314,13 +314,13 @@ class RankArguments(Rule):
 
         return self.edit(node, replace, f"{flag}: from {variable}, as under torchrun")
 
-    def _after_parsing(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _after_parsing(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         assert isinstance(node.func, cst.Attribute)
         parser = code(node.func.value)
-        found = [
+        calls = [
             call for call in context.all_of(cst.Call) if code(call.func) == f"{parser}.parse_args"
         ]
-        assign = context.parent(found[0]) if len(found) == 1 else None
+        assign = context.parent(calls[0]) if len(calls) == 1 else None
         line = context.parent(assign)
         if (
             not isinstance(assign, cst.Assign)
@@ -403,7 +403,7 @@ def _told_by_launcher(call: cst.Call, context: Workspace) -> tuple[str, str] | N
     if flag == "--rank":
         fits = default == "0"
     else:
-        ranks = (_declared(one) for one in context.all_of(cst.Call))
+        ranks = (_declared(call) for call in context.all_of(cst.Call))
         fits = flag in OF_THE_WORLD and default == "1" and ("--rank", "0") in ranks
     if not fits or flag[2:] in context.attributes or flag[2:] in context.calls.options_set:
         return None

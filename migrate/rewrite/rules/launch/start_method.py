@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -101,7 +101,7 @@ class StartMethod(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one call, or the finding."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SETS or not context.launch.in_replica(node):

@@ -29,10 +29,10 @@ from migrate.syntax.tree import code, elements, nodes
 
 
 class WorldSize:
-    """What a script does with the number of processes that one call of `mp.spawn` starts.
+    """Uses of the number of processes that one call of `mp.spawn` starts.
 
     Args:
-        rule: in whose name the edits are made.
+        rule: the rule in whose name the edits are made.
         context: the script.
         call: the spawning call.
         bound: its arguments by the names of the parameters.
@@ -138,12 +138,12 @@ class WorldSize:
             yield self._worker_edit(worker, asked, seeds, position, gone)
         names = {"world_size", *_last_names(self._count)}
         elements: dict[cst.CSTNode | None, list[cst.DictElement]] = {}
-        for one in self._shared.gone():
-            if isinstance(one.node, cst.DictElement):
-                elements.setdefault(self._context.parent(one.node), []).append(one.node)
+        for count in self._shared.gone():
+            if isinstance(count.node, cst.DictElement):
+                elements.setdefault(self._context.parent(count.node), []).append(count.node)
                 continue
-            message = f"`{code(one.node)}` goes: not known before the launch"
-            yield removed_with_comment(self._rule, one.node, names, message, self._context)
+            message = f"`{code(count.node)}` goes: not known before the launch"
+            yield removed_with_comment(self._rule, count.node, names, message, self._context)
         for around, taken in elements.items():
             yield self._without_elements(cst.ensure_type(around, cst.Dict), taken)
         for derived in self._shared.derived:
@@ -170,12 +170,12 @@ class WorldSize:
         """Return the statements with which the worker seeds XLA, as the launching process seeds itself."""
         if self._context.portable:
             return []  # as on CUDA, where the replicas do not inherit the seed either
-        found = list(seeded_by(self._call, self._context))
-        if not found:
+        worker_seeds = list(seeded_by(self._call, self._context))
+        if not worker_seeds:
             return []
         seeds = self._context.vocabulary.write("seed")
         rank = self._context.vocabulary.write("rank")
-        return [seed.statement(seeds, rank) for seed in found]
+        return [seed.statement(seeds, rank) for seed in worker_seeds]
 
     def _worker_edit(
         self,
@@ -220,7 +220,9 @@ class WorldSize:
 
     def _without_elements(self, around: cst.Dict, taken: Sequence[cst.DictElement]) -> Edit:
         """Take the elements `taken` out of the dictionary `around`."""
-        indices = [i for i, one in enumerate(around.elements) if any(one is t for t in taken)]
+        indices = [
+            i for i, element in enumerate(around.elements) if any(element is t for t in taken)
+        ]
 
         def replace(updated: cst.CSTNode) -> cst.CSTNode:
             for index in reversed(indices):  # by their places: other edits may have changed them
@@ -294,7 +296,7 @@ class WorldSize:
         """
         besides = [*besides, *self._single]
         gone = {id(node) for root in besides for node in nodes(root)}
-        gone |= {id(node) for one in self._counting(besides) for node in counted(one)}
+        gone |= {id(node) for statement in self._counting(besides) for node in counted(statement)}
         ask = self._context.vocabulary.say("world size")
         if isinstance(self._count, cst.Integer):
             for element in self._args:

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.model.calls.kind import Kind
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, last_part
 
@@ -150,7 +150,7 @@ class ActivationCheckpointing(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one checkpointed call, or why it is left."""
         if isinstance(node, cst.Assign):
             yield from self._of_option(node, context)
@@ -181,7 +181,7 @@ class ActivationCheckpointing(Rule):
         gone = [] if reentrant is None else [reentrant]
         yield self.edit(node, replace, f"checkpoint → {said}", consumes=[node.func, *gone])
 
-    def _of_option(self, assign: cst.Assign, context: Workspace) -> Iterator[Finding]:
+    def _of_option(self, assign: cst.Assign, context: Workspace) -> Iterator[RuleFinding]:
         """Yield the finding at an option of a library's model that makes it use torch's checkpoint."""
         target = assign.targets[0].target
         if not isinstance(target, cst.Attribute) or target.attr.value != OPTION:
@@ -189,7 +189,7 @@ class ActivationCheckpointing(Rule):
         if not _is_off(assign.value) and _is_of_library(target.value, context):
             yield from self.report(assign, _say(f"{code(target)} = {code(assign.value)}", context))
 
-    def _of_library(self, call: cst.Call, context: Workspace) -> Iterator[Finding]:
+    def _of_library(self, call: cst.Call, context: Workspace) -> Iterator[RuleFinding]:
         """Yield the finding at a call that makes a model of a library use torch's checkpoint."""
         name = context.qualified_name(call.func) or ""
         if name.partition(".")[0] in LIBRARIES:
@@ -254,8 +254,8 @@ def _is_of_library(node: cst.BaseExpression, context: Workspace) -> bool:
     if not isinstance(node, cst.Name):
         return False
     binding = context.values.bindings.nearest(node)
-    made = binding.value if binding is not None else None
-    if not isinstance(made, cst.Call):
+    call = binding.value if binding is not None else None
+    if not isinstance(call, cst.Call):
         return False
-    name = context.qualified_name(made.func) or ""
+    name = context.qualified_name(call.func) or ""
     return name.partition(".")[0] in LIBRARIES

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.values.collectives import REGISTER_HOOK
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -55,7 +55,7 @@ class CommHooks(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield a finding for one registration."""
         assert isinstance(node, cst.Call)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER_HOOK:

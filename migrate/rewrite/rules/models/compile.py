@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 
 from migrate.rewrite.edits.branch import is_plain_question
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.compiled_names import asks_for_prefix
 from migrate.rewrite.styles.cuda_only import only_on_cuda
 from migrate.rewrite.workspace import Workspace
@@ -163,7 +163,7 @@ class Compile(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one compiled function, or the finding at one that is left."""
         names = cst.SimpleString | cst.FormattedStringText
         if context.calls.led is not None and isinstance(node, names | cst.Attribute):
@@ -215,7 +215,7 @@ class Compile(Rule):
             return
         yield self._gone(node, [expression])
 
-    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         if _is_method(call, context):
             message = (
                 f"{code(call)}: its default backend raises on XLA: drop it, XLA compiles the step"

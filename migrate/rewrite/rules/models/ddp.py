@@ -13,8 +13,8 @@ from migrate.reading.values.devices import device_argument
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Rule,
+    RuleFinding,
     Stage,
     checked,
     left_alone,
@@ -218,7 +218,7 @@ class Ddp(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one construction of DistributedDataParallel."""
         assert isinstance(node, cst.Call)
         if isinstance(node.func, cst.IfExp):
@@ -249,7 +249,7 @@ class Ddp(Rule):
             return
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
-            yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
+            yield RuleFinding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
         gone = [arg for name, arg in bound.items() if name in DDP_DEVICES]
         gone += options.emptied
         adds_view = view is None and options.may_add("gradient_as_bucket_view")
@@ -283,13 +283,13 @@ class Ddp(Rule):
         self, bound: Mapping[str, cst.Arg], options: DdpOptions
     ) -> tuple[str, Severity | None]:
         """Return what a construction comes to without its edit, and how bad that is."""
-        given = list(options.emptied)
-        given += [bound[name] for name in DDP_DEVICES if name in bound]
-        told = [arg.value for arg in given if code(arg.value) != "None"]
-        if not told:
+        arguments = list(options.emptied)
+        arguments += [bound[name] for name in DDP_DEVICES if name in bound]
+        devices = [arg.value for arg in arguments if code(arg.value) != "None"]
+        if not devices:
             return "", Severity.INFO
         ids = bound.get("device_ids")
-        what = f"device_ids={code(ids.value)}" if ids is not None else code(told[0])
+        what = f"device_ids={code(ids.value)}" if ids is not None else code(devices[0])
         return f"{what} fails in forward: leave it out", None
 
     def _by_shims(
@@ -326,7 +326,7 @@ class Ddp(Rule):
 
     def _one_of_two(
         self, node: cst.Call, choice: cst.IfExp, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         """Take the devices out of `(DDP if distributed else Plain)(model, device_ids=[…])`."""
         if not {context.qualified_name(c) or "" for c in (choice.body, choice.orelse)} & DDP:
             return
@@ -381,12 +381,17 @@ def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
         assigns = context.all_of(cst.Assign)
         bound = [a.value for a in assigns if any(code(t.target) == name for t in a.targets)]
     wraps = [
-        one
-        for one in bound
-        if isinstance(one, cst.Call) and context.qualified_name(one.func) in DDP
+        value
+        for value in bound
+        if isinstance(value, cst.Call) and context.qualified_name(value.func) in DDP
     ]
-    given = context.values.bindings.given(value) if isinstance(value, cst.Name) else []
-    made = (*bound, *(one.value for one in given))  # `model, average = create(args)` too
-    if any(isinstance(one, cst.Call) and context.effects.moves(one) for one in made):
+    assignments = context.values.bindings.given(value) if isinstance(value, cst.Name) else []
+    values = (
+        *bound,
+        *(assignment.value for assignment in assignments),
+    )  # `model, average = create(args)` too
+    if any(isinstance(value, cst.Call) and context.effects.moves(value) for value in values):
         return False
-    return any(one not in wraps and not isinstance(one, cst.Param | cst.Name) for one in bound)
+    return any(
+        value not in wraps and not isinstance(value, cst.Param | cst.Name) for value in bound
+    )

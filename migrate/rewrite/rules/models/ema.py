@@ -9,7 +9,15 @@ import libcst as cst
 from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import moves
-from migrate.rewrite.rule import Finding, Rule, Run, Wrap, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Rule,
+    RuleFinding,
+    StatementRun,
+    Wrap,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, is_attribute_of_self, keyword, used
 
@@ -33,12 +41,12 @@ class Ema(Rule):
     made. Made before the move it is on the CPU, and every update reads all weights from the device.
     `AveragedModel` and `copy.deepcopy` work on XLA, in the step as everything else.
 
-    **What it does.** A copy of something called model or net in a function that moves that very name to the
-    accelerator only afterwards is made right after the move, where the statements from the one to the other
-    speak neither of the copy nor of the model.
+    **What it does.** The rule handles a copy of something called model or net that is made before the same
+    function moves that name to the accelerator. The copy is then made right after the move, if the statements
+    between the two use neither the copy nor the model.
 
     **Left alone.** A copy that is moved itself: `copy.deepcopy(model).to(device)`, `ema.to(device)` later, or
-    `device=` where the copy is made. A copy in float64, as averages on the host are kept.
+    `device=` in the call that copies. A copy in float64: averages on the host are kept so.
 
     **Reported.** A copy before the move with other uses between the two: it is on the CPU, as it was on CUDA.
 
@@ -117,7 +125,7 @@ class Ema(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Wrap | RuleFinding]:
         """Yield what becomes of one copy."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in AVERAGES or not node.args:
@@ -151,17 +159,17 @@ class Ema(Rule):
         block = context.parent(line)
         if not copy or not isinstance(block, cst.IndentedBlock | cst.Module):
             return None
-        if not all(isinstance(one, cst.SimpleStatementLine) for one in (line, last)):
+        if not all(isinstance(statement, cst.SimpleStatementLine) for statement in (line, last)):
             return None
         run = [s for s in block.body if context.position(s).line >= context.position(line).line]
-        at = next((index for index, one in enumerate(run) if one is last), None)
+        at = next((index for index, statement in enumerate(run) if statement is last), None)
         if at is None or not _is_plain_move(last, model):
             return None
         names = {model, copy}
-        if any(code(name) in names for one in run[1:at] for name in used(one)):
+        if any(code(name) in names for statement in run[1:at] for name in used(statement)):
             return None
 
-        def make(updated: Run) -> list[cst.BaseStatement]:
+        def make(updated: StatementRun) -> list[cst.BaseStatement]:
             return [
                 statement for part in (*updated.parts[1:], updated.parts[0]) for statement in part
             ]
@@ -191,8 +199,8 @@ def _is_made_double(copy: cst.Call, context: Workspace) -> bool:
         return False
     if method.attr.value == "double":
         return True
-    given = [context.qualified_name(arg.value) for arg in call.args]
-    return method.attr.value == "to" and not DOUBLE.isdisjoint(given)
+    names = [context.qualified_name(arg.value) for arg in call.args]
+    return method.attr.value == "to" and not DOUBLE.isdisjoint(names)
 
 
 def _is_plain_move(statement: cst.CSTNode, model: str) -> bool:
@@ -201,7 +209,7 @@ def _is_plain_move(statement: cst.CSTNode, model: str) -> bool:
     line = statement.body[0]
     if not isinstance(line, cst.Assign | cst.Expr) or len(statement.body) > 1:
         return False
-    if isinstance(line, cst.Assign) and [code(one.target) for one in line.targets] != [model]:
+    if isinstance(line, cst.Assign) and [code(target.target) for target in line.targets] != [model]:
         return False
     return isinstance(line.value, cst.Call) and _receiver(line.value) == model
 

@@ -9,7 +9,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import LED_CLASSES
-from migrate.rewrite.rule import Finding, Rule, Safety, Stage, checked, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, Stage, checked, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
 LIGHTNING = frozenset(name.split(".")[0] for name in LED_CLASSES)
@@ -106,7 +106,7 @@ class Frameworks(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield a finding at the first import of each framework."""
         seen: set[str] = set()
         by_hand = _is_trained_by_hand(context)
@@ -123,8 +123,8 @@ def _is_trained_by_hand(context: Workspace) -> bool:
     """Whether a loop of the project trains a module of Lightning that the script defines."""
     return context.calls.led is None and any(
         context.qualified_name(base.value) in LED_CLASSES
-        for made in context.all_of(cst.ClassDef)
-        for base in made.bases
+        for class_ in context.all_of(cst.ClassDef)
+        for base in class_.bases
     )
 
 

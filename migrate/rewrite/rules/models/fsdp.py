@@ -12,8 +12,8 @@ from migrate.catalogue.prescan import spelled
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Rule,
+    RuleFinding,
     Safety,
     Stage,
     checked,
@@ -134,7 +134,7 @@ class Fsdp(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one construction, or what to do by hand."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in FSDP:
@@ -185,7 +185,7 @@ def _reshards(strategy: cst.Arg | None) -> bool | None:
 
 def _rest_of_fsdp(context: Workspace) -> list[str]:
     """Return what the script uses of `torch.distributed.fsdp` besides the class and its strategy."""
-    found = []
+    names = []
     for node in context.all_of(cst.Attribute, cst.Name):
         above = context.parent(node)
         if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
@@ -193,5 +193,5 @@ def _rest_of_fsdp(context: Workspace) -> list[str]:
         name = context.qualified_name(node) or ""
         option = ".ShardingStrategy." in name or ".BackwardPrefetch." in name
         if name.startswith("torch.distributed.fsdp.") and name not in FSDP and not option:
-            found.append(name.rsplit(".", 1)[-1])
-    return found[:1]
+            names.append(name.rsplit(".", 1)[-1])
+    return names[:1]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.edits.imports import bindings
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, is_dotted_name
 
@@ -75,7 +75,7 @@ class GradDetach(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one call, or the finding."""
         assert isinstance(node, cst.Call)
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "detach_":
@@ -83,7 +83,7 @@ class GradDetach(Rule):
         gradient = node.func.value
         if not isinstance(gradient, cst.Attribute) or gradient.attr.value != "grad":
             return
-        if not any(found.target.split(".")[0] == "torch" for found in bindings(context.module)):
+        if not any(binding.target.split(".")[0] == "torch" for binding in bindings(context.module)):
             return
         statement = context.parent(node)
         if not isinstance(statement, cst.Expr) or not is_dotted_name(gradient):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.values.inference import INFERENCE_MODE, is_switched_off
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -129,7 +129,7 @@ class InferenceMode(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one use of inference mode, or why it is left."""
         if context.qualified_name(node) not in INFERENCE_MODE or not context.calls.accelerated:
             return

@@ -13,8 +13,8 @@ from migrate.reading.values.devices import moves
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Rule,
+    RuleFinding,
     Stage,
     checked,
     left_alone,
@@ -243,7 +243,7 @@ class OptimizerOrder(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of one construction of an optimizer, or of one move of a model."""
         assert isinstance(node, cst.Call)
         if context.calls.led is not None:
@@ -292,7 +292,7 @@ class OptimizerOrder(Rule):
                 Severity.INFO,
             )
 
-    def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         line = _line_of_own_model(node, context)
         early = context.calls.optimizers.early.get(context.place(node))
         if early is not None and line is None:
@@ -319,7 +319,7 @@ class OptimizerOrder(Rule):
             return
         yield from self.report(node, BY_HAND)
 
-    def _at_optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _at_optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the switch above an optimizer whose model moves elsewhere."""
         line = context.statement_around(node)
         if isinstance(line, cst.SimpleStatementLine):
@@ -354,8 +354,8 @@ def _made_before(move: cst.Call, context: Workspace) -> str:
 
 def _makes_optimizer(node: cst.Call, context: Workspace) -> bool:
     """Whether `node` makes an optimizer itself; what a function of the project makes, is looked at there."""
-    made = context.calls.optimizers.created
-    if made and context.place(node) in made:
+    places = context.calls.optimizers.created
+    if places and context.place(node) in places:
         return True
     return context.values.kind(node) is Kind.OPTIMIZER and not context.run_by(node)
 
@@ -373,7 +373,7 @@ def _is_swapped(context: Workspace) -> bool:
 
 
 def _has_torch(context: Workspace) -> bool:
-    return any(found.target == found.name == "torch" for found in bindings(context.module))
+    return any(binding.target == binding.name == "torch" for binding in bindings(context.module))
 
 
 def _is_too_early(node: cst.Call, context: Workspace) -> bool:
@@ -404,8 +404,8 @@ def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]
     name = function.name.value
     if context.functions.get(name) is not function:
         return False
-    found = context.mentions(function.name)
-    mentions = [mention for mention in found if mention is not function.name]
+    occurrences = context.mentions(function.name)
+    mentions = [mention for mention in occurrences if mention is not function.name]
     calls = [context.parent(mention) for mention in mentions]
     return bool(calls) and all(
         isinstance(call, cst.Call)
@@ -429,10 +429,10 @@ def _switched(context: Workspace) -> dict[int, bool]:
         for call in context.all_of(cst.Call)
         if _is_too_early(call, context) and _line_of_own_model(call, context) is not None
     ]
-    found: dict[int, bool] = {}
+    is_tied: dict[int, bool] = {}
     for call in early:
         late = _late_moves(call, context)
-        found |= {id(move): True for move in late if not _is_tied(move, context)}
+        is_tied |= {id(move): True for move in late if not _is_tied(move, context)}
         if not late:
             others = (
                 move
@@ -442,8 +442,8 @@ def _switched(context: Workspace) -> dict[int, bool]:
                 and not _is_tied(move, context)
                 and _is_line(move, context)
             )
-            found |= {id(move): False for move in others if id(move) not in found}
-    return found
+            is_tied |= {id(move): False for move in others if id(move) not in is_tied}
+    return is_tied
 
 
 def _is_tied(move: cst.Call, context: Workspace) -> bool:
@@ -536,8 +536,8 @@ def _left_to_moves(context: Workspace) -> frozenset[tuple[int, int]]:
     return frozenset(
         context.place(call)
         for call in (context.all_of(cst.Call) if early else ())
-        if (one := early.get(context.place(call))) is not None
-        and one.at_moves
+        if (early_optimizer := early.get(context.place(call))) is not None
+        and early_optimizer.at_moves
         and _line_of_own_model(call, context) is None
     )
 
@@ -570,7 +570,7 @@ def _is_switched_above(node: cst.Call, context: Workspace) -> bool:
     if context.calls.ties.loads:
         return False
     function, here = context.function_around(node), context.position(node).line
-    around = [id(one) for one in context.ancestors(node)]
+    around = [id(ancestor) for ancestor in context.ancestors(node)]
     return any(
         context.position(move).line < here
         and id(context.parent(context.statement_around(move))) in around

@@ -11,8 +11,8 @@ from migrate.catalogue.prescan import spelled
 from migrate.catalogue.torch_other import SYNC_BATCH_NORM
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Rule,
+    RuleFinding,
     Safety,
     checked,
     left_alone,
@@ -120,7 +120,7 @@ class SyncBatchNorm(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one conversion, or of one mention of the class."""
         if isinstance(node, cst.Call):
             yield from self._call(node, context)
@@ -141,7 +141,7 @@ class SyncBatchNorm(Rule):
         message = f"{code(node)} → a batch norm over all replicas that runs on XLA"
         yield self.edit(node, lambda _: ours, message, consumes=[node])
 
-    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         name = context.qualified_name(call.func)
         if name in CLASSES and _grouped(call):
             yield from self.report(

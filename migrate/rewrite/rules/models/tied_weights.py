@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.model.objects.ties import Tie
 from migrate.reading.values.devices import Kind, device_argument, is_move
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.optimizer_order import (
     SWAP,
     OptimizerOrder,
@@ -23,22 +23,21 @@ MEND = "tie again after the move, or call torch.__future__.set_swap_module_param
 COMMENT = "# Weights that modules of the model share stay shared."
 
 
-class TiedWeights(Rule):
+class TiedWeightsRule(Rule):
     """Keep weights that modules of a model share shared when it moves to the device.
 
     **Why.** On XLA, `model.to('xla')` makes a new parameter for every name: `lm_head.weight` and
     `wte.weight`, one tensor before, are two after, and are trained apart with no error (measured). With CUDA
     the tie stays.
 
-    **What it does.** `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the move: it
-    then keeps the parameters themselves, and with them what is shared (measured, also for the models of
-    transformers). So for a model whose modules share a weight by `self.head.weight =
-    self.embedding.weight`, in this file or in a module that it imports, and for the language models of
-    transformers, most of which share the embedding's weight with the last layer; also where such a
-    model is a part of the module that moves, at any depth (`self.net = GPT2LMHeadModel(config)` in the
-    class of a part, `nn.ModuleList`, a factory, `get_peft_model`). Where the project loads state dicts,
-    `…(False)` comes after the move: while the switch is on, `load_state_dict` of a model in DDP raises
-    (measured).
+    **What it does.** `torch.__future__.set_swap_module_params_on_conversion(True)` is put before the move.
+    The move then keeps the parameters themselves, and with them what is shared (measured, also for the models
+    of transformers). The rule does this for a model whose modules share a weight by `self.head.weight =
+    self.embedding.weight`, in this file or in a module that it imports. It does it also for the language
+    models of transformers, most of which share the embedding's weight with the last layer. Such a model may
+    be a part of the moved module at any depth (`self.net = GPT2LMHeadModel(config)` in the class of a part,
+    `nn.ModuleList`, a factory, `get_peft_model`). If the project loads state dicts, `…(False)` comes after
+    the move: while the switch is on, `load_state_dict` of a model in DDP raises (measured).
 
     **Reported.** Such an assignment in a model that is not seen to move, in this file or in an imported one;
     a move of such a model in a file that names no device.
@@ -236,7 +235,7 @@ class TiedWeights(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of a move of a model with shared weights, or the finding on a tie."""
         ties = context.calls.ties
         if not (ties.moves or ties.lost or ties.imported) or _is_swapped(context):
@@ -254,7 +253,7 @@ class TiedWeights(Rule):
 
     def _move(
         self, node: cst.Call, shared: tuple[Tie, ...], context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         where = ", ".join(str(tie) for tie in shared[:3])
         line = context.statement_around(node)
         if not _may_be_a_move(node, context):
@@ -331,7 +330,7 @@ def _is_kept(node: cst.Call, context: Workspace) -> bool:
         context.parent(context.statement_around(call)) in around and _keeps(call, context)
         for call in above
     ) or any(
-        isinstance(found, Edit) for call in (*above, node) for found in order.find(call, context)
+        isinstance(change, Edit) for call in (*above, node) for change in order.find(call, context)
     )
 
 

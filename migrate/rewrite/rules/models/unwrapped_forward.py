@@ -1,4 +1,4 @@
-"""What one replica evaluates alone, it evaluates with the model itself."""
+"""Use the unwrapped model where one replica alone evaluates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from migrate.check.rules.ranks.guarded_forward import lone_forward
 from migrate.reading.facts import facts_of
 from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.wrapped import wraps
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -124,7 +124,7 @@ class UnwrappedForward(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one forward, or the finding."""
         assert isinstance(node, cst.Call)
         lone = lone_forward(node, facts_of(context))

@@ -14,9 +14,9 @@ from migrate.check.hazard import Severity
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import (
     Edit,
-    Finding,
     Replacement,
     Rule,
+    RuleFinding,
     checked,
     left_alone,
     reported,
@@ -150,7 +150,7 @@ class OldTorchXla(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one old call, or the finding at a name that is gone."""
         if isinstance(node, cst.Call):
             yield from self._count(node, context)
@@ -177,14 +177,14 @@ class OldTorchXla(Rule):
                 node, message, severity, code=entry.code, subject=name, is_hint=not gone
             )
 
-    def _count(self, call: cst.Call, context: Workspace) -> Iterator[Finding]:
+    def _count(self, call: cst.Call, context: Workspace) -> Iterator[RuleFinding]:
         """Yield the finding at a number of processes for the launcher of torch_xla."""
         count = keyword(call, "nprocs")
         if count is not None and context.qualified_name(call.func) == "torch_xla.launch":
             message = f"nprocs={code(count.value)} raises: a replica for each device, always"
             yield from self.report(call, message, code=COUNTS)
 
-    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         name = context.qualified_name(call.func)
         if name in GONE_TO:
             module, _, function = GONE_TO[name].rpartition(".")
@@ -240,7 +240,7 @@ class OldTorchXla(Rule):
             code=entry.code,
         )
 
-    def _spawn(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _spawn(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         bound = bind(call, SPAWN_PARAMETERS)
         options = {} if bound is None else {n: bound[n] for n in ("join", "daemon") if n in bound}
         count = None if bound is None else bound.get("nprocs")
@@ -276,14 +276,14 @@ class OldTorchXla(Rule):
         message = f"{code(call.func)} → torch_xla.launch"
         yield self._of_name(call, replace, message, consumes=[call.func, *gone], context=context)
 
-    def _loader(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _loader(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         method = context.parent(call)
         outer = context.parent(method)
         bound = bind(call, ("loader", "devices")) or {}
         devices = bound["devices"].value if "devices" in bound else None
-        one = isinstance(devices, cst.List | cst.Tuple) and len(devices.elements) == 1
+        is_single = isinstance(devices, cst.List | cst.Tuple) and len(devices.elements) == 1
         direct = isinstance(method, cst.Attribute) and method.attr.value == "per_device_loader"
-        if not (direct and one and isinstance(outer, cst.Call) and len(outer.args) == 1):
+        if not (direct and is_single and isinstance(outer, cst.Call) and len(outer.args) == 1):
             message = "ParallelLoader: MpDeviceLoader(loader, device) takes its place, once for all epochs"
             yield from self.report(call, message)
             return

@@ -9,7 +9,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue.launchers import SPAWN_PARAMETERS
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -39,7 +39,9 @@ LAUNCHED = (*SPAWN_PARAMETERS, "debug_single_process")
 BACKEND = "torch_xla.distributed.xla_backend"
 
 
-def portable_calls(rule: Rule, node: cst.CSTNode, context: Workspace) -> Iterator[Edit | Finding]:
+def portable_calls(
+    rule: Rule, node: cst.CSTNode, context: Workspace
+) -> Iterator[Edit | RuleFinding]:
     """Yield what becomes of one call of torch_xla, or the finding at one that shims has no word for."""
     if isinstance(node, cst.SimpleStatementLine):
         yield from _import(rule, node, context)
@@ -68,7 +70,7 @@ def _full_name(node: cst.CSTNode, context: Workspace) -> str | None:
     return get_full_name_for_node(node)
 
 
-def _call(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+def _call(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
     name = context.qualified_name(call.func) or ""
     if name in LAUNCHES:
         yield from _launch(rule, call, context)
@@ -88,7 +90,7 @@ def _call(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | Fin
     yield rule.edit(call, replace, f"{code(call)} → shims.{word}", consumes=gone)
 
 
-def _launch(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+def _launch(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
     bound = bind(call, LAUNCHED)
     single = bound is not None and "debug_single_process" in bound
     if bound is None or "fn" not in bound or single or context.source.is_notebook:
@@ -107,7 +109,7 @@ def _launch(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | F
     yield rule.edit(call, replace, message, consumes=[call.func, *gone])
 
 
-def _rest(rule: Rule, node: cst.Attribute | cst.Name, context: Workspace) -> Iterator[Finding]:
+def _rest(rule: Rule, node: cst.Attribute | cst.Name, context: Workspace) -> Iterator[RuleFinding]:
     """Yield the finding at a name of torch_xla that no edit takes the place of."""
     above = context.parent(node)
     if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.rewrite.edits.nodes import with_parentheses
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.precision.scalers import Change, edits
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
+from migrate.rewrite.rules.precision.scalers import ScalerChange, edits
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, string_value
 
@@ -111,7 +111,7 @@ class ApexAmp(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one use of apex.amp."""
         if isinstance(node, cst.SimpleStatementLine):
             yield from self._line(node, context)
@@ -120,7 +120,9 @@ class ApexAmp(Rule):
         elif isinstance(node, cst.Call):
             yield from self._call(node, context)
 
-    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit | Finding]:
+    def _line(
+        self, line: cst.SimpleStatementLine, context: Workspace
+    ) -> Iterator[Edit | RuleFinding]:
         statement = line.body[0]
         if len(line.body) != 1 or not isinstance(statement, cst.Expr | cst.Assign):
             return
@@ -192,7 +194,7 @@ class ApexAmp(Rule):
             f"{torch}.set_autocast_enabled({xla}, {value or 'True'})",
         ]
 
-    def _scaled(self, node: cst.With, context: Workspace) -> Iterator[Edit | Finding]:
+    def _scaled(self, node: cst.With, context: Workspace) -> Iterator[Edit | RuleFinding]:
         item = node.items[0]
         call = item.item
         if not isinstance(call, cst.Call) or context.qualified_name(call.func) not in SCALE_LOSS:
@@ -217,7 +219,7 @@ class ApexAmp(Rule):
             yield from self.report(call, message, subject=AMP)
             return
         changes = [
-            Change(name, lambda _: loss.deep_clone(), name, f"{alias.value} → {code(loss)}")
+            ScalerChange(name, lambda _: loss.deep_clone(), name, f"{alias.value} → {code(loss)}")
             for name in uses
         ]
 
@@ -230,10 +232,10 @@ class ApexAmp(Rule):
             above = [*updated.leading_lines, *getattr(first, "leading_lines", ())]
             return cst.FlattenSentinel([first.with_changes(leading_lines=above), *body.body[1:]])
 
-        changes.append(Change(node, replace, call.func, "the loss is not scaled in bfloat16"))
+        changes.append(ScalerChange(node, replace, call.func, "the loss is not scaled in bfloat16"))
         yield from edits(self, changes, "a scaled loss", context)
 
-    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         name = context.qualified_name(call.func)
         if name in INITIALIZE:
             statement = context.parent(call)
@@ -249,11 +251,11 @@ class ApexAmp(Rule):
         elif name == "apex.amp.master_params" and len(call.args) == 1:
             params = context.string("params").value
             groups = cst.Attribute(call.args[0].value, cst.Name("param_groups"))
-            made = cst.parse_expression(
+            expression = cst.parse_expression(
                 f"(p for group in {code(with_parentheses(groups))} for p in group[{params}])"
             )
             message = f"{code(call)} → the parameters of the optimizer"
-            yield self.edit(call, lambda _: made, message, consumes=[call])
+            yield self.edit(call, lambda _: expression, message, consumes=[call])
         elif name == "apex.amp.state_dict":
             message = "the checkpoint has no loss scale: bfloat16 has none"
             yield self.edit(call, lambda _: cst.Dict([]), message, consumes=[call])

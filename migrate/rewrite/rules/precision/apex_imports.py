@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.sync_batch_norm import SyncBatchNorm
 from migrate.rewrite.rules.precision.apex_amp import ApexAmp
 from migrate.rewrite.rules.precision.apex_optimizers import ApexOptimizers
@@ -82,7 +82,7 @@ class ApexImports(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of one guard, or the finding."""
         if isinstance(node, cst.SimpleStatementLine):
             yield from self._line(node, context)
@@ -181,8 +181,8 @@ def _is_handled(name: cst.Name, context: Workspace) -> bool:
         for place in places
         for rule in HANDLE
         if isinstance(place, rule.nodes)
-        for found in rule.find(place, context)
-        if isinstance(found, Edit)
-        for part in found.consumes
+        for change in rule.find(place, context)
+        if isinstance(change, Edit)
+        for part in change.consumes
     )
     return any(node is name for part in gone for node in nodes(part))

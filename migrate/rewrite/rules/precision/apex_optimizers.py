@@ -11,7 +11,7 @@ from migrate.catalogue.entry import names, public
 from migrate.catalogue.libraries import APEX_ALONE
 from migrate.catalogue.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -135,7 +135,7 @@ class ApexOptimizers(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one construction of a class of apex."""
         assert isinstance(node, cst.Call)
         name = public(context.qualified_name(node.func) or "")
@@ -144,7 +144,7 @@ class ApexOptimizers(Rule):
         if name in TORCH:
             yield from self._class(node, name, context)
 
-    def _class(self, call: cst.Call, name: str, context: Workspace) -> Iterator[Edit | Finding]:
+    def _class(self, call: cst.Call, name: str, context: Workspace) -> Iterator[Edit | RuleFinding]:
         bound = bind(call, SIGNATURES[name].split())
         refused = "arguments that cannot be read" if bound is None else _refused(bound)
         if bound is None or refused:

@@ -20,7 +20,7 @@ from migrate.reading.values.region_arguments import (
 from migrate.reading.values.region_types import HALF, WIDE, types_of
 from migrate.rewrite.edits.gpu_conditions import ASKED
 from migrate.rewrite.edits.nodes import first_in, keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of, string_value
 
@@ -315,7 +315,7 @@ class Autocast(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of one region, of one type that leads to it, or of one import."""
         if isinstance(node, cst.ImportAlias):
             yield from self._handed_on(node, context)
@@ -324,53 +324,53 @@ class Autocast(Rule):
         elif isinstance(node, cst.Name | cst.Attribute):
             yield from self._name(node, context)
 
-    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         name, parameters = _region(call, context)
         if name in CUDA_AUTOCAST:
-            given = arguments(call, parameters, context, skipped=_skipped(call, context))
-            yield from self._region(call, context, given, device=None)
+            region = arguments(call, parameters, context, skipped=_skipped(call, context))
+            yield from self._region(call, context, region, device=None)
         elif name in AUTOCAST:
-            given = arguments(call, parameters, context, skipped=_skipped(call, context))
-            device = given.bound.get("device_type") if given else None
+            region = arguments(call, parameters, context, skipped=_skipped(call, context))
+            device = region.bound.get("device_type") if region else None
             value = _device_type(device, context) if device else None
-            if given is None or value == "cuda" or (value == "xla" and context.portable):
-                yield from self._region(call, context, given, device)
+            if region is None or value == "cuda" or (value == "xla" and context.portable):
+                yield from self._region(call, context, region, device)
             elif value == "xla" or value is None:
-                dtype = given.bound.get("dtype")
+                dtype = region.bound.get("dtype")
                 wide = value == "xla" and dtype is not None and _is_wide(dtype.value, context)
-                if wide and not _is_off(given):
+                if wide and not _is_off(region):
                     yield from self.report(call, _unwidened(context), Severity.WARNING)
-                yield from self._unknown_types(call, given, context)
+                yield from self._unknown_types(call, region, context)
 
     def _region(
         self,
         call: cst.Call,
         context: Workspace,
-        given: Arguments | None,
+        arguments: Arguments | None,
         device: cst.Arg | None,
-    ) -> Iterator[Edit | Finding]:
-        if given is None or (context.portable and given.names_type is None):
+    ) -> Iterator[Edit | RuleFinding]:
+        if arguments is None or (context.portable and arguments.names_type is None):
             message = (
                 "autocast with arguments that cannot be read off the call: a region for CUDA runs in "
                 f"float32 on XLA; {_said(context)}"
             )
             yield from self.report(call, message)
             return
-        bound, skipped = given.bound, _skipped(call, context)
+        bound, skipped = arguments.bound, _skipped(call, context)
         dtype = bound.get("dtype")
         half = dtype is not None and context.qualified_name(dtype.value) in HALF
         if context.portable:
-            yield self._by_shims(call, context, given, half)
+            yield self._by_shims(call, context, arguments, half)
             return
         wide = dtype is not None and _is_wide(dtype.value, context)
-        off = _is_off(given)
+        off = _is_off(arguments)
         body = _body(call, context) if wide and not off else None
         if body is not None:
             yield self._widened(body, context)
         elif wide and not off:
             yield from self.report(call, _unwidened(context))
             wide = False
-        yield from self._unknown_types(call, given, context)
+        yield from self._unknown_types(call, arguments, context)
         torch = context.imports.require("torch")
         bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
         kept = [(n, call.args.index(bound[n])) for n in ("enabled", "cache_enabled") if n in bound]
@@ -384,13 +384,13 @@ class Autocast(Rule):
             if dtype is not None and not half and not wide:
                 kind = updated.args[call.args.index(dtype)].value
             args = [first.with_changes(value=xla)]
-            if (dtype is not None or given.names_type is False) and not (wide and off):
+            if (dtype is not None or arguments.names_type is False) and not (wide and off):
                 args.append(keyword_arg("dtype", kind))
             for name, index in kept:
                 arg = updated.args[index]
                 args.append(arg if arg.keyword else keyword_arg(name, arg.value))
-            if given.spread is not None:
-                args.append(updated.args[call.args.index(given.spread)])
+            if arguments.spread is not None:
+                args.append(updated.args[call.args.index(arguments.spread)])
             return _calling(updated, function, args, skipped)
 
         gone: list[cst.CSTNode] = [] if device else [named]
@@ -422,9 +422,11 @@ class Autocast(Rule):
 
         return self.edit(body, replace, f"{text} in the body: {REFUSED}")
 
-    def _by_shims(self, call: cst.Call, context: Workspace, given: Arguments, half: bool) -> Edit:
+    def _by_shims(
+        self, call: cst.Call, context: Workspace, arguments: Arguments, half: bool
+    ) -> Edit:
         """Return the edit in the portable style: on CUDA the type stays what it was there."""
-        bound, skipped = given.bound, _skipped(call, context)
+        bound, skipped = arguments.bound, _skipped(call, context)
         function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
         for_cuda = _is_for_cuda(call, context)
         # A region for XLA has no float16.
@@ -432,16 +434,18 @@ class Autocast(Rule):
         wanted = (*(["dtype"] if typed else []), "enabled", "cache_enabled")
         kept = [(name, call.args.index(bound[name])) for name in wanted if name in bound]
         # CUDA's own type, where none is named and the region ever computes in it.
-        off = _is_off(given)
-        made = [] if given.names_type or not for_cuda or off else [_cudas_type(call, context)]
+        off = _is_off(arguments)
+        dtype_arguments = (
+            [] if arguments.names_type or not for_cuda or off else [_cudas_type(call, context)]
+        )
 
         def replace(updated: cst.Call) -> cst.Call:
-            args = list(made)
+            args = list(dtype_arguments)
             for name, index in kept:
                 arg = updated.args[index]
                 args.append(arg if arg.keyword else keyword_arg(name, arg.value))
-            if given.spread is not None:
-                args.append(updated.args[call.args.index(given.spread)])
+            if arguments.spread is not None:
+                args.append(updated.args[call.args.index(arguments.spread)])
             if not args and not skipped:
                 return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
             return _calling(updated, function, args, skipped)
@@ -451,17 +455,17 @@ class Autocast(Rule):
         return self.edit(call, replace, message, consumes=[_named(call, context), *gone])
 
     def _unknown_types(
-        self, call: cst.Call, given: Arguments, context: Workspace
-    ) -> Iterator[Finding]:
+        self, call: cst.Call, arguments: Arguments, context: Workspace
+    ) -> Iterator[RuleFinding]:
         """Report types that are neither written in the call nor bound in the script."""
-        types = [given.bound["dtype"].value] if "dtype" in given.bound else []
-        types += [options["dtype"] for options in given.options if "dtype" in options]
+        types = [arguments.bound["dtype"].value] if "dtype" in arguments.bound else []
+        types += [options["dtype"] for options in arguments.options if "dtype" in options]
         for dtype in types:
             yield from self._unknown_type(call, dtype, context)
 
     def _unknown_type(
         self, call: cst.Call, dtype: cst.BaseExpression, context: Workspace
-    ) -> Iterator[Finding]:
+    ) -> Iterator[RuleFinding]:
         types = types_of(dtype, context)
         if types is None and any(_types(dtype, context)):
             return
@@ -483,7 +487,9 @@ class Autocast(Rule):
                 )
                 yield from self.report(call, message)
 
-    def _name(self, node: cst.Name | cst.Attribute, context: Workspace) -> Iterator[Edit | Finding]:
+    def _name(
+        self, node: cst.Name | cst.Attribute, context: Workspace
+    ) -> Iterator[Edit | RuleFinding]:
         above = context.parent(node)
         name = context.qualified_name(node)
         if name is None or isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom):
@@ -512,9 +518,9 @@ class Autocast(Rule):
     def _by_device(self, node: cst.BaseExpression, context: Workspace) -> Edit:
         """Return the edit of a type, in the portable style, of a region that stays torch's own."""
         shims = context.imports.require("shims")
-        made = cst.parse_expression(f"{shims}.autocast_dtype({code(node)})")
+        expression = cst.parse_expression(f"{shims}.autocast_dtype({code(node)})")
         message = f"{code(node)}: bfloat16 on XLA, the type of an autocast region"
-        return self.edit(node, lambda _: made, message)
+        return self.edit(node, lambda _: expression, message)
 
     def _partial(self, node: cst.BaseExpression, context: Workspace) -> Edit:
         message = f"{code(node)} → autocast for the replica's device in bfloat16"
@@ -525,15 +531,17 @@ class Autocast(Rule):
                 half = f"dtype={context.imports.require('torch')}.float16"
                 ours = f"{partial}({ours}, {half})"
             message = f"{code(node)} → shims.autocast, in float16 on CUDA and in bfloat16 on XLA"
-            made = cst.parse_expression(ours)
-            return self.edit(node, lambda _: made, message, consumes=[node])
+            expression = cst.parse_expression(ours)
+            return self.edit(node, lambda _: expression, message, consumes=[node])
         partial = f"{context.imports.require('functools')}.partial"
         torch = context.imports.require("torch")
         xla = context.string("xla").value
-        made = cst.parse_expression(f"{partial}({torch}.autocast, {xla}, dtype={torch}.bfloat16)")
-        return self.edit(node, lambda _: made, message, consumes=[node])
+        expression = cst.parse_expression(
+            f"{partial}({torch}.autocast, {xla}, dtype={torch}.bfloat16)"
+        )
+        return self.edit(node, lambda _: expression, message, consumes=[node])
 
-    def _handed_on(self, alias: cst.ImportAlias, context: Workspace) -> Iterator[Finding]:
+    def _handed_on(self, alias: cst.ImportAlias, context: Workspace) -> Iterator[RuleFinding]:
         """Report a region that the script imports and does not use: other modules import it from here."""
         statement = context.parent(alias)
         if not isinstance(statement, cst.ImportFrom) or statement.module is None:
@@ -554,9 +562,9 @@ class Autocast(Rule):
             )
 
 
-def _is_off(given: Arguments) -> bool:
+def _is_off(arguments: Arguments) -> bool:
     """Whether a region is switched off in any case."""
-    enabled = given.bound.get("enabled")
+    enabled = arguments.bound.get("enabled")
     return enabled is not None and code(enabled.value) == "False"
 
 
@@ -707,8 +715,8 @@ def _region_of(node: cst.CSTNode, context: Workspace) -> cst.Call | None:
 def _device_of(call: cst.Call, context: Workspace) -> cst.Arg | None:
     """Return the argument of a region that is the type of its device."""
     _, parameters = _region(call, context)
-    given = arguments(call, parameters, context, skipped=_skipped(call, context))
-    return given.bound.get("device_type") if given is not None else None
+    region = arguments(call, parameters, context, skipped=_skipped(call, context))
+    return region.bound.get("device_type") if region is not None else None
 
 
 def _is_for_cuda(call: cst.Call, context: Workspace) -> bool:
@@ -745,12 +753,12 @@ def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Workspace) ->
     name, parameters = _region(call, context)
     if name not in CUDA_AUTOCAST and name not in AUTOCAST:
         return False
-    given = arguments(call, parameters, context, skipped=_skipped(call, context))
-    if given is None:
+    region = arguments(call, parameters, context, skipped=_skipped(call, context))
+    if region is None:
         return False
-    device = given.bound.get("device_type")
+    device = region.bound.get("device_type")
     of_cpu = device is not None and string_value(device.value) == "cpu"
-    return (given.bound.get("dtype") is arg or given.spread is arg) and not of_cpu
+    return (region.bound.get("dtype") is arg or region.spread is arg) and not of_cpu
 
 
 def _region_of_name(

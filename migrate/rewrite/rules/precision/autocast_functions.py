@@ -1,4 +1,4 @@
-"""What goes with autocast regions: custom functions and questions about the region."""
+"""Rewrite what belongs to autocast regions: custom functions and queries about the region."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.values.region_types import HALF
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
 
@@ -147,7 +147,7 @@ class AutocastFunctions(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one decorator or question."""
         if isinstance(node, cst.Decorator):
             expression = node.decorator
@@ -215,15 +215,15 @@ class AutocastFunctions(Rule):
             return
         if context.portable:
             shims = context.imports.require("shims")
-            made = cst.parse_expression(f"{shims}.autocast_dtype({code(arg.value)})")
+            expression = cst.parse_expression(f"{shims}.autocast_dtype({code(arg.value)})")
             gone: list[cst.CSTNode] = []
         else:
-            made = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
+            expression = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
             gone = [arg.value]
         message = f"{code(arg.value)} → bfloat16 on XLA: the type of autocast regions"
-        yield self.edit(arg.value, lambda _: made, message, consumes=gone)
+        yield self.edit(arg.value, lambda _: expression, message, consumes=gone)
 
-    def _kept(self, node: cst.Name | cst.Attribute, context: Workspace) -> Iterable[Finding]:
+    def _kept(self, node: cst.Name | cst.Attribute, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding at a question that is kept or passed on instead of being called."""
         above = context.parent(node)
         if not isinstance(above, cst.Assign | cst.Arg | cst.DictElement | cst.Return | cst.IfExp):

@@ -15,7 +15,7 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import facts_of
 from migrate.reading.values.foreach import TAKES_FOREACH, foreach_of
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, keyword, nodes_of
@@ -137,7 +137,7 @@ class ClipGradients(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one clipping call."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
@@ -180,7 +180,7 @@ class ClipGradients(Rule):
 
     def _own(
         self, call: cst.Call, foreach: cst.BaseExpression, context: Workspace
-    ) -> Iterable[Finding]:
+    ) -> Iterable[RuleFinding]:
         """Yield the finding at a function that is not torch's and is given `foreach`."""
         if truth(foreach, facts_of(context)) and _uses_it(call, context):
             message = (

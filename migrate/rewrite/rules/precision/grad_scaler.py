@@ -13,7 +13,7 @@ from migrate.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.catalogue.torch_other import TYPED_SCALERS
 from migrate.catalogue.words import words
 from migrate.check.hazard import Severity
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.values.scalers import (
     SCALE,
     is_off,
@@ -23,11 +23,11 @@ from migrate.reading.values.scalers import (
     scale_read,
 )
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states, takes_scale
 from migrate.rewrite.rules.precision.scalers import (
-    Change,
     Removal,
+    ScalerChange,
     edits,
 )
 from migrate.rewrite.workspace import Workspace
@@ -77,7 +77,7 @@ class GradScaler(Rule):
     code = "XLA804"
     beside_frameworks = True
     edited = Severity.WARNING
-    work = Work.CALLS  # a call of a scaler that is off: no dtype is to be chosen
+    work = ManualWork.CALLS  # a call of a scaler that is off: no dtype is to be chosen
     nodes = (cst.Module, cst.Attribute, cst.Call)
     examples = (
         rewritten(
@@ -369,7 +369,7 @@ class GradScaler(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of every scaler of the script, or the finding at one of its internals."""
         if isinstance(node, cst.Attribute):
             yield from self._internals(node, context)
@@ -384,7 +384,7 @@ class GradScaler(Rule):
                 if context.qualified_name(call.func) in SCALERS:
                     yield from self._by_shims(call, context)
             return
-        changes: list[Change] = []
+        changes: list[ScalerChange] = []
         disabled: list[cst.Call] = []
         for call in context.all_of(cst.Call):
             if context.qualified_name(call.func) in SCALERS:
@@ -437,7 +437,7 @@ class GradScaler(Rule):
             call, replace, message, consumes=[held], wrong=wrong, severity=Severity.ERROR
         )
 
-    def _internals(self, node: cst.Attribute, context: Workspace) -> Iterator[Finding]:
+    def _internals(self, node: cst.Attribute, context: Workspace) -> Iterator[RuleFinding]:
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
         if node.attr.value == SCALE and is_scaler(node.value, context):
             uses = (context.parent(node), context.parent(context.parent(node)))
@@ -452,7 +452,7 @@ class GradScaler(Rule):
                 f"`{code(node)}`: a disabled scaler has no such internals; in bfloat16 no step is skipped",
             )
 
-    def _by_shims(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _by_shims(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         """Yield the edit in the portable style: a scaler on CUDA and the CPU, one that rests on XLA."""
         name = context.qualified_name(call.func)
         if name in SHARDED:
@@ -489,7 +489,7 @@ class GradScaler(Rule):
         message = f"{code(call)} → shims.grad_scaler, which scales nothing on XLA"
         yield self.edit(call, replace, message, consumes=[call.func, *gone])
 
-    def _disable(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+    def _disable(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         if any(arg.star for arg in call.args):
             message = f"{code(call)}: make it with enabled=False, bfloat16 needs no scaling"
             yield from self.report(call, message)
@@ -529,7 +529,7 @@ class GradScaler(Rule):
         yield self.edit(call, replace, message, consumes=gone)
 
 
-def _at_rest(call: cst.Call, context: Workspace) -> list[Change] | None:
+def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
     """Return what makes of a scaler one on the CPU, of which only the state is used; None: unknown."""
     name = context.qualified_name(call.func)
     of_cuda = name in CUDA_SCALERS - SHARDED
@@ -566,7 +566,10 @@ def _at_rest(call: cst.Call, context: Workspace) -> list[Change] | None:
     message = (
         f"{code(call)} stays on the CPU, for its state in checkpoints; bfloat16 needs no scaling"
     )
-    return [Change(call, made, gone, message), Change(line, told, None, "a comment says why")]
+    return [
+        ScalerChange(call, made, gone, message),
+        ScalerChange(line, told, None, "a comment says why"),
+    ]
 
 
 def _device(call: cst.Call, name: str | None) -> cst.Arg | None:
@@ -589,7 +592,8 @@ def _is_of_torch(held: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `held` is a scaler by what makes it or by its use, not by its name alone."""
     if is_used_as_scaler(held, context):
         return True
-    made = context.values.given_to(held) if isinstance(held, cst.Name | cst.Attribute) else []
+    values = context.values.given_to(held) if isinstance(held, cst.Name | cst.Attribute) else []
     return any(
-        isinstance(one, cst.Call) and context.qualified_name(one.func) in SCALERS for one in made
+        isinstance(value, cst.Call) and context.qualified_name(value.func) in SCALERS
+        for value in values
     )

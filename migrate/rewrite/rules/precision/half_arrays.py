@@ -10,7 +10,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.halves.half_values import Half, Precision, half_values_of
 from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -179,25 +179,25 @@ class HalfArrays(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one call that makes arrays, or the findings."""
         assert isinstance(node, cst.Call)
         facts = facts_of(context)
         receiver = receiver_of(node, facts)
         if receiver is not None:
-            found = half_values_of(facts).of(receiver)
-            if found.half is Half.SURE:
-                wrong = _half_array(receiver, found, facts)
+            half = half_values_of(facts).of(receiver)
+            if half.half is Half.SURE:
+                wrong = _half_array(receiver, half, facts)
                 yield self.edit(node.func, _converted, _edited(receiver), wrong=wrong)
-            elif found.half is Half.POSSIBLE:
-                message = _half_array(receiver, found, facts)
+            elif half.half is Half.POSSIBLE:
+                message = _half_array(receiver, half, facts)
                 yield from self.report(node, message, Severity.WARNING)
         for arg in array_arguments(node, facts):
-            found = half_values_of(facts).of(arg.value)
-            if found.half < Half.POSSIBLE:
+            half = half_values_of(facts).of(arg.value)
+            if half.half < Half.POSSIBLE:
                 continue
-            wrong = _half_array(arg.value, found, facts)
-            if found.half is not Half.SURE:
+            wrong = _half_array(arg.value, half, facts)
+            if half.half is not Half.SURE:
                 yield from self.report(node, wrong, Severity.WARNING)
             elif is_container(arg.value, facts):
                 yield from self.report(node, wrong)
@@ -205,11 +205,11 @@ class HalfArrays(Rule):
                 yield self.edit(arg, _converted, _edited(arg.value), wrong=wrong)
 
 
-def _half_array(value: cst.BaseExpression, found: Precision, facts: Facts) -> str:
+def _half_array(value: cst.BaseExpression, half: Precision, facts: Facts) -> str:
     """Return what is reported of a value that NumPy is given."""
-    is_half = "is" if found.half is Half.SURE else "may be"
+    is_half = "is" if half.half is Half.SURE else "may be"
     region = ""
-    if (by := found.region) is not None:
+    if (by := half.region) is not None:
         here = by.path == facts.context.file
         region = f" of line {by.line}" if here else f" of {by.path.name}:{by.line}"
     what = "each tensor" if is_container(value, facts) else "it"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.rules.precision.clip_gradients import CLIPS
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -74,7 +74,7 @@ class ScaledClipping(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the finding on one call that clips."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in CLIPS:

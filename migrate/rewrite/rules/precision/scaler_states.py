@@ -1,4 +1,4 @@
-"""Where a script saves the state of a gradient scaler that it got, or keeps, from elsewhere."""
+"""Find the saves of a gradient scaler's state, for scalers that the script receives from elsewhere."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def empty_states(
         kinds: the qualified names of the classes of scalers.
         context: the script.
     """
-    made = set(disabled)
+    calls = set(disabled)
     # Made disabled: the CUDA script saves an empty state too.
     names = {
         name
-        for call in made
+        for call in calls
         if not is_switched_off(call, context) and (name := _kept_as(call, context))
     }
     for call in context.all_of(cst.Call):
@@ -41,7 +41,7 @@ def empty_states(
             if isinstance(value, cst.Param):
                 if _is_scaler(value, kinds, context):
                     yield call
-            elif holder.value in names and (value is None or _makes(value, made)):
+            elif holder.value in names and (value is None or _makes(value, calls)):
                 yield call
             elif takes_scale(context.parent(call)) and is_scaler(holder, context):
                 yield call  # one that a class of the script, or of another file, keeps
@@ -70,11 +70,11 @@ def _kept_as(call: cst.Call, context: Workspace) -> str | None:
     return target.value if isinstance(target, cst.Name) else None
 
 
-def _makes(value: cst.BaseExpression, made: Collection[cst.Call]) -> bool:
+def _makes(value: cst.BaseExpression, calls: Collection[cst.Call]) -> bool:
     """Whether a value is one of the calls, or one of them on a condition."""
     if isinstance(value, cst.IfExp):
-        return _makes(value.body, made) or _makes(value.orelse, made)
-    return value in made
+        return _makes(value.body, calls) or _makes(value.orelse, calls)
+    return value in calls
 
 
 def _is_scaler(parameter: cst.Param, kinds: Collection[str], context: Workspace) -> bool:
@@ -87,7 +87,7 @@ def _is_scaler(parameter: cst.Param, kinds: Collection[str], context: Workspace)
 
 
 def _parts(annotation: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """What an annotation such as `GradScaler | None` or `Optional[GradScaler]` consists of."""
+    """Return the parts of an annotation such as `GradScaler | None` or `Optional[GradScaler]`."""
     if isinstance(annotation, cst.BinaryOperation):
         yield from (annotation.left, annotation.right)
     elif isinstance(annotation, cst.Subscript):

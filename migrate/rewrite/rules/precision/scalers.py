@@ -19,8 +19,8 @@ ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
 @dataclass(frozen=True)
-class Change:
-    """What becomes of one node when the scaler goes; `gone`, if anything, does not survive."""
+class ScalerChange:
+    """The replacement of a node when the scaler is removed. `gone` holds the nodes that do not survive."""
 
     node: cst.CSTNode
     replace: Callable[..., Replacement]
@@ -30,30 +30,30 @@ class Change:
 
 @dataclass
 class Removal:
-    """The removal of one scaler with every use of it, but what saves and loads its state.
+    """Removal of a scaler with every use of it, except those that save and load its state.
 
     Args:
         context: the script.
-        made: the call that makes the scaler.
-        at_rest: tells what makes of it one that only keeps its state; None where that cannot be told.
+        call: the call that creates the scaler.
+        at_rest: returns the changes that make the scaler only keep its state, or None if they are unknown.
     """
 
     context: Workspace
-    made: cst.Call
-    at_rest: Callable[[], list[Change] | None]
-    changes: list[Change] = field(default_factory=list)
+    call: cst.Call
+    at_rest: Callable[[], list[ScalerChange] | None]
+    changes: list[ScalerChange] = field(default_factory=list)
     _lines: set[int] = field(default_factory=set)
     _keeps: bool = False
 
-    def plan(self) -> list[Change] | None:
+    def plan(self) -> list[ScalerChange] | None:
         """Return all changes, or None where some use is not plain: then the scaler has to stay."""
-        assign = self.context.parent(self.made)
+        assign = self.context.parent(self.call)
         if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
             return None
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or self._in_class_body(target):
             return None
-        if self.context.bound_to(target)[1] is not self.made:
+        if self.context.bound_to(target)[1] is not self.call:
             return None
         methods = set()
         self._keeps = self._saves(target.value)
@@ -63,7 +63,7 @@ class Removal:
             if use is target or not self._is_variable(use):
                 continue
             owner, value = self.context.bound_to(use)
-            if value is not self.made:
+            if value is not self.call:
                 if owner is None or isinstance(value, cst.Param) or value is not None:
                     continue  # another variable of the same name
                 return None
@@ -85,7 +85,7 @@ class Removal:
         return any(
             isinstance(above := self.context.parent(use), cst.Attribute)
             and (above.value is use and above.attr.value == "state_dict")
-            and self.context.bound_to(use)[1] is self.made
+            and self.context.bound_to(use)[1] is self.call
             for use in self.context.references(name)
         )
 
@@ -112,10 +112,10 @@ class Removal:
         above = self.context.parent(call)
         if method == "scale" and count == 1:
             message = f"{code(call)} → {code(call.args[0].value)}"
-            self.changes.append(Change(call, _argument, call.func, message))
+            self.changes.append(ScalerChange(call, _argument, call.func, message))
         elif method == "step" and count == 1:
             message = f"{code(call)} → {code(call.args[0].value)}.step()"
-            self.changes.append(Change(call, _step, call.func, message))
+            self.changes.append(ScalerChange(call, _step, call.func, message))
         elif self._keeps and (method, count) in (("state_dict", 0), ("load_state_dict", 1)):
             return method
         elif (method, count) in (("unscale_", 1), ("update", 0), ("load_state_dict", 1)):
@@ -134,7 +134,7 @@ class Removal:
         # Not the whole line: another rule may edit what is in it, to no effect.
         call = next(nodes_of(statement, cst.Call))
         left = left_above(line, ABOUT)
-        self.changes.append(Change(line, lambda _: left, call.func, message))
+        self.changes.append(ScalerChange(line, lambda _: left, call.func, message))
         return True
 
     def _empties_a_block(self) -> bool:
@@ -160,7 +160,7 @@ def _step(updated: cst.Call) -> cst.Call:
 class _Changed(cst.CSTTransformer):
     """Makes the changes in a subtree, comments left out."""
 
-    def __init__(self, changes: list[Change]) -> None:
+    def __init__(self, changes: list[ScalerChange]) -> None:
         super().__init__()
         self._changes = {id(change.node): change.replace for change in changes}
 
@@ -172,7 +172,7 @@ class _Changed(cst.CSTTransformer):
         return updated_node if replace is None else replace(updated_node)
 
 
-def edits(rule: Rule, changes: list[Change], what: str, context: Workspace) -> Iterator[Edit]:
+def edits(rule: Rule, changes: list[ScalerChange], what: str, context: Workspace) -> Iterator[Edit]:
     """Yield the edits that make `changes`, and leave one of two branches that say the same without `what`."""
     for change in changes:
         gone = [change.gone] if change.gone else []
@@ -182,16 +182,16 @@ def edits(rule: Rule, changes: list[Change], what: str, context: Workspace) -> I
         yield rule.edit(branch, _only_branch, message)
 
 
-def _branches_made_equal(changes: list[Change], context: Workspace) -> list[cst.If]:
+def _branches_made_equal(changes: list[ScalerChange], context: Workspace) -> list[cst.If]:
     """Return the `if … else …` whose two branches say the same once the changes are made."""
-    found: dict[int, cst.If] = {}
+    branches: dict[int, cst.If] = {}
     for change in changes:
         for above in context.ancestors(change.node):
             if isinstance(above, cst.FunctionDef | cst.Lambda):
                 break
             if isinstance(above, cst.If) and _equal_branches(above, changes, context):
-                found[id(above)] = above
-    return list(found.values())
+                branches[id(above)] = above
+    return list(branches.values())
 
 
 def _only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
@@ -202,7 +202,7 @@ def _only_branch(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
     return cst.FlattenSentinel([first.with_changes(leading_lines=above), *statements[1:]])
 
 
-def _equal_branches(node: cst.If, changes: list[Change], context: Workspace) -> bool:
+def _equal_branches(node: cst.If, changes: list[ScalerChange], context: Workspace) -> bool:
     other = node.orelse
     is_elif = isinstance(context.parent(node), cst.If)
     if is_elif or not isinstance(other, cst.Else) or not is_plain_question(node.test):
@@ -211,8 +211,8 @@ def _equal_branches(node: cst.If, changes: list[Change], context: Workspace) -> 
         other.body, cst.IndentedBlock
     ):
         return False
-    one, two = (_text(block.visit(_Changed(changes))) for block in (node.body, other.body))
-    return one == two
+    first, two = (_text(block.visit(_Changed(changes))) for block in (node.body, other.body))
+    return first == two
 
 
 def _text(block: object) -> str:

@@ -1,6 +1,6 @@
 """Seeds and the states of random generators."""
 
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 # What the findings of its rules ask for.
-WORK = Work.CALLS
+WORK = ManualWork.CALLS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.model.draws.randomness import Start
-from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.random.seeds import CUDA_SEED, XLA_SEED
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -30,7 +30,7 @@ BY_HAND = {
 
 def after_joining(
     rule: Rule, node: cst.Call, start: Start, context: Workspace
-) -> Iterator[Edit | Finding]:
+) -> Iterator[Edit | RuleFinding]:
     """Yield the edit that seeds XLA after `node`, by which a replica joins the process group."""
     small = context.parent(node)
     if not isinstance(small, cst.Expr | cst.Assign):
@@ -61,7 +61,9 @@ def after_joining(
     yield statement_after(rule, small, seed, message, context, comment=OWN, wrong=UNSEEDED)
 
 
-def after_silent_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+def after_silent_seed(
+    rule: Rule, node: cst.Call, context: Workspace
+) -> Iterator[Edit | RuleFinding]:
     """Yield the edit that seeds the device after `node`, which seeds torch by code that stays as it is."""
     small = context.parent(node)
     seeds = context.vocabulary.say("seed")
@@ -75,7 +77,7 @@ def after_silent_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterato
 
 def unseeded_here(
     rule: Rule, node: cst.Call, name: str, context: Workspace
-) -> Iterator[Edit | Finding]:
+) -> Iterator[Edit | RuleFinding]:
     """Yield the removal of a seed of the GPUs where XLA must not be touched.
 
     That is where the file is read, before the launch, and in the processes of a data loader.

@@ -17,7 +17,7 @@ from migrate.reading.values.devices import (
     makes_generator,
 )
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.random.following import after_silent_seed
 from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
@@ -31,7 +31,7 @@ BY_HAND = names(*RANDOM_SEEDS, *STATE_OF_ALL)
 
 def portable_rng(
     rule: Rule, node: cst.Call, name: str, context: Workspace
-) -> Iterator[Edit | Finding]:
+) -> Iterator[Edit | RuleFinding]:
     """Yield what becomes of one call that seeds, or that keeps or makes a state.
 
     A seed of the process that launches the replicas stays: on no device do they inherit it.
@@ -61,7 +61,7 @@ def _is_of_library(name: str) -> bool:
     return name.rpartition(".")[2] in SEEDERS and name.split(".")[0] not in OTHER_SEEDERS
 
 
-def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
     if not isinstance(context.parent(node), cst.Expr):
         message = f"{code(node)} does not seed XLA: shims.manual_seed does, and returns nothing"
         yield from rule.report(node, message)
@@ -71,7 +71,7 @@ def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Fin
     yield rule.edit(node.func, lambda _: function, message, consumes=[node.func])
 
 
-def _cuda_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
+def _cuda_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
     """Remove a seed that `shims.manual_seed` sets too; another one stays, it does nothing elsewhere."""
     statement = context.parent(node)
     if launches(node, context):
@@ -95,7 +95,9 @@ def _is_seeded(node: cst.Call, context: Workspace) -> bool:
     )
 
 
-def _state(rule: Rule, node: cst.Call, name: str, context: Workspace) -> Iterator[Edit | Finding]:
+def _state(
+    rule: Rule, node: cst.Call, name: str, context: Workspace
+) -> Iterator[Edit | RuleFinding]:
     ours = "set_rng_state" if name.endswith("set_rng_state") else "rng_state"
     kept = 1 if ours == "set_rng_state" else 0
     if isinstance(context.parent(node), cst.Attribute) or any(arg.star for arg in node.args):
@@ -116,7 +118,7 @@ def _state(rule: Rule, node: cst.Call, name: str, context: Workspace) -> Iterato
 
 def _generator(
     rule: Rule, node: cst.Call, name: str, context: Workspace
-) -> Iterator[Edit | Finding]:
+) -> Iterator[Edit | RuleFinding]:
     arg = device_of_generator(node, context)
     if arg is None or code(arg.value).endswith(OF_OURS):
         return
@@ -124,9 +126,9 @@ def _generator(
     if kind in (Kind.CUDA, Kind.INDEX, Kind.XLA):
         ours = f"{context.imports.require('shims')}.generator()"
         if name == GENERATOR:
-            made = cst.parse_expression(ours)
+            expression = cst.parse_expression(ours)
             message = f"{code(node)} → shims.generator(): of the GPU on CUDA, of the host elsewhere"
-            yield rule.edit(node, lambda _: made, message, consumes=[node])
+            yield rule.edit(node, lambda _: expression, message, consumes=[node])
             return
         device = cst.parse_expression(f"{ours}.device")
         message = (

@@ -17,7 +17,7 @@ from migrate.reading.values.devices import (
     device_of_generator,
     makes_generator,
 )
-from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.random.following import (
     after_joining,
     after_silent_seed,
@@ -429,7 +429,7 @@ class Rng(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
@@ -466,7 +466,7 @@ class Rng(Rule):
         elif context.launch.style is Style.SPAWN and context.effects.seeds_early(node):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
-    def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         # A framework moves to the device itself.
         used = context.devices.are_used or context.calls.led is not None
         used = used or context.place(node) in context.calls.seeding.for_devices
@@ -492,7 +492,7 @@ class Rng(Rule):
         wrong = _does_not_seed(code(node.func))
         yield statement_after(self, small, seed, message, context, wrong=wrong)
 
-    def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         small = context.parent(node)
         wrong = _does_not_seed(code(node.func))
         if launches(node, context):
@@ -535,7 +535,7 @@ class Rng(Rule):
             wrong=wrong,
         )
 
-    def _state(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | Finding]:
+    def _state(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | RuleFinding]:
         last = name.rsplit(".", 1)[-1].removesuffix("_all")
         kept = 1 if last == "set_rng_state" else 0
         if _is_taken_apart(node, context):
@@ -574,7 +574,9 @@ class Rng(Rule):
         message = f"{name} → xm.{last}, of a number: the state of a GPU in a checkpoint is left out"
         yield self.edit(line, guard, message, consumes=[node])
 
-    def _generator(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | Finding]:
+    def _generator(
+        self, node: cst.Call, name: str, context: Workspace
+    ) -> Iterable[Edit | RuleFinding]:
         arg = device_of_generator(node, context)
         if arg is None:
             return
@@ -649,6 +651,8 @@ def _twins(node: cst.Call, context: Workspace) -> Iterator[cst.Call]:
     for call in nodes_of(around, cst.Call):
         name = context.qualified_name(call.func) or ""
         seeds = call is not node and (name in CUDA_SEED or name == XLA_SEED)
-        given = [code(arg.value) for arg in call.args]
-        if seeds and (given == args or (name == XLA_SEED and "".join(given).endswith(DRAWN))):
+        arguments = [code(arg.value) for arg in call.args]
+        if seeds and (
+            arguments == args or (name == XLA_SEED and "".join(arguments).endswith(DRAWN))
+        ):
             yield call

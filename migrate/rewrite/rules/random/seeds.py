@@ -125,10 +125,10 @@ def seeded_by(launch: cst.Call, context: Workspace) -> Iterator[WorkerSeed]:
     for call in nodes_of(around or context.module, cst.Call):
         if context.qualified_name(call.func) not in CPU_SEED | CUDA_SEED:
             continue
-        found = worker_seed(call, context) if context.function_around(call) is around else None
-        if found is not None and found not in seen and not _seeds(found.worker, context):
-            seen.append(found)
-            yield found
+        seed = worker_seed(call, context) if context.function_around(call) is around else None
+        if seed is not None and seed not in seen and not _seeds(seed.worker, context):
+            seen.append(seed)
+            yield seed
 
 
 def worker_seed(node: cst.Call, context: Workspace) -> WorkerSeed | None:
@@ -217,8 +217,8 @@ def in_worker(
             renamed[name] = cst.Name(objects[name.value])
         elif name.value not in ("None", "True", "False"):
             return None
-    made = value.visit(_Renaming(renamed))
-    return code(made) if isinstance(made, cst.BaseExpression) else None
+    renamed_value = value.visit(_Renaming(renamed))
+    return code(renamed_value) if isinstance(renamed_value, cst.BaseExpression) else None
 
 
 def _seeds(function: cst.FunctionDef, context: Workspace) -> bool:

@@ -1,6 +1,6 @@
-"""Which replica this is, and how many there are."""
+"""Rules for the rank of a replica and the number of replicas."""
 
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 # What the findings of its rules ask for.
-WORK = Work.REPLICAS
+WORK = ManualWork.REPLICAS

@@ -171,8 +171,8 @@ def _loop_decides(loop: cst.For, context: Workspace) -> bool:
         for branch in branches:
             if any(nodes_of(branch, cst.Raise)) or any(nodes_of(branch, cst.Return)):
                 return True
-            kept = [code(one.target) for one in nodes_of(branch, cst.AssignTarget)]
-            kept += [code(one.target) for one in nodes_of(branch, cst.AugAssign)]
+            kept = [code(target.target) for target in nodes_of(branch, cst.AssignTarget)]
+            kept += [code(statement.target) for statement in nodes_of(branch, cst.AugAssign)]
             kept += [
                 code(call.func.value)
                 for call in nodes_of(branch, cst.Call)
@@ -222,7 +222,7 @@ def _call_decides(function: cst.FunctionDef, context: Workspace, depth: int) -> 
     calls = [
         call
         for call in context.all_of(cst.Call)
-        if any(one is function for one in context.called(call))
+        if any(callee is function for callee in context.called(call))
     ]
     if not calls:  # another file may ask
         return True

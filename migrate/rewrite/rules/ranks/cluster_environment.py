@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import CLUSTER, RANKS
 from migrate.reading.replicas.launch import Style
 from migrate.reading.values.environment import access, environment_name, is_read
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.rank_environment import WORDS
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -146,7 +146,7 @@ class ClusterEnvironment(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one branch, or a finding for a rank without a branch for RANK."""
         if isinstance(node, cst.If):
             if _comes_before_rank(node, context):
@@ -168,7 +168,7 @@ class ClusterEnvironment(Rule):
         message = f"`{code(node.test)}`: only where the launcher has not set RANK"
         return self.edit(node, replace, message)
 
-    def _variable(self, node: cst.SimpleString, context: Workspace) -> Iterator[Edit | Finding]:
+    def _variable(self, node: cst.SimpleString, context: Workspace) -> Iterator[Edit | RuleFinding]:
         name = environment_name(node, context)
         if name is None or not is_read(node, context):
             return
@@ -190,9 +190,9 @@ class ClusterEnvironment(Rule):
                 message = f"{code(asked)} → {code(word)}"
                 yield self.edit(asked, lambda _: word, message, consumes=[asked])
                 return
-            given = context.string(CLUSTER[name], like=node)
+            value = context.string(CLUSTER[name], like=node)
             message = f"{name} → {CLUSTER[name]}, which the launcher sets"
-            yield self.edit(node, lambda _: given, message, consumes=[node])
+            yield self.edit(node, lambda _: value, message, consumes=[node])
             return
         message = (
             f"{name} belongs to the process that starts the replicas and is the same in all replicas "
@@ -204,12 +204,12 @@ class ClusterEnvironment(Rule):
 
 def _as_int(node: cst.CSTNode, context: Workspace) -> cst.Call | None:
     """Return `int(os.environ[…])` around a key, if that is how it is read."""
-    found = access(node, context)
-    above = context.parent(context.parent(found))
+    environ = access(node, context)
+    above = context.parent(context.parent(environ))
     is_int = isinstance(above, cst.Call) and code(above.func) == "int" and len(above.args) == 1
     return (
         above
-        if isinstance(found, cst.Subscript) and isinstance(above, cst.Call) and is_int
+        if isinstance(environ, cst.Subscript) and isinstance(above, cst.Call) and is_int
         else None
     )
 

@@ -1,4 +1,4 @@
-"""What a launching function computes of the number of processes on an object that it passes to the worker."""
+"""Find attributes that a launching function computes from the number of processes, for the worker."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Derived:
     """A statement of the launching function that the worker runs instead.
 
     Args:
-        statement: it.
-        text: the statement in the worker's words.
-        told: whether it only tells the user: the first replica does.
+        statement: the statement.
+        text: the statement as the worker runs it.
+        is_message: whether it only prints a message. Then the first replica alone runs it.
     """
 
     statement: cst.SimpleStatementLine
     text: str
-    told: bool
+    is_message: bool
 
     def in_worker(self, worker: cst.FunctionDef | None, asked: str) -> Iterator[str]:
-        """Yield the statement for `worker`, where `asked` asks for the number of replicas."""
+        """Yield the statement for `worker`, `asked` is an expression for the number of replicas."""
         if worker is None or not worker.params.params:
             return
         text = self.text.replace(ASKED, asked)
         index = worker.params.params[0].name.value
-        yield f"if {index} == 0:\n    {text}" if self.told else text
+        yield f"if {index} == 0:\n    {text}" if self.is_message else text
 
 
 def derived_of(
@@ -67,17 +67,17 @@ def derived_of(
             node.deep_equals(target) for node in nodes(value) for target in targets
         )
 
-    found: list[Derived] = []
-    made: list[cst.BaseExpression] = []
+    derived: list[Derived] = []
+    expressions: list[cst.BaseExpression] = []
     for line in _before(call, context):
         small = line.body[0]
-        if any(small is one.node for one in counted):
+        if any(small is count.node for count in counted):
             continue
         if isinstance(small, cst.Assign | cst.AugAssign):
             target = small.targets[0].target if isinstance(small, cst.Assign) else small.target
             is_one = isinstance(small, cst.AugAssign) or len(small.targets) == 1
             if not (is_one and _is_of(target, objects) and has_count(small.value)):
-                if any(_speaks_of(line, one) for one in made):
+                if any(_speaks_of(line, expression) for expression in expressions):
                     return []
                 continue
             if is_device_count(small.value, context):
@@ -87,23 +87,23 @@ def derived_of(
             if value is None or place is None or not _is_always_run(line, call, context):
                 return []
             sign = code(small.operator) if isinstance(small, cst.AugAssign) else "="
-            found.append(Derived(line, f"{place} {sign} {value}", told=False))
-            made.append(target)
-        elif any(_speaks_of(line, one) for one in made):
-            told = _told(small, objects, context)
-            if told is None:
+            derived.append(Derived(line, f"{place} {sign} {value}", is_message=False))
+            expressions.append(target)
+        elif any(_speaks_of(line, expression) for expression in expressions):
+            attribute = _told(small, objects, context)
+            if attribute is None:
                 return []
-            found.append(Derived(line, told, told=True))
-    return [] if _is_asked(made, call, besides, context) else found
+            derived.append(Derived(line, attribute, is_message=True))
+    return [] if _is_asked(expressions, call, besides, context) else derived
 
 
 def _is_asked(
-    made: Sequence[cst.BaseExpression],
+    expressions: Sequence[cst.BaseExpression],
     call: cst.Call,
     besides: Sequence[cst.CSTNode],
     context: Workspace,
 ) -> bool:
-    """Whether an `if` or alike of the launching function asks for one of `made`, in code that survives."""
+    """Whether a condition of the launching function reads one of `expressions`, in code that survives."""
     around = context.function_around(call)
     gone = {id(node) for root in besides for node in nodes(root)}
     for node in context.all_of(cst.If, cst.While, cst.IfExp, cst.Assert, cst.For, cst.WithItem):
@@ -116,7 +116,7 @@ def _is_asked(
         )
         if id(asked) in gone or context.function_around(node) is not around:
             continue
-        if any(_speaks_of(asked, one) for one in made):
+        if any(_speaks_of(asked, expression) for expression in expressions):
             return True
     return False
 
@@ -165,7 +165,7 @@ def _told(
 
 def _is_always_run(line: cst.CSTNode, call: cst.Call, context: Workspace) -> bool:
     """Whether `line` runs wherever there is a device: below no condition but whether there is one."""
-    around = {id(one) for one in context.ancestors(call)}
+    around = {id(node) for node in context.ancestors(call)}
     below = line
     for above in context.ancestors(line):
         if id(above) in around:

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.gpu_conditions import is_asked
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -142,12 +142,12 @@ class DeviceCount(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of one question for the number of devices."""
         assert isinstance(node, cst.Call)
         return as_bad_as_it_is(self._found(node, context), node, context)
 
-    def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+    def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
         if not is_device_count(node, context) or not context.launch.in_replica(node):
             return
         if is_asked(node, context):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.sampler_counts import PARAMETERS, SAMPLERS, own_count
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, keyword
@@ -142,7 +142,7 @@ class DistributedSampler(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one sampler, or the finding."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SAMPLERS:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_rank_increment
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -124,7 +124,7 @@ class GlobalIndex(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one sum, or of one `+=`."""
         if isinstance(node, cst.AugAssign):
             if is_rank_increment(node, context):
@@ -137,10 +137,10 @@ class GlobalIndex(Rule):
                 )
             return
         assert isinstance(node, cst.BinaryOperation)
-        found = added_index(node, context)
-        if found is None:
+        added = added_index(node, context)
+        if added is None:
             return
-        index, certain = found
+        index, certain = added
         if not certain:
             message = (
                 f"`{code(node)}`: if this is the rank, `{code(index)}` alone is: the index is the global "

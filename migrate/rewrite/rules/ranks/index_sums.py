@@ -31,24 +31,24 @@ def added_index(
         if _is_the_rank(node, context):
             return index, True
         names = (_last_word(other.left), _last_word(other.right))
-        for one, two in (names, names[::-1]):
-            if DEVICES.search(two) and one:
-                return index, HOST_NAME.search(one) is not None
+        for left, right in (names, names[::-1]):
+            if DEVICES.search(right) and left:
+                return index, HOST_NAME.search(left) is not None
     return None
 
 
 def _is_the_rank(node: cst.BinaryOperation, context: Workspace) -> bool:
     """Whether the process joins its group with the value of `node` as its rank."""
     joins = [call for call in context.all_of(cst.Call) if context.qualified_name(call.func) in INIT]
-    given = [arg.value for call in joins if (arg := keyword(call, "rank")) is not None]
+    expressions = [arg.value for call in joins if (arg := keyword(call, "rank")) is not None]
     statement = context.parent(node)
     targets: list[cst.CSTNode] = [node]
     if isinstance(statement, cst.Assign) and statement.value is node:
-        targets += [one.target for one in statement.targets]
+        targets += [assign_target.target for assign_target in statement.targets]
     worker = context.function_around(node)
     return any(
         value.deep_equals(target) and context.function_around(value) is worker
-        for value in given
+        for value in expressions
         for target in targets
     )
 

@@ -10,7 +10,7 @@ from migrate.syntax.tree import string_value
 
 
 @dataclass(frozen=True)
-class Kept:
+class ObjectField:
     """A place on an object.
 
     Attributes:
@@ -39,14 +39,14 @@ class Counted:
     value: cst.BaseExpression
 
     @property
-    def place(self) -> Kept:
+    def place(self) -> ObjectField:
         """The place on the object, as `kept_on` says it."""
         place = kept_on(self.target)
         assert place is not None
         return place
 
 
-def kept_on(node: cst.CSTNode | None) -> Kept | None:
+def kept_on(node: cst.CSTNode | None) -> ObjectField | None:
     """Return the place that `node` reads or assigns; None where it is none, or an index tells which."""
     word, inner = _last_step(node)
     if word is None:
@@ -57,7 +57,7 @@ def kept_on(node: cst.CSTNode | None) -> Kept | None:
         if further is None:
             return None
         steps += 1
-    return Kept(inner.value, word, steps)
+    return ObjectField(inner.value, word, steps)
 
 
 def _last_step(node: cst.CSTNode | None) -> tuple[str | None, cst.CSTNode | None]:

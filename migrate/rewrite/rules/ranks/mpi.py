@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, last_part, string_value
@@ -142,7 +142,7 @@ class Mpi(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of one use of a communicator."""
         if isinstance(node, cst.Assign):
             yield from self._assign(node, context)
@@ -197,7 +197,7 @@ class Mpi(Rule):
         message = f"{code(node)} → mesh_reduce, with the value of replica {root}"
         return self.edit(node, replace, message, consumes=[node.func, *gone])
 
-    def _file(self, node: cst.Call, context: Workspace) -> Iterable[Finding]:
+    def _file(self, node: cst.Call, context: Workspace) -> Iterable[RuleFinding]:
         """Yield the broadcast of what was read from a file of bytes, or of a slice of it."""
         at = _value_at(node) if _use(node, context) == "bcast" else None
         if at is None or context.portable or not _is_file(node.args[at].value, context):
@@ -227,7 +227,7 @@ class Mpi(Rule):
             node, replace, f"{code(node)} → broadcast_object", consumes=[node.func, *gone]
         )
 
-    def _communicator(self, node: cst.Attribute, context: Workspace) -> Iterable[Finding]:
+    def _communicator(self, node: cst.Attribute, context: Workspace) -> Iterable[RuleFinding]:
         above = context.parent(node)
         if isinstance(above, cst.Assign) and _is_replaced(above, context):
             return
@@ -300,7 +300,7 @@ def _is_file(value: cst.BaseExpression, context: Workspace) -> bool:
         return _is_file(value.value, context)
     if isinstance(value, cst.Name):
         bound = context.bound_values(value)
-        return any(isinstance(one, cst.Call) and _is_file(one, context) for one in bound)
+        return any(isinstance(value, cst.Call) and _is_file(value, context) for value in bound)
     if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
         return False
     if value.func.attr.value == "read_bytes":
@@ -308,8 +308,8 @@ def _is_file(value: cst.BaseExpression, context: Workspace) -> bool:
     opened = value.func.value
     if value.func.attr.value != "read" or value.args:
         return False
-    made = [*_entered(opened, context)] if isinstance(opened, cst.Name) else [opened]
-    return any(isinstance(one, cst.Call) and _opens_bytes(one) for one in made)
+    values = [*_entered(opened, context)] if isinstance(opened, cst.Name) else [opened]
+    return any(isinstance(value, cst.Call) and _opens_bytes(value) for value in values)
 
 
 def _entered(name: cst.Name, context: Workspace) -> Iterator[cst.CSTNode | None]:

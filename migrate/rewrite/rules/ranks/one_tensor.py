@@ -35,20 +35,20 @@ def is_one_tensor(value: cst.BaseExpression, facts: Facts, depth: int = 0) -> bo
         operands = value.left, value.right
         if isinstance(value.operator, OF_NUMBERS):
             return True
-        return any(isinstance(one, cst.Float) for one in operands) or any(
-            is_one_tensor(one, facts, depth + 1) for one in operands
+        return any(isinstance(operand, cst.Float) for operand in operands) or any(
+            is_one_tensor(operand, facts, depth + 1) for operand in operands
         )
     if isinstance(value, cst.Subscript):
         return is_one_tensor(value.value, facts, depth + 1)
     if isinstance(value, cst.Call):
         return _gives_one(value, facts, depth)
     if isinstance(value, cst.Name):
-        given = facts.bindings.reaching(value) or facts.bindings.given(value)
-        known = bool(given) and all(
-            one.how is How.VALUE
-            and one.value is not None
-            and is_one_tensor(one.value, facts, depth + 1)
-            for one in given
+        assignments = facts.bindings.reaching(value) or facts.bindings.given(value)
+        known = bool(assignments) and all(
+            assignment.how is How.VALUE
+            and assignment.value is not None
+            and is_one_tensor(assignment.value, facts, depth + 1)
+            for assignment in assignments
         )
         return known or _is_used_as_one(value, facts)
     return False
@@ -89,9 +89,9 @@ def _is_used_as_one(name: cst.Name, facts: Facts) -> bool:
         return False
     function = context.function_around(name)
     mentions = [
-        one
-        for one in nodes_of(function or context.module, cst.Name)
-        if one.value == name.value and facts.bindings.nearest(one) is nearest
+        mention
+        for mention in nodes_of(function or context.module, cst.Name)
+        if mention.value == name.value and facts.bindings.nearest(mention) is nearest
     ]
     used = False
     for mention in mentions:

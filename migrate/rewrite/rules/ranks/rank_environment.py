@@ -11,7 +11,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
 from migrate.reading.replicas.single import is_of_one_process
 from migrate.reading.values.environment import access, environment_name, is_read, sets
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -24,7 +24,7 @@ WORDS: dict[str, Word] = {
 }
 
 
-class RankEnvironment(Rule):
+class RankEnvironmentRule(Rule):
     """Ask the runtime where nothing sets the rank in the environment.
 
     **What it does.** `torch_xla.launch` sets no RANK, LOCAL_RANK, WORLD_SIZE or LOCAL_WORLD_SIZE. In a
@@ -137,7 +137,7 @@ class RankEnvironment(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one read, or why it is left."""
         name = environment_name(node, context)
         if name not in WORDS or not is_read(node, context) or sets(name, context):
@@ -149,9 +149,9 @@ class RankEnvironment(Rule):
         if style in (Style.MAIN, Style.MODULE) or _by_shims(context):
             return
         asked = context.vocabulary.say(WORDS[name])
-        found = access(node, context)
-        assert found is not None
-        if style is Style.NONE and is_of_one_process(found, name, context):
+        environ = access(node, context)
+        assert environ is not None
+        if style is Style.NONE and is_of_one_process(environ, name, context):
             return
         if style is Style.NONE:
             message = (
@@ -160,22 +160,22 @@ class RankEnvironment(Rule):
             )
         elif not context.launch.in_replica(node):
             message = f"{name} is not set before the launch: ask {asked} in the worker"
-        elif not isinstance(found, cst.Subscript):
+        elif not isinstance(environ, cst.Subscript):
             message = f"{name} is not set in a replica that torch_xla.launch starts: {asked}"
         else:
-            yield self._edit(found, name, context)
+            yield self._edit(environ, name, context)
             return
         yield from self.report(node, message)
 
     def _portable(
         self, node: cst.CSTNode, name: str, context: Workspace
-    ) -> Iterable[Edit | Finding]:
+    ) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of `int(os.environ[…])` in a replica, in whose environment shims puts it.
 
         Other reads stay. One before the launch is reported: it is not set there.
         """
-        found = access(node, context)
-        assert found is not None
+        environ = access(node, context)
+        assert environ is not None
         launch = context.launch
         if launch.style is Style.SPAWN and not launch.in_replica(node):
             message = (
@@ -186,19 +186,19 @@ class RankEnvironment(Rule):
         in_replica = launch.in_replica(node) or (
             launch.style is Style.NONE and context.function_around(node) is not None
         )
-        above = context.parent(context.parent(found))
+        above = context.parent(context.parent(environ))
         is_int = isinstance(above, cst.Call) and code(above.func) == "int"
         chosen = any(
             isinstance(a, cst.If) and _asks_environment(a) for a in context.ancestors(node)
         )
-        if isinstance(found, cst.Subscript) and in_replica and is_int and not chosen:
-            yield self._edit(found, name, context)
+        if isinstance(environ, cst.Subscript) and in_replica and is_int and not chosen:
+            yield self._edit(environ, name, context)
 
-    def _edit(self, found: cst.Subscript, name: str, context: Workspace) -> Edit:
+    def _edit(self, subscript: cst.Subscript, name: str, context: Workspace) -> Edit:
         call = context.vocabulary.write(WORDS[name])
-        place: cst.CSTNode = found
+        place: cst.CSTNode = subscript
         new = f"str({call})"
-        above = context.parent(context.parent(found))
+        above = context.parent(context.parent(subscript))
         if isinstance(above, cst.Call) and code(above.func) == "int" and len(above.args) == 1:
             place, new = above, call
         message = f"{name} is asked of the runtime: {context.vocabulary.say(WORDS[name])}"

@@ -14,7 +14,7 @@ from migrate.reading.replicas.launch import Style
 from migrate.reading.values.environment import OF_TORCHRUN, of_torchrun_alone
 from migrate.rewrite.edits.branch import left_above
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.started_by_torchrun import decides
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
@@ -32,15 +32,15 @@ class RendezvousAddress(Rule):
 
     **What it does.** With `init_method="xla://"` the TPU runtime finds the hosts by itself. A leftover
     `MASTER_ADDR = 'localhost'` would be taken for the address of the first host and keep the hosts of a
-    pod apart, so the lines that set these variables go, also an `if` around nothing else, with
-    its `elif` and `else`, a comment above that is about them, and a variable that only they used and that
-    asks Slurm for the first host (`subprocess.getoutput("scontrol show hostname …")`), and the
-    entries of `os.environ.update({…})` and `os.environ |= {…}`.
+    pod apart. So the rule removes the lines that set these variables and the entries of
+    `os.environ.update({…})` and `os.environ |= {…}`. It also removes an `if` around nothing else, with its
+    `elif` and `else`, and a comment above about these lines. A variable that only these lines used and that
+    asks Slurm for the first host (`subprocess.getoutput("scontrol show hostname …")`) is removed too.
 
-    **Reported.** A script that also reads the variable elsewhere: there the lines stay. A script that reads
-    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets before, or only a branch that
-    may be passed by: without torchrun that raises a KeyError. `if "LOCAL_RANK" in os.environ:` does not keep
-    it from that, since a launched replica is given its rank and no address.
+    **Reported.** A script that also reads the variable elsewhere: the lines stay. A script that reads
+    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets before, or that is set only in
+    a branch that may not run: without torchrun the read raises a KeyError. `if "LOCAL_RANK" in os.environ:`
+    does not prevent this, since a launched replica gets its rank and no address.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`, which reads MASTER_ADDR first.
     """
@@ -204,7 +204,7 @@ class RendezvousAddress(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
         if isinstance(node, cst.SimpleString):
             name = of_torchrun_alone(node, context, spawns=context.launch.spawns)
@@ -224,10 +224,10 @@ class RendezvousAddress(Rule):
             yield self.edit(node, lambda _: left, message, consumes=[node])
             yield from self._only_for(node, context)
             return
-        found = settings(node, context)
-        if not found or self._is_in_whole(node, context):
+        entries = settings(node, context)
+        if not entries or self._is_in_whole(node, context):
             return
-        read = sorted({name for _, name in found if self._is_read(name, context)})
+        read = sorted({name for _, name in entries if self._is_read(name, context)})
         if read:
             listed = ", ".join(read)
             yield from self.report(
@@ -235,7 +235,7 @@ class RendezvousAddress(Rule):
                 f"{listed} is also read: remove both; an address that is set is where xla:// meets",
             )
             return
-        names = {name for _, name in found}
+        names = {name for _, name in entries}
         message = f"sets {', '.join(sorted(names))}: the TPU runtime finds the hosts itself"
         if self._only_sets(node, context):
             assert isinstance(node, cst.BaseStatement)
@@ -243,8 +243,8 @@ class RendezvousAddress(Rule):
             yield self.edit(node, lambda _: left, message, consumes=[node])
             yield from self._only_for(node, context)
             return
-        for holder in {id(h): h for h in (context.parent(e) for e, _ in found)}.values():
-            gone = [entry for entry, _ in found if context.parent(entry) is holder]
+        for holder in {id(h): h for h in (context.parent(e) for e, _ in entries)}.values():
+            gone = [entry for entry, _ in entries if context.parent(entry) is holder]
             if isinstance(holder, cst.Tuple | cst.List):
                 places = [i for i, e in enumerate(holder.elements) if any(e is g for g in gone)]
                 above = context.parent(holder)
@@ -257,16 +257,16 @@ class RendezvousAddress(Rule):
 
     def _only_sets(self, line: cst.CSTNode, context: Workspace) -> frozenset[str]:
         """Return the variables that the statement sets, if setting them is all that it does."""
-        found = settings(line, context)
-        holders = {id(holder): holder for holder in (context.parent(e) for e, _ in found)}
+        entries = settings(line, context)
+        holders = {id(holder): holder for holder in (context.parent(e) for e, _ in entries)}
         whole = all(
             len(holder.args if isinstance(holder, cst.Call) else holder.elements)
-            == sum(context.parent(entry) is holder for entry, _ in found)
+            == sum(context.parent(entry) is holder for entry, _ in entries)
             for holder in holders.values()
             if isinstance(holder, cst.Tuple | cst.List)
             or (isinstance(holder, cst.Dict | cst.Call) and _updates(holder, context))
         )
-        return frozenset(name for _, name in found) if whole else frozenset()
+        return frozenset(name for _, name in entries) if whole else frozenset()
 
     def _goes_whole(self, node: cst.If, context: Workspace) -> bool:
         """Whether the `if`, with what else it has, does nothing but set the variables, and they may go."""
@@ -300,9 +300,9 @@ class RendezvousAddress(Rule):
             if context.function_around(name) is None:
                 continue
             line = context.statement_around(value)
-            uses = [one for one in context.mentions(name) if one is not bindings[0].node]
+            uses = [use for use in context.mentions(name) if use is not bindings[0].node]
             within = {id(node) for node in nodes(gone)}
-            if not uses or any(id(one) not in within for one in uses):
+            if not uses or any(id(use) not in within for use in uses):
                 continue
             if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
                 continue
@@ -335,16 +335,16 @@ class RendezvousAddress(Rule):
 
 def _branches(node: cst.If) -> list[cst.IndentedBlock] | None:
     """Return the blocks of an `if`, its `elif` and its `else`; None where one is on the line of its head."""
-    found: list[cst.IndentedBlock] = []
+    blocks: list[cst.IndentedBlock] = []
     part: cst.If | cst.Else | None = node
     while part is not None:
         if not isinstance(part.body, cst.IndentedBlock):
             return None
         if part is not node and not isinstance(part, cst.Else) and _may_do(part.test):
             return None
-        found.append(part.body)
+        blocks.append(part.body)
         part = part.orelse if isinstance(part, cst.If) else None
-    return None if len(found) > 1 and _may_do(node.test) else found
+    return None if len(blocks) > 1 and _may_do(node.test) else blocks
 
 
 def _may_do(test: cst.BaseExpression) -> bool:
@@ -370,26 +370,26 @@ def settings(line: cst.CSTNode, context: Workspace) -> list[tuple[cst.CSTNode, s
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return []
     statement = line.body[0]
-    found: list[tuple[cst.CSTNode, str | None]] = []
+    entries: list[tuple[cst.CSTNode, str | None]] = []
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
         target = statement.targets[0].target
-        found.append((target, _subscripted(target, context)))
-        found.extend(_in_tuple(statement, context))
+        entries.append((target, _subscripted(target, context)))
+        entries.extend(_in_tuple(statement, context))
     elif isinstance(statement, cst.AugAssign):  # os.environ |= {…}
         if context.qualified_name(statement.target) == "os.environ":
-            found.extend(_entries(statement.value))
+            entries.extend(_entries(statement.value))
     elif isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
         call = statement.value
         name = context.qualified_name(call.func)
         if name in ("os.environ.setdefault", "os.putenv") and call.args:
-            found.append((call, string_value(call.args[0].value)))
+            entries.append((call, string_value(call.args[0].value)))
         elif name == "os.environ.update":
             for arg in call.args:
                 if arg.keyword is not None:
-                    found.append((arg, arg.keyword.value))
+                    entries.append((arg, arg.keyword.value))
                 elif not arg.star:
-                    found.extend(_entries(arg.value))
-    return [(node, name) for node, name in found if name in VARIABLES]
+                    entries.extend(_entries(arg.value))
+    return [(node, name) for node, name in entries if name in VARIABLES]
 
 
 def _in_tuple(

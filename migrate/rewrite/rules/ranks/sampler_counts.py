@@ -29,11 +29,11 @@ ASKED = frozenset(
 
 
 def own_count(call: cst.Call, context: Workspace) -> cst.Arg | None:
-    """Return the argument by which a sampler is told a number of replicas that the script made up.
+    """Return the argument of a sampler for a number of replicas that the script itself chooses.
 
-    A literal, a name for one, a count of GPUs, an option. None where the number is asked of the process
-    group or of the launcher's environment, where the launched worker asks for it, where the file does not
-    show what it is, and for 1, which means that nothing is to be shared out.
+    The number is a literal, a name for a literal, a count of GPUs or an option. Return None if the number
+    comes from the process group or the launcher's environment, or if the launched worker asks for it. Return
+    None also if the file does not show the number, and for 1, which means that no data is divided.
     """
     if context.qualified_name(call.func) not in SAMPLERS:
         return None
@@ -50,7 +50,7 @@ def _is_own(value: cst.BaseExpression, context: Workspace) -> bool:
         return False
     last = value.attr.value if isinstance(value, cst.Attribute) else value.value
     values = context.values.given_to(value)
-    if not values or any(_asks(one, context) for one in values):
+    if not values or any(_asks(expression, context) for expression in values):
         return False
     if isinstance(value, cst.Name):
         return (

@@ -14,7 +14,7 @@ from migrate.catalogue.words import LOGGING_METHODS
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.ranks.derived_counts import derived_of
-from migrate.rewrite.rules.ranks.kept import Counted, Kept, kept_on
+from migrate.rewrite.rules.ranks.kept import Counted, ObjectField, kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
 
@@ -63,22 +63,22 @@ class SharedCounts:
         self.derived = derived_of(
             context, call, self._counts, self.objects, self._assigned, besides
         )
-        self._moved = {id(node) for one in self.derived for node in nodes(one.statement)}
+        self._moved = {id(node) for count in self.derived for node in nodes(count.statement)}
 
     def _find(self) -> Iterator[Counted]:
         around = self._context.function_around(self._call)
         for node in self._context.all_of(cst.Assign):
             if len(node.targets) != 1 or self._context.function_around(node) is not around:
                 continue
-            for one in _given(node):
-                place = kept_on(one.target)
+            for count in _given(node):
+                place = kept_on(count.target)
                 if (
                     place is not None
                     and place.root in self.objects
-                    and (COUNTS.fullmatch(place.word) or self._is_count(one.value))
-                    and self._counts(one.value)
+                    and (COUNTS.fullmatch(place.word) or self._is_count(count.value))
+                    and self._counts(count.value)
                 ):
-                    yield one
+                    yield count
 
     def _is_count(self, value: cst.BaseExpression) -> bool:
         """Whether `value` is a count of devices and no more, whatever it is called; there may be another."""
@@ -110,7 +110,7 @@ class SharedCounts:
     @cached_property
     def _kept(self) -> dict[str, list[tuple[str, cst.CSTNode]]]:
         """The reads of what any object keeps, by its word, each with the name of the object."""
-        found: dict[str, list[tuple[str, cst.CSTNode]]] = defaultdict(list)
+        settings: dict[str, list[tuple[str, cst.CSTNode]]] = defaultdict(list)
         words = {assign.place.word for assign in self._assigned}
         for node in self._context.all_of(cst.Attribute, cst.Subscript, cst.Call) if words else ():
             place = kept_on(node)
@@ -118,8 +118,8 @@ class SharedCounts:
             if place is None or place.word not in words or is_target:
                 continue
             if place.root != "self" or place.steps > 1:
-                found[place.word].append((place.root, node))
-        return found
+                settings[place.word].append((place.root, node))
+        return settings
 
     def _is_handed_on(self, root: str, node: cst.CSTNode) -> bool:
         """Whether `root` may be another name of a passed object: a parameter, or `self` of `self.args`."""
@@ -132,16 +132,16 @@ class SharedCounts:
 
     def in_worker(self) -> list[str]:
         """Return the places, as the worker calls them, that a replica reads."""
-        found = []
+        names = []
         for assign in self._assigned:
             place = assign.place
             target = code(assign.target)
             name = self.objects[place.root] + target.removeprefix(place.root)
             reads = [read for read in self._reads(assign) if self._in_replica(read)]
             moved = any(id(read) in self._moved for read in self._reads(assign))
-            if (reads or moved or self._leaves_the_file(place)) and name not in found:
-                found.append(name)
-        return found
+            if (reads or moved or self._leaves_the_file(place)) and name not in names:
+                names.append(name)
+        return names
 
     def of_one_host(self, target: str) -> bool:
         """Whether `target`, one of `in_worker`, counts one host's devices: the hosts multiply it."""
@@ -168,7 +168,7 @@ class SharedCounts:
         kept = (kept_on(cst.parse_expression(name)) for name in self.in_worker())
         return {place.word for place in kept if place is not None}
 
-    def _leaves_the_file(self, place: Kept) -> bool:
+    def _leaves_the_file(self, place: ObjectField) -> bool:
         """Whether a replica gives the object to code that is not here, which may read it."""
         objects = {place.root, self.objects[place.root]}
         around = self._context.function_around(self._call)
@@ -191,8 +191,8 @@ class SharedCounts:
             return package == "torch" or package in sys.stdlib_module_names
         if not isinstance(called, cst.Name):
             return False
-        made = [binding.node for binding in self._context.bindings(called)]
-        return not any(isinstance(node, cst.Import | cst.ImportFrom) for node in made)
+        values = [binding.node for binding in self._context.bindings(called)]
+        return not any(isinstance(node, cst.Import | cst.ImportFrom) for node in values)
 
     def _in_replica(self, read: cst.CSTNode) -> bool:
         around = self._context.function_around(self._call)

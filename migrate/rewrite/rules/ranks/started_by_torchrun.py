@@ -12,7 +12,7 @@ from migrate.catalogue.words import RANKS
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import INIT, Style
 from migrate.reading.values.environment import OF_TORCHRUN, access, environment_name, is_read
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.asked_in_turn import asked, listed, names_in
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of, string_value
@@ -129,7 +129,7 @@ class StartedByTorchrun(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one test, or why it is left."""
         if context.launch.style is Style.SPAWN:
             return
@@ -150,8 +150,8 @@ class StartedByTorchrun(Rule):
                 )
                 yield from self.report(node, message)
             return
-        found = access(node, context)
-        if found is None or not is_read(node, context) or not _is_test(found, context):
+        environ = access(node, context)
+        if environ is None or not is_read(node, context) or not _is_test(environ, context):
             return
         if not decides(node, context):
             return
@@ -161,7 +161,7 @@ class StartedByTorchrun(Rule):
             for s in nodes_of(_test_around(node, context), cst.SimpleString)
         ]
         free = [rank for rank in SET_BY_LAUNCHER if rank not in asked] or ["RANK"]
-        missing = [one for one in dict.fromkeys(asked) if one in OF_TORCHRUN]
+        missing = [variable for variable in dict.fromkeys(asked) if variable in OF_TORCHRUN]
         new = free[min(missing.index(name), len(free) - 1)]
         message = (
             f"{name} is set by torchrun alone: the test asks for {new}, which the launcher sets"
@@ -169,7 +169,7 @@ class StartedByTorchrun(Rule):
         quoted = node.value.replace(name, new)
         yield self.edit(node, lambda _: cst.SimpleString(quoted), message)
 
-    def _in_turn(self, node: cst.SimpleString, context: Workspace) -> Iterable[Finding]:
+    def _in_turn(self, node: cst.SimpleString, context: Workspace) -> Iterable[RuleFinding]:
         """Yield what asks which variables of a list are set, once for the list that `node` is in."""
         names = listed(node, context)
         if names is None:
@@ -202,14 +202,14 @@ class StartedByTorchrun(Rule):
         )
 
 
-def _is_test(found: cst.CSTNode, context: Workspace) -> bool:
+def _is_test(environ: cst.CSTNode, context: Workspace) -> bool:
     """Whether `found` asks whether a variable is set, and not for its value."""
-    if isinstance(found, cst.Comparison):
+    if isinstance(environ, cst.Comparison):
         return True
-    if not isinstance(found, cst.Call) or len(found.args) > 1:
+    if not isinstance(environ, cst.Call) or len(environ.args) > 1:
         return False
-    below: cst.CSTNode = found
-    for above in context.ancestors(found):
+    below: cst.CSTNode = environ
+    for above in context.ancestors(environ):
         if isinstance(above, cst.Comparison):
             others = [code(target.comparator) for target in above.comparisons]
             return above.left is below and others in (["None"], ['""'], ["''"])

@@ -1,4 +1,4 @@
-"""What the first replica alone computes on the device, all of them compute."""
+"""Let all replicas compute what the first replica alone computes on the device."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import libcst as cst
 
 from migrate.catalogue.words import READS
 from migrate.check.rules.ranks.guarded_read import GuardedRead, partings
-from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.replicas.first_replica import joined, on_first
 from migrate.rewrite.edits.lift import marked
 from migrate.rewrite.edits.nodes import split_blank
-from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.ranks.work import ON_HOST, CannotError, Work, made_by, work_of
+from migrate.rewrite.rule import (
+    Edit,
+    Replacement,
+    Rule,
+    RuleFinding,
+    left_alone,
+    reported,
+    rewritten,
+)
+from migrate.rewrite.rules.ranks.work import ON_HOST, BranchWork, CannotError, made_by, work_of
 from migrate.rewrite.rules.saving.unguard import keep_to_first
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -198,11 +206,11 @@ class Together(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of the branches for the first replica, and of those that they need."""
         if not context.guards.any:
             return
-        found: dict[int, Work] = {}
+        branches: dict[int, BranchWork] = {}
         needed: dict[int, frozenset[str]] = {}
         for guard in context.all_of(cst.If):
             if not context.guards.asks(guard.test) or on_first(guard.test, context) is None:
@@ -219,19 +227,19 @@ class Together(Rule):
                     known = needed.get(id(maker.guard), frozenset())
                     needed[id(maker.guard)] = known | names
                     of_both = needed[id(maker.guard)]
-                    if id(maker.guard) in found:
-                        found[id(maker.guard)] = work_of(maker.guard, facts, of_both)
+                    if id(maker.guard) in branches:
+                        branches[id(maker.guard)] = work_of(maker.guard, facts, of_both)
                     else:
-                        found[id(maker.guard)] = made_by(maker.guard, facts, of_both)
+                        branches[id(maker.guard)] = made_by(maker.guard, facts, of_both)
             except CannotError as why:
                 for hit in hits[:1]:
                     yield from self.report(hit.node, f"{hit.message} (not by us: {why})")
                 continue
-            found[id(guard)] = work
-        for work in found.values():
+            branches[id(guard)] = work
+        for work in branches.values():
             yield from self._edits(work, context)
 
-    def _edits(self, work: Work, context: Workspace) -> Iterator[Edit]:
+    def _edits(self, work: BranchWork, context: Workspace) -> Iterator[Edit]:
         guard, rest = work.guard, work.rest
         message = f"all replicas run it, not those alone that pass `if {code(guard.test)}:`"
         if not context.portable:
@@ -298,14 +306,14 @@ def _fresh(value: cst.BaseExpression, taken: set[str], context: Workspace) -> st
     return name
 
 
-def _parts(guard: cst.If, facts: Facts) -> tuple[list[Parting], bool]:
+def _parts(guard: cst.If, facts: Facts) -> tuple[list[GraphDifference], bool]:
     """Return where replicas part in the branch of `guard`, as XLA305 says, and whether they may."""
     context = facts.context
     function = context.function_around(guard)
     trains = function is not None and bool(context.effects.of(function))
     if not trains and not facts.steps.found and not facts.steps.between(guard):
         return [], False
-    nodes = [one for kind in GuardedRead.nodes for one in nodes_of(guard.body, kind)]
+    nodes = [node for kind in GuardedRead.nodes for node in nodes_of(guard.body, kind)]
     hits = [hit for node in nodes for hit in partings(node, facts)]
     return hits, trains and any(map(_reads_computed, nodes))
 

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, string_value
 
@@ -99,7 +99,7 @@ class VisibleDevices(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the removal of one setting, or the finding on another use."""
         if environment_name(node, context) != NAME or context.portable:
             return  # in the portable style CUDA goes on seeing what it says
@@ -126,4 +126,4 @@ class VisibleDevices(Rule):
 
 
 def _is_about_torch(context: Workspace) -> bool:
-    return any(found.target.split(".")[0] == "torch" for found in bindings(context.module))
+    return any(binding.target.split(".")[0] == "torch" for binding in bindings(context.module))

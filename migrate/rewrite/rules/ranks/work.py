@@ -1,4 +1,4 @@
-"""What of a branch for the first replica all replicas can run, and what stays the first one's."""
+"""Split a branch for the first replica into what all replicas can run and what stays with the first."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ class CannotError(Exception):
 
 
 @dataclass
-class Work:
-    """How a branch for the first replica is run by all.
+class BranchWork:
+    """Plan for running a branch of the first replica on all replicas.
 
     Args:
         guard: the test of the rank.
-        rest: what of it is left.
+        rest: the remaining condition of the test.
         blocks: the blocks whose other statements all replicas run.
-        kept: the statements in these blocks that stay the first replica's.
-        read: for each of those, what it is given that is computed on the device, and how it is read: what
-            follows it, or `ON_HOST`.
-        makers: branches above that make what this one needs, and the names.
+        kept: the statements in these blocks that stay with the first replica.
+        read: for each kept statement, the values that it gets from the device, each with how the value is
+            read: the text that follows it, or `ON_HOST`.
+        makers: earlier branches that compute what this branch needs, with the names.
     """
 
     guard: cst.If
@@ -95,10 +95,10 @@ class Work:
     blocks: list[cst.IndentedBlock] = field(default_factory=list)
     kept: list[cst.BaseStatement] = field(default_factory=list)
     read: dict[int, list[tuple[cst.BaseExpression, str]]] = field(default_factory=dict)
-    makers: list[tuple[Work, frozenset[str]]] = field(default_factory=list)
+    makers: list[tuple[BranchWork, frozenset[str]]] = field(default_factory=list)
 
 
-def work_of(guard: cst.If, facts: Facts, needed: frozenset[str] = frozenset()) -> Work:
+def work_of(guard: cst.If, facts: Facts, needed: frozenset[str] = frozenset()) -> BranchWork:
     """Return how all replicas run the work on the device below `guard`.
 
     Args:
@@ -115,7 +115,7 @@ def work_of(guard: cst.If, facts: Facts, needed: frozenset[str] = frozenset()) -
     return work
 
 
-def made_by(guard: cst.If, facts: Facts, needed: frozenset[str]) -> Work:
+def made_by(guard: cst.If, facts: Facts, needed: frozenset[str]) -> BranchWork:
     """Return how all replicas run what of a branch makes the names `needed`.
 
     Raises:
@@ -125,13 +125,13 @@ def made_by(guard: cst.If, facts: Facts, needed: frozenset[str]) -> Work:
 
 
 class _Branch:
-    """One branch for the first replica.
+    """A branch for the first replica.
 
     Args:
-        guard: its test.
+        guard: the test of the rank.
         facts: the script.
-        needed: names that another branch needs of this one; None for none.
-        only: whether these alone count, and not its work on the device.
+        needed: names that another branch needs from this branch, or None.
+        only: whether these names alone count, and not the branch's work on the device.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class _Branch:
         self._leaves: list[cst.BaseStatement] = []
         self._read: dict[int, list[tuple[cst.BaseExpression, str]]] = {}
 
-    def work(self) -> Work:
+    def work(self) -> BranchWork:
         """Return what goes and what stays."""
         guard, context = self._guard, self._context
         rest = on_first(guard.test, context)
@@ -166,7 +166,7 @@ class _Branch:
                 raise CannotError(f"`{code(part)}` may differ between the replicas")
         self._leaves = list(_leaves(guard.body))
         self._local = {name for leaf in self._leaves for name in _bound(leaf)}
-        self._local |= {name for one in nodes_of(guard, cst.For) for name in _names(one.target)}
+        self._local |= {name for loop in nodes_of(guard, cst.For) for name in _names(loop.target)}
         needed = set(self._needed or ())
         for leaf in self._leaves:
             if not self._only:
@@ -179,12 +179,12 @@ class _Branch:
                 if _is_mode(leaf):
                     self._take(leaf, needed)
         self._close(needed)
-        found = Work(guard, rest, read=self._read)
+        work = BranchWork(guard, rest, read=self._read)
         if not self._goes:
-            return found
-        self._sort(guard.body, found)
-        self._see_names(found)
-        return found
+            return work
+        self._sort(guard.body, work)
+        self._see_names(work)
+        return work
 
     def _close(self, needed: set[str]) -> None:
         """Let all go that binds what goes needs, and what leads its loops elsewhere."""
@@ -246,29 +246,29 @@ class _Branch:
 
     def _look(self, leaf: cst.BaseStatement, needed: set[str]) -> None:
         """Note what a statement that stays is given that is computed on the device."""
-        found: list[tuple[cst.BaseExpression, str]] = []
+        reads: list[tuple[cst.BaseExpression, str]] = []
         shown = nodes_of(leaf, cst.FormattedStringExpression)
         outside: list[cst.Call | cst.FormattedStringExpression] = [*_calls(leaf), *shown]
         for node in sorted(outside, key=self._place):  # what is around comes before what is inside
             around = {id(above) for above in self._context.ancestors(node)} | {id(node)}
-            if any(id(value) in around for value, _ in found):
+            if any(id(value) in around for value, _ in reads):
                 continue
             if isinstance(node, cst.FormattedStringExpression):
-                self._given(node.expression, found, in_log=True)
+                self._given(node.expression, reads, in_log=True)
                 continue
             if is_description(node):
                 continue  # `len(x)`
             for arg in node.args:
-                self._given(arg.value, found, in_log=is_log(node, self._context))
-        if not found:
+                self._given(arg.value, reads, in_log=is_log(node, self._context))
+        if not reads:
             return
         if not isinstance(leaf, cst.SimpleStatementLine):
             raise CannotError(f"`{_start(leaf)}` cannot be followed")
-        for value, _ in found:
+        for value, _ in reads:
             if not all(self._quiet(call) for call in _calls(value)):
                 raise CannotError(f"`{code(value)}` does more than compute")
             needed |= {code(name) for name in used(value)}
-        self._read[id(leaf)] = found
+        self._read[id(leaf)] = reads
         self._frames(leaf, needed)
         self._goes.add(id(self._guard))
 
@@ -278,36 +278,36 @@ class _Branch:
     def _given(
         self,
         value: cst.BaseExpression,
-        found: list[tuple[cst.BaseExpression, str]],
+        reads: list[tuple[cst.BaseExpression, str]],
         *,
         in_log: bool,
     ) -> None:
-        if any(value is one for one, _ in found):
+        if any(value is read for read, _ in reads):
             return
         if isinstance(value, cst.Call) and code(value.func).endswith(".state_dict"):
             return  # what is in it has been computed
         if isinstance(value, cst.Call | cst.Subscript | cst.BinaryOperation | cst.Comparison):
             if _is_read(value) and self._is_pending(_receiver(value)):
-                found.append((value, ""))
+                reads.append((value, ""))
                 return
             if self._facts.values.on_device(value) and not isinstance(value, cst.Comparison):
-                found.append((value, self._to_host(value)))
+                reads.append((value, self._to_host(value)))
                 return
             if isinstance(value, cst.Call) and evaluates(value, self._facts):
-                found.append((value, ""))
+                reads.append((value, ""))
                 return
             if isinstance(value, cst.BinaryOperation) and in_text(value):
-                self._given(value.right, found, in_log=in_log)
+                self._given(value.right, reads, in_log=in_log)
                 return
         elif isinstance(value, cst.Name) and self._facts.values.on_device(value):
             # What the step has computed is there already when it is logged; what all compute after it, or
             # the branch computes, is not.
             if not in_log or value.value in self._local or self._is_pending(value):
-                found.append((value, self._to_host(value)))
+                reads.append((value, self._to_host(value)))
             return
         if isinstance(value, cst.Dict | cst.Tuple | cst.List):
             for element in value.elements:
-                self._given(element.value, found, in_log=in_log)
+                self._given(element.value, reads, in_log=in_log)
 
     def _to_host(self, value: cst.BaseExpression) -> str:
         return ".cpu()" if is_one_tensor(value, self._facts) else ON_HOST
@@ -424,46 +424,46 @@ class _Branch:
         if method in ("step", "backward", "zero_grad", "dump", "load_state_dict", "flush", "close"):
             return False
         values = [value for _, value in self._context.attributes.get(method, ())]
-        made = [self._context.qualified_name(v.func) for v in values if isinstance(v, cst.Call)]
-        if any((one or "").startswith("torch.nn.") for one in made):
+        calls = [self._context.qualified_name(v.func) for v in values if isinstance(v, cst.Call)]
+        if any((name or "").startswith("torch.nn.") for name in calls):
             return True
         model = self._facts.values.kind(func) is Kind.MODEL
         return model or any(self._facts.values.on_device(arg.value) for arg in call.args)
 
-    def _sort(self, block: cst.IndentedBlock, found: Work) -> None:
+    def _sort(self, block: cst.IndentedBlock, work: BranchWork) -> None:
         """Note which statements of `block` stay, and go into those that go."""
-        found.blocks.append(block)
+        work.blocks.append(block)
         for statement in block.body:
             if isinstance(statement, cst.SimpleStatementLine):
                 if not self._is_out(statement) and not is_docstring(statement):
-                    found.kept.append(statement)
+                    work.kept.append(statement)
             elif self._is_out(statement):
                 assert isinstance(statement, cst.For | cst.With | cst.If)
                 if isinstance(statement.body, cst.SimpleStatementSuite):
                     continue
-                self._sort(cst.ensure_type(statement.body, cst.IndentedBlock), found)
+                self._sort(cst.ensure_type(statement.body, cst.IndentedBlock), work)
                 orelse = statement.orelse if isinstance(statement, cst.If) else None
                 if isinstance(orelse, cst.If):
                     raise CannotError(f"`{_start(orelse)}` cannot be followed")
                 if isinstance(orelse, cst.Else):
-                    self._sort(cst.ensure_type(orelse.body, cst.IndentedBlock), found)
+                    self._sort(cst.ensure_type(orelse.body, cst.IndentedBlock), work)
             else:
-                found.kept.append(statement)
+                work.kept.append(statement)
 
-    def _see_names(self, found: Work) -> None:
+    def _see_names(self, work: BranchWork) -> None:
         """See that all replicas have what goes needs, and that nothing else sees what goes binds."""
         context = self._context
         going = [leaf for leaf in self._leaves if self._is_out(leaf)]
         frames = [
             part
             for kind in (cst.For, cst.With, cst.If)
-            for one in nodes_of(self._guard, kind)
-            if self._is_out(one) and one is not self._guard
-            for part in _header(one)
+            for statement in nodes_of(self._guard, kind)
+            if self._is_out(statement) and statement is not self._guard
+            for part in _header(statement)
         ]
         values = [value for read in self._read.values() for value, _ in read]
         missing: dict[int, tuple[cst.If, set[str]]] = {}
-        for root in (*going, *frames, *values, *found.rest.others):
+        for root in (*going, *frames, *values, *work.rest.others):
             for name in used(root):
                 above = context.partly_bound.guard(name, (*going, self._guard))
                 if above is None or above is self._guard:
@@ -479,13 +479,13 @@ class _Branch:
             maker = made_by(above, self._facts, frozenset(names))
             if not maker.blocks:
                 raise CannotError(f"only some replicas have `{min(names)}`")
-            found.makers.append((maker, frozenset(names)))
+            work.makers.append((maker, frozenset(names)))
         bound = {name for leaf in going for name in _bound(leaf)}
         bound |= {
             name
-            for one in nodes_of(self._guard, cst.For)
-            if self._is_out(one)
-            for name in _names(one.target)
+            for loop in nodes_of(self._guard, cst.For)
+            if self._is_out(loop)
+            for name in _names(loop.target)
         }
         for text in sorted(bound):
             if self._is_seen(text):
@@ -563,9 +563,12 @@ class _Branch:
 
     def _inside(self, loop: cst.For | cst.While) -> cst.BaseStatement:
         """Return the statement of the body of `loop` that holds the branch."""
-        around = {id(self._guard), *(id(one) for one in self._context.ancestors(self._guard))}
+        around = {
+            id(self._guard),
+            *(id(ancestor) for ancestor in self._context.ancestors(self._guard)),
+        }
         body = cst.ensure_type(loop.body, cst.IndentedBlock).body
-        return next(one for one in body if id(one) in around)
+        return next(statement for statement in body if id(statement) in around)
 
 
 def _leaves(block: cst.IndentedBlock) -> Iterator[cst.BaseStatement]:
@@ -654,24 +657,24 @@ def _names(target: cst.CSTNode) -> set[str]:
 
 def _bound(leaf: cst.CSTNode) -> set[str]:
     """Return the names that a statement binds, or into which it puts something."""
-    found = set()
+    names = set()
     for target in targets(leaf):
         name = base_name(target) if isinstance(target, cst.Subscript) else None
         if isinstance(target, cst.Name):
             name = target.value
         if name:
-            found.add(name)
+            names.add(name)
     small = _small(leaf)
     call = small.value if isinstance(small, cst.Expr) else None
     func = call.func if isinstance(call, cst.Call) else None
     if isinstance(func, cst.Attribute) and func.attr.value in KEEPING:
-        found |= {func.value.value} if isinstance(func.value, cst.Name) else set()
-    return found
+        names |= {func.value.value} if isinstance(func.value, cst.Name) else set()
+    return names
 
 
 def _reads(node: cst.CSTNode, name: str) -> bool:
-    return any(code(one) == name for one in used(node))
+    return any(code(mention) == name for mention in used(node))
 
 
 def _mentions(node: cst.CSTNode, name: str) -> bool:
-    return any(one.value == name for one in nodes_of(node, cst.Name))
+    return any(mention.value == name for mention in nodes_of(node, cst.Name))

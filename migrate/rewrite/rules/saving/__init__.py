@@ -1,6 +1,6 @@
 """Saving: what is saved, where, and by which replica."""
 
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 
 # What the findings of its rules ask for.
-WORK = Work.REPLICAS
+WORK = ManualWork.REPLICAS

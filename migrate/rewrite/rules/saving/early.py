@@ -40,20 +40,20 @@ def ways_out(
     function: cst.FunctionDef, saves: Callable[[cst.CSTNode], bool], context: Workspace
 ) -> WaysOut:
     """Return the ways out of `function` before the last of its statements that is one of `saves`."""
-    found = WaysOut()
+    ways_out = WaysOut()
     body = cst.ensure_type(function.body, cst.IndentedBlock).body
     last = max((i for i, statement in enumerate(body) if saves(statement)), default=0)
     for statement in body[:last]:
         if _leaves(statement) and not saves(statement):
-            if not _take(statement, found, context):
+            if not _take(statement, ways_out, context):
                 line = context.position(statement).line
                 name = function.name.value
-                found.obstacle = (
+                ways_out.obstacle = (
                     f"line {line} may leave {name} before it saves, not on all replicas"
                 )
-                return found
-            found.stays.append(statement)
-    return found
+                return ways_out
+            ways_out.stays.append(statement)
+    return ways_out
 
 
 def leaves_before(
@@ -70,7 +70,7 @@ def _leaves(statement: cst.CSTNode) -> bool:
     return leaves_turn(statement) or ends_program(statement)
 
 
-def _take(statement: cst.BaseStatement, found: WaysOut, context: Workspace) -> bool:
+def _take(statement: cst.BaseStatement, ways_out: WaysOut, context: Workspace) -> bool:
     """Note how all replicas run `statement`; return whether they do so alike."""
     if isinstance(statement, cst.SimpleStatementLine):
         small = statement.body[0]
@@ -84,12 +84,12 @@ def _take(statement: cst.BaseStatement, found: WaysOut, context: Workspace) -> b
     only = []
     for inner in statement.body.body:
         if _leaves(inner):
-            if not _take(inner, found, context):
+            if not _take(inner, ways_out, context):
                 return False
         elif not is_pure(inner):
             only.append(inner)
     if only:
-        found.guarded.append((statement.body, only))
+        ways_out.guarded.append((statement.body, only))
     return True
 
 

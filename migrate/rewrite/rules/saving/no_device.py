@@ -55,12 +55,12 @@ def _uses_devices(context: Workspace) -> bool:
 def _is_made_here(parameter: cst.Param, context: Workspace) -> bool:
     """Whether `parameter` is one of the `__init__` of a class that the script itself makes objects of."""
     function = context.function_around(parameter)
-    made = context.class_around(function) if function is not None else None
-    if function is None or made is None or function.name.value != "__init__":
+    class_ = context.class_around(function) if function is not None else None
+    if function is None or class_ is None or function.name.value != "__init__":
         return False
     return any(
         isinstance(call := context.parent(mention), cst.Call) and call.func is mention
-        for mention in context.references(made.name.value)
+        for mention in context.references(class_.name.value)
     )
 
 

@@ -16,7 +16,7 @@ from migrate.model.calls.kind import TENSORS, Kind
 from migrate.model.replicated.shares import Share
 from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
-from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _changes(value: cst.BaseExpression) -> bool:
 
 def own_files(
     rule: Rule, call: cst.Call, share: Share, context: Workspace
-) -> Iterator[Edit | Finding]:
+) -> Iterator[Edit | RuleFinding]:
     """Yield the edits that put on the CPU what `call` saves, or the finding.
 
     Args:
@@ -100,15 +100,15 @@ def own_files(
 def _tensors(value: cst.BaseExpression, context: Workspace) -> list[cst.BaseExpression] | None:
     """Return the tensors in `value` that are to move; None where it is not seen what all its parts are."""
     if isinstance(value, cst.Dict | cst.List | cst.Tuple):
-        found: list[cst.BaseExpression] = []
+        expressions: list[cst.BaseExpression] = []
         for element in value.elements:
             if isinstance(element, cst.StarredDictElement | cst.StarredElement):
                 return None
             parts = _tensors(element.value, context)
             if parts is None:
                 return None
-            found += parts
-        return found
+            expressions += parts
+        return expressions
     if isinstance(value, cst.SimpleString | cst.FormattedString) or is_on_the_cpu(value, context):
         return []
     kind = context.values.kind(value)
@@ -127,10 +127,11 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
         return False
     if isinstance(value, cst.Name):
         bound = context.bound_values(value) if depth else []
-        followed = (one for one in bound if isinstance(one, cst.BaseExpression))
+        followed = (value for value in bound if isinstance(value, cst.BaseExpression))
         # Each of its values: `state = {"x": x}` in a loop and below it again.
         return all(
-            isinstance(one, cst.Name) or _is_one_tensor(one, context, depth - 1) for one in followed
+            isinstance(value, cst.Name) or _is_one_tensor(value, context, depth - 1)
+            for value in followed
         )
     if not isinstance(value, cst.Call):
         return True
@@ -141,7 +142,10 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
         for function in (context.called(value) if depth else ())
         for statement in nodes_of(function.body, cst.Return)
     ]
-    return all(one is not None and _is_one_tensor(one, context, depth - 1) for one in returned)
+    return all(
+        expression is not None and _is_one_tensor(expression, context, depth - 1)
+        for expression in returned
+    )
 
 
 def _on_the_cpu(value: cst.BaseExpression) -> cst.BaseExpression:

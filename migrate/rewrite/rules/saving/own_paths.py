@@ -45,17 +45,19 @@ def _of_value(value: cst.BaseExpression, context: Workspace, depth: int) -> set[
     leaves = list(_leaves(value, context))
     if any(context.guards.is_index(node) for node in leaves):
         return {True}
-    found = {False}
+    all_answers = {False}
     if any(isinstance(node, cst.Call) for node in leaves):
-        found.add(True)
+        all_answers.add(True)
     for name in leaves if depth else ():
         if isinstance(name, cst.Name | cst.Attribute):
-            ways = [_of_value(one, context, depth - 1) for one in _values(name, context)]
+            ways = [
+                _of_value(expression, context, depth - 1) for expression in _values(name, context)
+            ]
             answers = set().union(*ways)
             if answers == {True}:
                 return {True}
-            found |= answers
-    return found
+            all_answers |= answers
+    return all_answers
 
 
 def _leaves(value: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseExpression]:
@@ -80,7 +82,9 @@ def _leaves(value: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseE
                     returned = (
                         nodes_of(function.body, cst.Return) if id(function) not in seen else ()
                     )
-                    stack += [one.value for one in returned if one.value is not None]
+                    stack += [
+                        statement.value for statement in returned if statement.value is not None
+                    ]
                     seen.add(id(function))
             elif any(context.guards.is_index(arg.value) for arg in node.args):
                 yield node  # of another file: what it makes of the rank is not to be seen
@@ -112,11 +116,11 @@ def _values(name: cst.Name | cst.Attribute, context: Workspace) -> Iterator[cst.
                         yield nested.value  # on one way only
                 assigned = list(_assigned(statement, name.value, context))
                 if assigned:
-                    yield from (_with(one, added) for one in assigned)
+                    yield from (_with(expression, added) for expression in assigned)
                     return
         if isinstance(above, cst.FunctionDef):
             passed = list(_passed(name, above, context))
-            yield from (_with(one, added) for one in passed or added[:1])
+            yield from (_with(expression, added) for expression in passed or added[:1])
             return
         below = above
 

@@ -10,7 +10,7 @@ from migrate.check.hazard import Severity
 from migrate.check.rules.libraries.safetensors_models import LOAD_OTHERWISE, is_on_host
 from migrate.reading.facts import facts_of
 from migrate.reading.values.saved import is_save
-from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, Safety, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.safetensors_calls import LOAD, as_load
 from migrate.rewrite.rules.saving.saving import Saving
@@ -21,49 +21,53 @@ from migrate.syntax.tree import code
 class Save(Rule):
     """Save with `xm.save` on all replicas, outside of the test of the rank.
 
-    **Why.** A value of the device is there when its graph has run. Where only one replica asks for it, it
-    runs a graph that the others do not, and waits for their part in a collective for ever. And what
-    `torch.save` writes of a tensor of the device needs torch_xla to be loaded.
+    **Why.** A value on the device exists once its graph has run. If only one replica asks for the value, it
+    runs a graph that the others do not run, and waits forever for their part in a collective. Also, a file
+    that `torch.save` writes with a tensor of the device can be loaded only with torch_xla.
 
     **What it does.** `torch.save(obj, path)` becomes `xm.save(obj, path, global_master=True)`: all
-    replicas run what is pending, the first one writes, tensors go to the CPU. Where one replica of every
-    host saved (`local_rank == 0`), `global_master=True` is left away. A path with the rank in it is written
-    by all, with `master_only=False`. A test of the rank around it goes when the save is all that it holds;
-    else the save moves out of it, together with the assignments that compute its arguments. So does the
-    call of a function that saves, and in the function what follows the save stays with the first replica.
-    Where the function stands in another file of the folder, both files are rewritten so. A path for which
-    another test of the rank binds a name (`if rank == 0: folder = make_folder()`, or `self.folder`) is
-    computed by the first replica alone, also in a function that moves.
+    replicas run what is pending, the first one writes, tensors are moved to the CPU. If one replica of every
+    host saved (`local_rank == 0`), `global_master=True` is left out. A path that contains the rank is written
+    by all replicas, with `master_only=False`. A test of the rank around the save is removed if it holds
+    nothing else. Otherwise the save moves out of the test, together with the assignments that compute its
+    arguments. A call of a function that saves moves out too; in the function, what follows the save stays
+    with the first replica. If the function is in another file of the folder, both files are rewritten. A
+    path may depend on a name that another test of the rank binds (`if rank == 0: folder = make_folder()`, or
+    `self.folder`). It is computed by the first replica alone, also in a function that moves.
 
-    Where each replica saves files of its own, because a loop goes over its share of the work
+    A replica may save files of its own, in a loop over its share of the work
     (`for name in files[rank::world_size]:`, a range that begins at a rank, the batches of a
-    DistributedSampler), `torch.save` stays and what it saves moves to the CPU: `xm.save` would write the
-    files of one replica alone, or wait for replicas that have fewer.
+    DistributedSampler). Then `torch.save` stays, and what it saves is moved to the CPU. `xm.save` would write
+    the files of one replica alone, or wait for replicas that have fewer files.
 
-    `save_file` and `save_model` of safetensors become calls of functions that come into the script: all
-    replicas call them, the first one writes. `load_model` becomes one that loads on the host. (safetensors'
-    own `save_model` and `load_model` raise for a model on XLA.)
+    `save_file` and `save_model` of safetensors become calls of functions that are added to the script: all
+    replicas call them, the first one writes. `load_model` becomes a function that loads on the host.
+    (safetensors' own `save_model` and `load_model` raise for a model on XLA.)
 
-    A call of one's own function that runs the wrapped model (`losses = estimate_loss()`) goes out of the test
-    in the same way, where all replicas have what it needs: its forward meets the other replicas. What is done
-    with its result stays.
+    A call of the script's own function that runs the wrapped model (`losses = estimate_loss()`) moves out of
+    the test in the same way, if all replicas have what it needs: its forward communicates with the other
+    replicas. The use of its result stays.
 
-    **Left alone.** What is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
-    device; a dataset of torchvision, or a part of one (`xm.save` raises at the interpolation mode of a
-    transform). What the process saves that launches the workers: the runtime must not start in it.
+    **Left alone.** A value that is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
+    device. A dataset of torchvision, or a part of one (`xm.save` raises at the interpolation mode of a
+    transform). Saves in the process that launches the workers: the runtime must not start there.
 
-    **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`, whether
-    or not a test of the rank is around it, unless a collective has made the value equal), under a
-    test of a group's rank (`dp_rank == 0`: one file for each of the other groups), under a branch with an
-    `else`, in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a decorator), into an
-    open file, of a value in such a loop of which it is not seen whether it is a tensor,
-    of a whole module (`xm.save` moves the tensors of a state dict, not those of a module); what is
-    saved, where it is computed with side effects or from a name that only some replicas bind; the call of a
-    function of another file that saves and does more than that. A way out of a function before its save
-    (`if path is None: return`) stays with all replicas; it is reported where some may take it alone.
+    **Reported.**
 
-    To look at, and rewritten: a save below a parameter that no caller fills (`if leader:`), or below a
-    question (`if is_boss():`) or a decorator of an unknown library. See that all replicas reach it.
+    - A save under a condition that may differ between replicas (`if accuracy > best:`), with or without a
+      test of the rank around it, unless a collective has made the value equal.
+    - A save under a test of a group's rank (`dp_rank == 0`: each of the other groups has one file), under a
+      branch with an `else`, or in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a
+      decorator).
+    - A save into an open file, or of a whole module (`xm.save` moves the tensors of a state dict, not those
+      of a module). In a loop over a share of the work, a save of a value that may or may not be a tensor.
+    - A saved value that is computed with side effects or from a name that only some replicas bind.
+    - A call of a function of another file that saves and does more than that.
+    - A way out of a function before its save (`if path is None: return`) that only some replicas may take.
+      Otherwise it stays, for all replicas.
+
+    To check, and rewritten: a save below a parameter that no caller fills (`if leader:`), or below a
+    query (`if is_boss():`) or a decorator of an unknown library. Make sure that all replicas reach it.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).
@@ -259,7 +263,7 @@ class Save(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of all saves of the script, and the findings."""
         calls = [call for call in context.all_of(cst.Call) if is_save(call, context)]
         if context.moves_to_accelerator or context.calls.run_on_accelerator:

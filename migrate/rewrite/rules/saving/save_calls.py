@@ -1,4 +1,4 @@
-"""What one call of `torch.save` saves, and where."""
+"""Read a call of `torch.save`: the saved object and its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the saves of a script go, so that all replicas take part in them."""
+"""Move the saves of a script so that all replicas take part in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.values.saved import arguments, is_of_host, is_save
 from migrate.rewrite.edits.lift import lifted, marked
-from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
@@ -46,13 +46,13 @@ class Guarded:
 
 
 @dataclass(frozen=True)
-class Way:
-    """How saves go out of a test of the rank.
+class SaveMove:
+    """Move of saves out of a test of the rank.
 
     Args:
-        out: the statements that go, in order.
-        alone: the expressions in them that only the replica that writes computes.
-        obstacle: why they cannot go; empty where they can.
+        out: the statements to move, in order.
+        alone: the expressions in them that only the writing replica computes.
+        obstacle: why the saves cannot move. Empty if they can.
     """
 
     out: tuple[cst.BaseStatement, ...] = ()
@@ -73,10 +73,10 @@ class Saving:
         self._context = context
         self._guarded: dict[int, Guarded] = {}
         self._functions: dict[int, tuple[cst.FunctionDef, bool]] = {}
-        self._ways: dict[int, Way] = {}
+        self._ways: dict[int, SaveMove] = {}
         self._calls_out: list[tuple[cst.Call, cst.If]] = []  # that save in another file
 
-    def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | Finding]:
+    def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | RuleFinding]:
         """Yield what becomes of `calls`, the calls of torch.save, and of calls that save in other files."""
         calls = [call for call in calls if not saves_of_the_host(call, self._context)]
         if not self._is_for_accelerators():
@@ -176,7 +176,7 @@ class Saving:
             if local is not None:
                 self._functions[id(function)] = (function, local)
 
-    def _elsewhere(self) -> Iterator[Finding]:
+    def _elsewhere(self) -> Iterator[RuleFinding]:
         """Take note of the calls that save in other files and move; yield what is said of the others."""
         context = self._context
         for call in context.all_of(cst.Call) if context.calls.saves else ():
@@ -269,13 +269,13 @@ class Saving:
         """
         if not self._context.calls.replicated:
             return None
-        found = decided_alone(call, self._context)
-        if found is None:
+        alone = decided_alone(call, self._context)
+        if alone is None:
             return None
-        condition, value = found.condition, found.value
+        condition, value = alone.condition, alone.value
         line = self._context.position(condition).line
-        if found.unfollowed is not None:
-            called = code(found.unfollowed.func)
+        if alone.unfollowed is not None:
+            called = code(alone.unfollowed.func)
             return (
                 f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}`, "
                 f"which is not followed, makes it so: make sure that it does, for {todo}"
@@ -324,16 +324,16 @@ class Saving:
             )
             if guard is not None and not inside:
                 names[code(name)] = self._needs(name, guard)
-        made: set[int] = set()
+        moved: set[int] = set()
         body = cst.ensure_type(function.body, cst.IndentedBlock).body if names else ()
         for statement in body:
             needs = next((code(n) for n in used(statement) if code(n) in names), None)
             if needs is None or self._saves(statement):
                 continue
-            made.add(id(statement))
+            moved.add(id(statement))
             targeted = {n.value for t in targets(statement) for n in nodes_of(t, cst.Name)}
             names |= dict.fromkeys(targeted - set(names), names[needs])
-        return names, made
+        return names, moved
 
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
@@ -394,7 +394,7 @@ class Saving:
         if body is guard.body or not isinstance(around, cst.If) or around.orelse is not None:
             return statement
         alike = body is around.body and same_everywhere(around.test)
-        if not alike or not all(self._may_go(one) for one in around.body.body):
+        if not alike or not all(self._may_go(statement) for statement in around.body.body):
             return statement
         return self._unit(guard, around)
 
@@ -423,7 +423,7 @@ class Saving:
             noted.statements.append(statement)
         return noted
 
-    def _way(self, guarded: Guarded, moved: Sequence[cst.Call]) -> Way:
+    def _way(self, guarded: Guarded, moved: Sequence[cst.Call]) -> SaveMove:
         """Return how the statements of `guarded` go out of its test.
 
         Where all replicas cannot compute a path, only the one that writes does.
@@ -441,7 +441,7 @@ class Saving:
             with_none = with_none if tried.obstacle else tried
         return with_none
 
-    def _way_without(self, guarded: Guarded, alone: tuple[cst.BaseExpression, ...]) -> Way:
+    def _way_without(self, guarded: Guarded, alone: tuple[cst.BaseExpression, ...]) -> SaveMove:
         """Return how the statements of `guarded` go out where only the writer computes `alone`."""
         assert isinstance(guarded.guard.body, cst.IndentedBlock)
         wanted = {id(statement) for statement in guarded.statements}
@@ -449,21 +449,25 @@ class Saving:
         out = lifted(body, lambda s: id(s) in wanted, alone)
         if out is None:
             test = code(guarded.guard.test)
-            return Way(obstacle=f"what it is given is made with side effects below `if {test}:`")
+            return SaveMove(
+                obstacle=f"what it is given is made with side effects below `if {test}:`"
+            )
         leaving = leaves_before(list(body), out)
         if leaving is not None:
             line = self._context.position(leaving).line
-            return Way(obstacle=f"line {line} may leave before it, on some of the replicas only")
+            return SaveMove(
+                obstacle=f"line {line} may leave before it, on some of the replicas only"
+            )
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
                 if self._is_unset(name):
-                    return Way(
+                    return SaveMove(
                         obstacle=f"needs `{code(name)}`, which is None on the other replicas"
                     )
                 guard = self._context.partly_bound.missing(name, out)
                 if guard is not None:
-                    return Way(obstacle=self._needs(name, guard))
-        return Way(tuple(out), alone)
+                    return SaveMove(obstacle=self._needs(name, guard))
+        return SaveMove(tuple(out), alone)
 
     def _needs(self, name: cst.CSTNode, guard: cst.If | cst.IfExp | cst.FunctionDef) -> str:
         """Return that `name` is needed, which only the replicas have that `guard` lets pass."""
@@ -479,23 +483,23 @@ class Saving:
         """Whether `name` is a parameter for what another file makes None on all replicas but the first."""
         if not isinstance(name, cst.Name) or name.value not in self._context.calls.unset:
             return False
-        return any(isinstance(one.node, cst.Param) for one in self._context.bindings(name))
+        return any(isinstance(binding.node, cst.Param) for binding in self._context.bindings(name))
 
     def _of_the_writer(
         self, guarded: Guarded, moved: Sequence[cst.Call]
     ) -> tuple[cst.BaseExpression, ...]:
         """Return the expressions in the statements of `guarded` that only the replica that writes needs."""
-        found: list[cst.BaseExpression] = []
+        expressions: list[cst.BaseExpression] = []
         for statement in guarded.statements:
             for call in nodes_of(statement, cst.Call):
                 if any(call is save for save in moved):
                     path = self._path(call)
-                    found += [path] if path is not None else []
+                    expressions += [path] if path is not None else []
                 called = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
                 for function, _ in self._functions.values():
                     if any(called is mention for mention in self._calls(function)):
-                        found += self._passed_for_writer(call, function, moved)
-        return (*found, *self._of_runs(guarded.guard.body, found))
+                        expressions += self._passed_for_writer(call, function, moved)
+        return (*expressions, *self._of_runs(guarded.guard.body, expressions))
 
     def _of_runs(
         self, body: cst.CSTNode, besides: Sequence[cst.BaseExpression]

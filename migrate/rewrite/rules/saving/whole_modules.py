@@ -50,7 +50,7 @@ def left_on_host(load: cst.Call, context: Workspace) -> Variable | None:
     if not isinstance(target, Variable) or not is_module(target, context):
         return None
     line = context.position(load).line
-    later = (one for one in _uses(target, context) if context.position(one).line > line)
+    later = (use for use in _uses(target, context) if context.position(use).line > line)
     return None if any(_moves(use, context) for use in later) else target
 
 
@@ -95,8 +95,12 @@ def _moves_parameter(
 ) -> bool:
     names = parameters_of(function, call)
     bound = bind(call, names)
-    given = {name for name, one in bound.items() if one is arg} if bound is not None else set(names)
+    passed = (
+        {name for name, argument in bound.items() if argument is arg}
+        if bound is not None
+        else set(names)
+    )
     return any(
-        isinstance(move.func, cst.Attribute) and code(move.func.value) in given
+        isinstance(move.func, cst.Attribute) and code(move.func.value) in passed
         for move in moves(function.body, context)
     )

@@ -15,7 +15,7 @@ from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
-from migrate.rewrite.rules.step.detached_read import Read, as_read
+from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
 from migrate.syntax.tree import code, nodes_of
 
 # What moves below the block where nothing speaks against it.
@@ -25,19 +25,20 @@ DECIDES = "it decides whether the rest of the step runs"
 
 @dataclass
 class Arrangement:
-    """What becomes of the statements `first` to `last` of a block.
+    """Arrangement of the statements `first` to `last` of a block around the step.
 
     Args:
         body: the block.
-        first, last: the indices of the run.
-        below: the indices of the statements that move below the block.
-        above: the indices of those that move above it.
-        split: of the statements that move below, those whose tensor stays: `value = tensor.item()`.
-        copies: for a statement below the block, the names that it reads from copies made at its old
-            place, each with how the copy is made: a later statement changes what it reads.
-        kept: what stays though it should not, and why.
-        checks: the indices of tests that decide whether the rest of the step runs, of values or below what
-            leaves the step: the step ends before each of them, and another one begins after it.
+        first, last: the first and last index of the run.
+        below: the indices of the statements that move below the step's block.
+        above: the indices of the statements that move above the step's block.
+        split: the moved statements whose tensor stays in the step: `value = tensor.item()`.
+        copies: for a statement below the step's block, the names that it reads from copies, each with how
+            the copy is made. A copy is made at the old position if a later statement changes the value.
+        kept: statements that stay although they should move, with the reason.
+        checks: the indices of tests that decide whether the rest of the step runs. They test values, or
+            stand below a statement that leaves the step. A step ends before each test, and another step
+            begins after it.
     """
 
     body: Body
@@ -45,7 +46,7 @@ class Arrangement:
     last: int
     below: set[int] = field(default_factory=set)
     above: set[int] = field(default_factory=set)
-    split: dict[int, Read] = field(default_factory=dict)
+    split: dict[int, TensorRead] = field(default_factory=dict)
     copies: dict[int, dict[str, str]] = field(default_factory=dict)
     kept: dict[int, str] = field(default_factory=dict)
     checks: list[int] = field(default_factory=list)
@@ -67,57 +68,57 @@ class Arrangement:
 
 def arrange(body: Body, first: int, last: int) -> Arrangement:
     """Return which statements of the run leave the step, and which have to stay though they should not."""
-    found = Arrangement(body, first, last)
-    needed = _core(found, frozenset())
-    stopping = _stopping(found)
-    core = _core(found, stopping)
-    found.checks = [i for i in sorted(stopping - needed) if _asks_values(found, i)]
+    arrangement = Arrangement(body, first, last)
+    needed = _core(arrangement, frozenset())
+    stopping = _stopping(arrangement)
+    core = _core(arrangement, stopping)
+    arrangement.checks = [i for i in sorted(stopping - needed) if _asks_values(arrangement, i)]
     movable = {i for i in range(first, last + 1) if body.statements[i].outside in MOVES}
-    found.below = movable - core
-    found.kept = {
+    arrangement.below = movable - core
+    arrangement.kept = {
         i: DECIDES if i in stopping else "the step needs what it finds" for i in movable & core
     }
     for _ in range(last - first + 1):
-        if not _settle(found, core, stopping):
+        if not _settle(arrangement, core, stopping):
             break
-    found.checks = sorted({*found.checks, *_skipping(found, stopping)})
-    for index in sorted(found.below):
-        copies = _copies(found, index)
-        read = _read(found, body.statements[index])
+    arrangement.checks = sorted({*arrangement.checks, *_skipping(arrangement, stopping)})
+    for index in sorted(arrangement.below):
+        copies = _copies(arrangement, index)
+        read = _read(arrangement, body.statements[index])
         if read is not None and (copies or not read.names_a_tensor):
-            found.split[index] = read
+            arrangement.split[index] = read
             continue
         if copies:
-            found.copies[index] = copies
-    _lift_schedules(found)
-    for index in found.staying():
+            arrangement.copies[index] = copies
+    _lift_schedules(arrangement)
+    for index in arrangement.staying():
         end = body.tails.get(index)
-        if end is not None and _tail_depends(found, end, index):
+        if end is not None and _tail_depends(arrangement, end, index):
             return arrange(body.with_whole(index), first, last)
-    return found
+    return arrangement
 
 
-def _tail_depends(found: Arrangement, end: Tail, index: int) -> bool:
+def _tail_depends(arrangement: Arrangement, end: Tail, index: int) -> bool:
     """Whether running the end of the statement at `index` after the block changes anything."""
-    statement, context = found.body.statements[index], found.body.context
+    statement, context = arrangement.body.statements[index], arrangement.body.context
     leaving = [Statement(node, statement.values, context) for node in end.statements]
-    later = list(found.after(index))
+    later = list(arrangement.after(index))
     trains = statement.effect or any(map(_trains, later))
-    if trains and later and any(may_stop(one.node, context) for one in leaving):
+    if trains and later and any(may_stop(statement.node, context) for statement in leaving):
         return True
-    if any(leaves_turn(one.node) for one in later):
+    if any(leaves_turn(statement.node) for statement in later):
         return True
     if isinstance(end.node, cst.If):
         asked = flow(end.node.test, statement.values, context).used
         if any(overlap(asked, other.flow.written) for other in (statement, *later)):
             return True
-    used = {name for one in leaving for name in one.flow.used}
-    written = {name for one in leaving for name in one.flow.written}
+    used = {name for statement in leaving for name in statement.flow.used}
+    written = {name for statement in leaving for name in statement.flow.written}
     if any(overlap(used | written, other.flow.written) for other in later):
         return True
     if any(overlap(written, other.flow.used) for other in later):
         return True
-    return bool(later) and bool(overlap(used, found.body.state))
+    return bool(later) and bool(overlap(used, arrangement.body.state))
 
 
 def _trains(statement: Statement) -> bool:
@@ -130,26 +131,26 @@ def _trains(statement: Statement) -> bool:
     )
 
 
-def _stopping(found: Arrangement) -> frozenset[int]:
+def _stopping(arrangement: Arrangement) -> frozenset[int]:
     """Return the indices of the statements that decide whether what comes after them runs."""
-    body = found.body
+    body = arrangement.body
     return frozenset(
         i
-        for i in range(found.first, found.last)
+        for i in range(arrangement.first, arrangement.last)
         if not body.statements[i].effect and may_stop(body.statements[i].node, body.context)
     )
 
 
-def _asks_values(found: Arrangement, index: int) -> bool:
+def _asks_values(arrangement: Arrangement, index: int) -> bool:
     """Whether the statement at `index` asks for values of the device: by itself, or of reads before it."""
-    statements = found.body.statements
+    statements = arrangement.body.statements
     statement = statements[index]
     mentions = statement.values.mentions
-    given = (arg.value for call in nodes_of(statement.node, cst.Call) for arg in call.args)
-    if statement.outside in MOVES or any(map(mentions, given)):
+    arguments = (arg.value for call in nodes_of(statement.node, cst.Call) for arg in call.args)
+    if statement.outside in MOVES or any(map(mentions, arguments)):
         return True
     needed = set(statement.flow.used)
-    for before in range(index - 1, found.first - 1, -1):
+    for before in range(index - 1, arrangement.first - 1, -1):
         earlier = statements[before]
         if overlap(earlier.flow.written, needed):
             if earlier.outside is Outside.READ:
@@ -158,12 +159,12 @@ def _asks_values(found: Arrangement, index: int) -> bool:
     return False
 
 
-def _core(found: Arrangement, stopping: frozenset[int]) -> set[int]:
+def _core(arrangement: Arrangement, stopping: frozenset[int]) -> set[int]:
     """Return the indices of what stays: the effects of the step, `stopping`, and what makes their inputs."""
-    body = found.body
+    body = arrangement.body
     core: set[int] = set()
     needed: set[str] = set()
-    for index in range(found.last, found.first - 1, -1):
+    for index in range(arrangement.last, arrangement.first - 1, -1):
         statement = body.statements[index]
         on_state = statement.outside is None and overlap(statement.flow.used, body.state)
         stays = _trains(statement) or on_state or index in stopping
@@ -173,90 +174,92 @@ def _core(found: Arrangement, stopping: frozenset[int]) -> set[int]:
     return core
 
 
-def _skipping(found: Arrangement, stopping: frozenset[int]) -> set[int]:
+def _skipping(arrangement: Arrangement, stopping: frozenset[int]) -> set[int]:
     """Return the indices of what may leave the turn before something that came above it has run."""
-    first = min(found.below, default=found.last)
-    statements = found.body.statements
+    first = min(arrangement.below, default=arrangement.last)
+    statements = arrangement.body.statements
     return {i for i in stopping if i > first and leaves_turn(statements[i].node)}
 
 
-def _settle(found: Arrangement, core: set[int], stopping: frozenset[int]) -> bool:
+def _settle(arrangement: Arrangement, core: set[int], stopping: frozenset[int]) -> bool:
     """Take one statement out of the block, or back into it; return whether there was one."""
-    statements = found.body.statements
-    for index in sorted(found.below):
+    statements = arrangement.body.statements
+    for index in sorted(arrangement.below):
         statement = statements[index]
-        why = _obstacle(found, statement, index) or _skipped(found, index, stopping)
-        for later in found.staying():
+        why = _obstacle(arrangement, statement, index) or _skipped(arrangement, index, stopping)
+        for later in arrangement.staying():
             if why or later < index:
                 continue
             if overlap(statement.flow.written, statements[later].flow.used):
                 if later not in core:
-                    found.below.add(later)
+                    arrangement.below.add(later)
                     return True
                 why = f"`{head(statements[later].node)}` needs it"
         if why:
-            found.below.discard(index)
-            found.kept[index] = why
+            arrangement.below.discard(index)
+            arrangement.kept[index] = why
             return True
     return False
 
 
-def _obstacle(found: Arrangement, statement: Statement, index: int) -> str:
+def _obstacle(arrangement: Arrangement, statement: Statement, index: int) -> str:
     """Return why `statement` may not run after the block; empty where it may."""
-    later = list(found.after(index))
+    later = list(arrangement.after(index))
     if later and leaves_turn(statement.node):
         return DECIDES
-    if _read(found, statement) is not None:
+    if _read(arrangement, statement) is not None:
         rebinds = any(overlap(statement.flow.assigned, s.flow.assigned) for s in later)
         return "it is bound anew before the step ends" if rebinds else ""
     changes = [s for s in later if s.effect or s.averages or s.clears_gradients]
-    if changes and _on_state(found, statement):
+    if changes and _on_state(arrangement, statement):
         return f"`{head(changes[0].node)}` changes what it looks at"
-    hits = _changed(found, statement, later)
-    copies = _copies(found, index)
+    hits = _changed(arrangement, statement, later)
+    copies = _copies(arrangement, index)
     if hits and set(copies) != hits:
         listed = ", ".join(sorted(hits))
         return f"{listed} changes before the step ends"
     return ""
 
 
-def _skipped(found: Arrangement, index: int, stopping: frozenset[int]) -> str:
+def _skipped(arrangement: Arrangement, index: int, stopping: frozenset[int]) -> str:
     """Return what may skip the statement at `index` below the block; empty where nothing in it does.
 
     The step ends before those of `stopping`, so that what comes above them still runs.
     """
-    within = (i for i in found.staying() if i > index and i not in stopping)
-    nodes_within = (found.body.statements[i].node for i in within)
+    within = (i for i in arrangement.staying() if i > index and i not in stopping)
+    nodes_within = (arrangement.body.statements[i].node for i in within)
     leaves = next((node for node in nodes_within if leaves_turn(node)), None)
     return f"`{head(leaves)}` may leave the block before its end" if leaves is not None else ""
 
 
-def _read(found: Arrangement, statement: Statement) -> Read | None:
+def _read(arrangement: Arrangement, statement: Statement) -> TensorRead | None:
     """Return the read `value = tensor.item()` that `statement` is, if any."""
     read = as_read(statement.node)
-    return read if read is not None and found.body.values.mentions(read.tensor) else None
+    return read if read is not None and arrangement.body.values.mentions(read.tensor) else None
 
 
-def _on_state(found: Arrangement, statement: Statement) -> bool:
+def _on_state(arrangement: Arrangement, statement: Statement) -> bool:
     """Whether `statement` looks at a model or an optimizer; the learning rate counts as none."""
     used = {name for name in statement.flow.used if "param_groups" not in name.split(".")}
-    if overlap(used, found.body.state):
+    if overlap(used, arrangement.body.state):
         return True
     hidden = statement.outside in (Outside.SAVE, Outside.GUARD)
     return hidden and any(
-        code(call.func).startswith("self.") and found.body.context.called(call)
+        code(call.func).startswith("self.") and arrangement.body.context.called(call)
         for call in nodes_of(statement.node, cst.Call)
     )
 
 
-def _changed(found: Arrangement, statement: Statement, later: Iterable[Statement]) -> set[str]:
+def _changed(
+    arrangement: Arrangement, statement: Statement, later: Iterable[Statement]
+) -> set[str]:
     """Return the names that `statement` reads and one of `later` binds anew or changes in place."""
     later = list(later)
     scheduled = any(other.outside is Outside.SCHEDULE for other in later)
     used = {n for n in statement.flow.used if scheduled or "param_groups" not in n.split(".")}
     hits: set[str] = set()
     for other in later:
-        written = other.flow.assigned | _with_aliases(other.flow.edited, found.body.aliases)
+        written = other.flow.assigned | _with_aliases(other.flow.edited, arrangement.body.aliases)
         hits |= overlap(used, written)
         hits |= overlap(statement.flow.assigned, other.flow.assigned)
     return hits
@@ -264,28 +267,28 @@ def _changed(found: Arrangement, statement: Statement, later: Iterable[Statement
 
 def _with_aliases(names: set[str], pairs: list[tuple[str, str]]) -> set[str]:
     """Return `names` and all other names of the same memory."""
-    found = set(names)
+    aliased = set(names)
     before = -1
-    while before < len(found):
-        before = len(found)
-        for one, other in pairs:
-            if overlap([one], found) or overlap([other], found):
-                found |= {one, other}
-    return found
+    while before < len(aliased):
+        before = len(aliased)
+        for name, other in pairs:
+            if overlap([name], aliased) or overlap([other], aliased):
+                aliased |= {name, other}
+    return aliased
 
 
-def _copies(found: Arrangement, index: int) -> dict[str, str]:
+def _copies(arrangement: Arrangement, index: int) -> dict[str, str]:
     """Return the tensors that the statement at `index` has to read from a copy, and how it is made.
 
     Only a name by itself that is read as a tensor gets one: `loss.item()` before `loss /= 4`.
     """
-    statement = found.body.statements[index]
-    later = list(found.after(index))
+    statement = arrangement.body.statements[index]
+    later = list(arrangement.after(index))
     copies = {}
-    for name in _changed(found, statement, later):
-        if name not in found.body.values.names or not _read_as_tensor(statement, name):
+    for name in _changed(arrangement, statement, later):
+        if name not in arrangement.body.values.names or not _read_as_tensor(statement, name):
             continue
-        edited = {n for s in later for n in _with_aliases(s.flow.edited, found.body.aliases)}
+        edited = {n for s in later for n in _with_aliases(s.flow.edited, arrangement.body.aliases)}
         in_place = bool(overlap([name], edited))
         copies[name] = f"{name}.detach().clone()" if in_place else f"{name}.detach()"
     return copies
@@ -305,16 +308,16 @@ def _read_as_tensor(statement: Statement, name: str) -> bool:
     return False
 
 
-def _lift_schedules(found: Arrangement) -> None:
+def _lift_schedules(arrangement: Arrangement) -> None:
     """Move settings of the learning rate above the block where only inputs are moved before them."""
-    statements = found.body.statements
-    for index in range(found.first, found.last + 1):
+    statements = arrangement.body.statements
+    for index in range(arrangement.first, arrangement.last + 1):
         statement = statements[index]
         if statement.outside is not Outside.SCHEDULE:
             continue
-        before = [statements[i] for i in found.staying() if i < index]
+        before = [statements[i] for i in arrangement.staying() if i < index]
         if before and all(_independent(statement, other) for other in before):
-            found.above.add(index)
+            arrangement.above.add(index)
 
 
 def _independent(schedule: Statement, other: Statement) -> bool:
@@ -333,13 +336,13 @@ def _independent(schedule: Statement, other: Statement) -> bool:
     )
 
 
-def feedback(found: Arrangement) -> Iterator[tuple[int, list[str]]]:
+def feedback(arrangement: Arrangement) -> Iterator[tuple[int, list[str]]]:
     """Yield the statements below the block that read what the next step uses, and the names of that."""
-    statements = found.body.statements
-    for index in sorted(found.below):
+    statements = arrangement.body.statements
+    for index in sorted(arrangement.below):
         if statements[index].outside is not Outside.READ:
             continue
-        earlier = (statements[i].flow.used for i in found.staying() if i < index)
+        earlier = (statements[i].flow.used for i in arrangement.staying() if i < index)
         names = {
             name for used in earlier for name in overlap(statements[index].flow.assigned, used)
         }

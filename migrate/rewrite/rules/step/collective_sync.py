@@ -1,4 +1,4 @@
-"""What a collective gives is there before some of the replicas read it."""
+"""Make the result of a collective ready before some of the replicas read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.rules.ranks.pending_read import waits_for
 from migrate.reading.collectives.pending import Pending, ReadOfPending
 from migrate.reading.facts import facts_of
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -165,51 +165,55 @@ class CollectiveSync(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the line below each collective that needs it, and the reads that cannot be helped."""
         if context.portable:
             return
         facts = facts_of(context)
         pending = Pending(facts)
         needs = []
-        for one in pending.reads():
-            if one.elsewhere:
+        for read in pending.reads():
+            if read.elsewhere:
                 continue  # the hazard speaks of it
-            places = [_place(call, one, pending, context) for call in one.collectives]
-            found = [place for place in places if place is not None]
-            if len(found) == len(places):
-                needs.append((one, found))
+            places = [_place(call, read, pending, context) for call in read.collectives]
+            reads = [place for place in places if place is not None]
+            if len(reads) == len(places):
+                needs.append((read, reads))
                 continue
-            yield from self.report(one.read, waits_for(one, facts))
+            yield from self.report(read.read, waits_for(read, facts))
         # What is run in the function that makes it is no longer pending for its callers.
-        inside = {id(c) for one, _ in needs for c in one.collectives if id(c) not in pending.inner}
+        inside = {
+            id(c) for read, _ in needs for c in read.collectives if id(c) not in pending.inner
+        }
         needs = [
-            (one, places)
-            for one, places in needs
-            if not all(pending.inner.get(id(c), {0}) <= inside for c in one.collectives)
+            (read, places)
+            for read, places in needs
+            if not all(pending.inner.get(id(c), {0}) <= inside for c in read.collectives)
         ]
-        for place, one in _chosen(needs, context):
-            yield self._edit(place, one, context)
+        for place, read in _chosen(needs, context):
+            yield self._edit(place, read, context)
 
-    def _edit(self, place: cst.CSTNode, one: ReadOfPending, context: Workspace) -> Edit:
+    def _edit(self, place: cst.CSTNode, read: ReadOfPending, context: Workspace) -> Edit:
         sync = f"{context.imports.require('torch_xla')}.sync()"
         line = cst.parse_statement(sync)
 
         def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:
             return cst.FlattenSentinel([updated, line])
 
-        who = "each replica computes with its index" if one.by_index else "some replicas alone read"
-        message = f"{sync} below: {who} `{code(one.read)}`"
+        who = (
+            "each replica computes with its index" if read.by_index else "some replicas alone read"
+        )
+        message = f"{sync} below: {who} `{code(read.read)}`"
         return self.edit(place, replace, message)
 
 
 def _place(
-    call: cst.Call, one: ReadOfPending, pending: Pending, context: Workspace
+    call: cst.Call, read: ReadOfPending, pending: Pending, context: Workspace
 ) -> cst.CSTNode | None:
     """Return the statement below which all replicas have to run `call`; None where there is none."""
     if context.guards.around(call) is not None:
         return None
-    around = {id(one.read), *(id(above) for above in context.ancestors(one.read))}
+    around = {id(read.read), *(id(above) for above in context.ancestors(read.read))}
     place = context.statement_around(call)
     for above in context.ancestors(place):
         if id(above) in around or isinstance(above, cst.FunctionDef):
@@ -243,13 +247,13 @@ def _chosen(
 
     every = [place for _, places in needs for place in places]
     chosen: dict[int, tuple[cst.CSTNode, ReadOfPending]] = {}
-    for one, places in sorted(needs, key=lambda need: at(need[0].read)):
-        around = {id(above) for above in context.ancestors(one.read)}
+    for read, places in sorted(needs, key=lambda need: at(need[0].read)):
+        around = {id(above) for above in context.ancestors(read.read)}
         # Whoever comes to the read has come past these.
-        passed = [p for p in every if id(context.parent(p)) in around and at(p) < at(one.read)]
+        passed = [p for p in every if id(context.parent(p)) in around and at(p) < at(read.read)]
         for place in places:
             later = [p for p in passed if at(p) >= at(place)]
             if not any(id(p) in chosen for p in later):
                 best = max(later, key=at, default=place)
-                chosen.setdefault(id(best), (best, one))
+                chosen.setdefault(id(best), (best, read))
     return list(chosen.values())

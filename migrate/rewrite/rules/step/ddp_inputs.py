@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.reading.steps.loops import batch_names
 from migrate.reading.values.devices import moves
 from migrate.reading.values.host import is_on_the_cpu, items_put
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import base_name, code, nodes_of, string_value
 
@@ -83,7 +83,7 @@ class DdpInputs(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of the arguments of one call of a wrapped model."""
         assert isinstance(node, cst.Call)
         moves_inputs = context.effects.moves_inputs(node)
@@ -103,10 +103,14 @@ class DdpInputs(Rule):
                 device = context.vocabulary.device(value)
                 said = context.vocabulary.device_said
                 message = f"{code(value)} → moved to {said}, as DDP did it with device_ids"
-                yield self.edit(value, lambda made, to=device: _moved(made, to), message)
+                yield self.edit(value, lambda inputs, to=device: _moved(inputs, to), message)
             elif isinstance(value, cst.Name):
-                _, made = context.bound_to(value)
-                if made is not None and isinstance(made, cst.Call) and is_on_the_cpu(made, context):
+                _, bound = context.bound_to(value)
+                if (
+                    bound is not None
+                    and isinstance(bound, cst.Call)
+                    and is_on_the_cpu(bound, context)
+                ):
                     message = (
                         f"{value.value} is on the CPU, and DDP moves no inputs to XLA: "
                         f"move it: {value.value}.to({context.vocabulary.device_said})"
@@ -114,8 +118,8 @@ class DdpInputs(Rule):
                     yield from self.report(value, message)
 
 
-def _moved(made: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
-    return cst.Call(cst.Attribute(made, cst.Name("to")), [cst.Arg(device)])
+def _moved(inputs: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
+    return cst.Call(cst.Attribute(inputs, cst.Name("to")), [cst.Arg(device)])
 
 
 def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpression]:

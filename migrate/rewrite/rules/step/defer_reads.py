@@ -7,36 +7,36 @@ from typing import ClassVar
 
 import libcst as cst
 
-from migrate.rewrite.options import Options
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.deferral.deferring import Deferring
 from migrate.rewrite.workspace import Workspace
 
 
 class DeferReads(Rule):
-    """With `--defer-reads`, read logged values once for each print.
+    """Read logged values once for each print, with `--defer-reads`.
 
     **Why.** By default a value that a step logs is read right below `with torch_xla.step():`. The numbers
-    are those of the CUDA script, and the graph is one; but the host waits for the device in every step.
+    are those of the CUDA script, and there is one graph; but the host waits for the device in every step.
 
     **What it does.** A value that is only added to something (`running_loss += loss.item()`,
     `losses.update(loss.item(), n)`, `history.append(loss.item())`, also through a variable) stays on the
-    device, in a list. Where the sum is looked at, in an `if` of the loop or after it, the list is read in
-    one transfer (of up to 500 values) and added up on the host, in the old order and in float64: the same
-    bits, with 6 transfers for 60 steps and a print every 10. A value that is only shown in such an `if` is
-    read there. Under a test of the rank all replicas read: a graph that only one of them runs may keep the
-    others waiting.
+    device, in a list. The list is read where the sum is used, in an `if` of the loop or after it. It is read
+    in one transfer (of up to 500 values) and added up on the host, in the old order and in float64. The
+    result has the same bits, with 6 transfers for 60 steps and a print every 10. A value that is only shown
+    in such an `if` is read there. Under a test of the rank all replicas read: a graph that only one of them
+    runs may keep the others waiting.
 
-    A tensor that is changed in place before it is read, `loss /= 4`, is copied where it stood. Nothing is
-    added up on the device: the sum of float32 is another number. What the script computes below the block
+    A tensor that is changed in place before it is read, `loss /= 4`, is copied at its old position. Nothing
+    is added up on the device: the sum in float32 is another number. What the script computes below the block
     for the log alone joins the graph of the next step: one more graph is compiled.
 
     **Left alone.** Without `--defer-reads`, everything. Reads that already are below an `if`.
 
-    **Reported**, once for each loop: the values that every step goes on to read. One that decides what
-    comes next (a check for NaN, an early stop), that a progress bar or a log shows in every step, or whose
-    sum others see: an attribute, an argument, a global variable of another function, an iterator that
-    prints. A closure (`xm.add_step_closure`) would not help: it blocks on its read all the same.
+    **Reported**, once for each loop: the values that every step still reads. Such a value decides what
+    comes next (a check for NaN, an early stop), is shown in every step by a progress bar or a log, or is
+    added to a sum that other code sees: an attribute, an argument, a global variable of another function, an
+    iterator that prints. A closure (`xm.add_step_closure`) would not help: it blocks on its read too.
 
     Source: torch_xla 2.9 (measured on two replicas: the printed bits, the number of transfers; a stack of
     1000 scalars compiles in 0.8 s, one of 5000 in 8 s).
@@ -45,7 +45,7 @@ class DeferReads(Rule):
     name = "defer-reads"
     code = "XLA208"
     nodes = (cst.For, cst.While)
-    options: ClassVar[Options] = Options(defer_reads=True)
+    options: ClassVar[RewriteOptions] = RewriteOptions(defer_reads=True)
     after = True
     examples = (
         rewritten(
@@ -136,7 +136,7 @@ class DeferReads(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield what becomes of the values that one loop reads, and a finding about those that stay."""
         assert isinstance(node, cst.For | cst.While)
         if not context.options.defer_reads or not isinstance(node.body, cst.IndentedBlock):

@@ -12,7 +12,7 @@ from migrate.syntax.tree import code, keyword, last_part, nodes, string_value
 
 
 @dataclass(frozen=True)
-class Read:
+class TensorRead:
     """`value = tensor.item()`: the tensor stays in the step, the read of it comes below the block.
 
     Args:
@@ -27,7 +27,7 @@ class Read:
 
     @property
     def tensor(self) -> cst.BaseExpression:
-        """What is read."""
+        """The tensor that is read."""
         return _below(self.call, self.deep)
 
     @property
@@ -56,7 +56,7 @@ class Read:
         return f"{self.name} = {self.name}{read}"
 
 
-def as_read(node: cst.CSTNode) -> Read | None:
+def as_read(node: cst.CSTNode) -> TensorRead | None:
     """Return the read that a statement `value = tensor.item()` is; None for any other statement."""
     if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
         return None
@@ -71,7 +71,7 @@ def as_read(node: cst.CSTNode) -> Read | None:
     if call.lpar:
         return None
     deep = _first_read(call)
-    return Read(call, target.value, deep=deep) if deep else None
+    return TensorRead(call, target.value, deep=deep) if deep else None
 
 
 def _below(call: cst.BaseExpression, deep: int) -> cst.BaseExpression:
@@ -88,7 +88,7 @@ def _first_read(call: cst.Call) -> int:
 
     None, 0, where what they are given may be another value below the step.
     """
-    found, fixed = 1, True
+    count, fixed = 1, True
     under: cst.BaseExpression = call
     deep = 0
     while isinstance(under, cst.Call) and isinstance(under.func, cst.Attribute):
@@ -97,9 +97,9 @@ def _first_read(call: cst.Call) -> int:
         if under.func.attr.value in READ_METHODS or _goes_to_the_cpu(under):
             if not fixed:
                 return 0
-            found = deep
+            count = deep
         under = under.func.value
-    return found
+    return count
 
 
 def _goes_to_the_cpu(call: cst.Call) -> bool:

@@ -25,12 +25,12 @@ from migrate.reading.steps.unended import is_unknown_callee, unended_call
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
-from migrate.rewrite.rules.step.detached_read import Read, as_read
+from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
 from migrate.rewrite.rules.step.forward_read import as_forward_read
 from migrate.rewrite.rules.step.steps import (
     ON_CPU,
     YIELDED,
-    Step,
+    TrainingStep,
     Undecided,
     steps_of,
     trains_on_accelerator,
@@ -57,7 +57,7 @@ TIMED = (
 )
 
 
-def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
+def evaluation_step(loop: Loop, context: Workspace) -> TrainingStep | Undecided | None:
     """Return the part of an evaluation loop that is work of the device; None for any other loop.
 
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
@@ -72,7 +72,7 @@ def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
     if context.effects.of(loop.body) != Effect.NONE or not _without_gradients(loop, context):
         return None
     within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
-    if any(context.effects.is_step_loop(one) for one in within):
+    if any(context.effects.is_step_loop(loop) for loop in within):
         return None  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
@@ -80,8 +80,8 @@ def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
     if over_parameters or is_in_optimizer(loop, context):
         return None  # an update, a norm, an average of weights: a part of the step
     within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
-    inner = (one for one in within if any(_models(one.body, context)))
-    if any(isinstance(evaluation_step(one, context), Step) for one in inner):
+    inner = (loop for loop in within if any(_models(loop.body, context)))
+    if any(isinstance(evaluation_step(loop, context), TrainingStep) for loop in inner):
         return None  # which has the step
     batch = batch_names(loop, context)
     part = _part(loop.body, batch, context)
@@ -110,21 +110,25 @@ def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
         statement = part.body.statements[handed].node
         return Undecided(statement, YIELDED.format(head(statement)))
     below = {node for i in inside for node in nodes(part.body.statements[i].node)}
-    given = _made_of({*batch, *numbers_of_host(loop, context)}, loop)
-    uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in below)
+    names = _made_of({*batch, *numbers_of_host(loop, context)}, loop)
+    uses_batch = any(isinstance(n, cst.Name) and n.value in names for n in below)
     moves = any(part.body.statements[i].moves for i in inside)
-    return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
+    return TrainingStep(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
 
 
 def _made_of(names: set[str], loop: Loop) -> set[str]:
     """Return `names`, and the variables that a turn of the loop makes of them, as texts of a class."""
-    found = set(names)
+    computed = set(names)
     for assign in nodes_of(loop.body, cst.Assign):
         mentioned = {name.value for name in nodes_of(assign.value, cst.Name)}
-        if mentioned & found:
-            targets = (name.value for one in assign.targets for name in nodes_of(one, cst.Name))
-            found.update(targets)
-    return found
+        if mentioned & computed:
+            targets = (
+                name.value
+                for assign_target in assign.targets
+                for name in nodes_of(assign_target, cst.Name)
+            )
+            computed.update(targets)
+    return computed
 
 
 def _waits(part: Arrangement) -> bool:
@@ -187,20 +191,20 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     return part
 
 
-def _splits(body: Body, forward: list[int], context: Workspace) -> dict[int, Read]:
+def _splits(body: Body, forward: list[int], context: Workspace) -> dict[int, TensorRead]:
     """Return, of the statements with a forward, those that read what they compute."""
-    found: dict[int, Read] = {}
+    reads: dict[int, TensorRead] = {}
     for index in forward:
         statement = body.statements[index]
         if statement.outside is None:
             continue
-        names = frozenset(read.name for read in found.values())
+        names = frozenset(read.name for read in reads.values())
         read = as_read(statement.node)
         if read is not None and code(read.call.func).rpartition(".")[2] == "item":
-            found[index] = read
+            reads[index] = read
         elif (forward_read := as_forward_read(statement.node, context, names)) is not None:
-            found[index] = forward_read
-    return found
+            reads[index] = forward_read
+    return reads
 
 
 def _answers(body: Body, first: int, index: int) -> bool:
@@ -209,13 +213,15 @@ def _answers(body: Body, first: int, index: int) -> bool:
     An environment's answer to an action: it belongs to the next turn, and this step ends before the read.
     """
     between = body.statements[first:index]
-    at = next((i for i, one in enumerate(between) if one.outside is Outside.READ), None)
+    at = next((i for i, statement in enumerate(between) if statement.outside is Outside.READ), None)
     if at is None or _runs_model(body.statements[index].node, body):
         return False
-    given = {name for one in between[at:] for name in one.flow.assigned}
-    made = {name for one in between[:at] for name in one.flow.written} & body.values.names
+    assigned = {name for statement in between[at:] for name in statement.flow.assigned}
+    written = {
+        name for statement in between[:at] for name in statement.flow.written
+    } & body.values.names
     used = body.statements[index].flow.used
-    return bool(overlap(used, given)) and not overlap(used, made - given)
+    return bool(overlap(used, assigned)) and not overlap(used, written - assigned)
 
 
 def _reads(body: Body, index: int, context: Workspace) -> bool:
@@ -245,7 +251,7 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     That is by what made what is called, by what the same function tells it, or else by its name. A call of
     a function of the project that runs a model, in whatever file, counts as one that says so.
     """
-    told = _told(context)
+    places = _told(context)
     for call in nodes_of(node, cst.Call):
         if context.place(call) in context.calls.forwarding:
             yield call, True
@@ -260,7 +266,7 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
         of = (id(context.function_around(call)), ".".join(parts))
         if context.place(call) in context.calls.of_libraries:
             continue
-        named = CALLED_MODEL.fullmatch(parts[-1]) or of in told
+        named = CALLED_MODEL.fullmatch(parts[-1]) or of in places
         if (
             named
             or context.place(call.func) in context.calls.models
@@ -355,6 +361,6 @@ def _in_a_step(loop: Loop, context: Workspace) -> bool:
             if id(node) in above:
                 return True
             calls = nodes_of(node, cst.Call)
-            if any(one is function for call in calls for one in context.called(call)):
+            if any(callee is function for call in calls for callee in context.called(call)):
                 return True
     return False

@@ -7,9 +7,18 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, Wrap, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Rule,
+    RuleFinding,
+    Stage,
+    Wrap,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.step.evaluation import evaluation_step
-from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
+from migrate.rewrite.rules.step.inputs import UnknownInputs, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
@@ -203,7 +212,7 @@ class EvaluationLoop(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | RuleFinding]:
         """Yield the block of one evaluation loop, and what in it cuts the graph."""
         assert isinstance(node, cst.For | cst.While)
         step = evaluation_step(node, context)
@@ -214,5 +223,5 @@ class EvaluationLoop(Rule):
             return
         moved = unmoved_inputs(step, context)
         # An evaluation with inputs on the host fails at once: there is nothing to warn of.
-        names = [] if isinstance(moved, Unknown) else moved
+        names = [] if isinstance(moved, UnknownInputs) else moved
         yield from Wrapping(self.name, context, step.parts, names).found()

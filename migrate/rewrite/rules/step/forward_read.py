@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow.dataflow import is_view
-from migrate.rewrite.rules.step.detached_read import Read
+from migrate.rewrite.rules.step.detached_read import TensorRead
 from migrate.syntax.tree import code, nodes, nodes_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TAKES = frozenset({"add", "append", "update"})
 
 
 @dataclass(frozen=True)
-class ForwardRead(Read):
+class ForwardRead(TensorRead):
     """A statement that computes a tensor, reads it and adds it to something.
 
     The computation becomes a statement of the step, `loss = loss_fn(model(x), y)`, and the read a statement

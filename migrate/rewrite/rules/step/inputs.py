@@ -13,7 +13,7 @@ from migrate.model.calls.kind import LOADERS, Kind
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.loops import batch_names, on_device
 from migrate.reading.values.devices import is_move, moves
-from migrate.rewrite.rules.step.steps import Step
+from migrate.rewrite.rules.step.steps import TrainingStep
 from migrate.syntax.tree import base_name, bind, nodes_of, parameters_of, targets
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ FORWARDS = frozenset({"forward", "__call__"})
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """Why the inputs that are to be moved are not known.
+class UnknownInputs:
+    """Reason why the inputs to move are unknown.
 
     Args:
         message: the reason, and what to do, for the user.
-        severity: how bad it is.
+        severity: severity of the finding.
     """
 
     message: str
     severity: Severity = Severity.ERROR
 
 
-def unmoved_inputs(step: Step, context: Workspace) -> list[str] | Unknown:
+def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | UnknownInputs:
     """Return the names of the step's inputs to move to the device, or why that is not known."""
     if isinstance(step.loop, cst.FunctionDef):
         return []  # a loop of another file hands it what it has moved
@@ -58,11 +58,11 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | Unknown:
         unmoved = [name for name in unmoved if name in with_model - moved]
         mentioned = set(unmoved)
         # A list has no `to`: of crops, which the model may move one by one (swav).
-        parts = (one.value for part in block for one in nodes_of(part, cst.Subscript))
-        in_parts = {one.value for one in parts if isinstance(one, cst.Name)}
+        parts = (subscript.value for part in block for subscript in nodes_of(part, cst.Subscript))
+        in_parts = {part.value for part in parts if isinstance(part, cst.Name)}
         if unmoved and (with_model & moved or in_parts & mentioned):
             listed = ", ".join(unmoved)
-            return Unknown(
+            return UnknownInputs(
                 f"{listed}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
             )
     fed = _fed(block, context)
@@ -86,51 +86,51 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | Unknown:
     ):
         device = context.vocabulary.device_said
         message = f"{listed}: see that the device to which they are moved is {device}"
-        return Unknown(message, Severity.INFO)
+        return UnknownInputs(message, Severity.INFO)
     if any(name in unmoved for name in _given_to_moving_step(block, context)):
         return []
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []
-        return Unknown(f"the script does not show where {listed} move to the device")
-    given = _given(unmoved, block, context)
-    if any(f is not None and next(moves(f.body, context), None) is not None for f in given):
+        return UnknownInputs(f"the script does not show where {listed} move to the device")
+    functions = _given(unmoved, block, context)
+    if any(f is not None and next(moves(f.body, context), None) is not None for f in functions):
         return []
-    if given:
-        return Unknown(f"the script does not show where {listed} move to the device")
+    if functions:
+        return UnknownInputs(f"the script does not show where {listed} move to the device")
     if context.effects.is_marked(step.loop):
         message = f"see that {listed} are on the device: they are not moved in the loop"
-        return Unknown(message, Severity.INFO)
+        return UnknownInputs(message, Severity.INFO)
     if not isinstance(step.loop, cst.For) or len(names) < 2:
-        return Unknown(f"is `{listed}` on the device? It is not moved in the loop")
+        return UnknownInputs(f"is `{listed}` on the device? It is not moved in the loop")
     return unmoved
 
 
-def _inputs(step: Step, context: Workspace) -> list[str]:
+def _inputs(step: TrainingStep, context: Workspace) -> list[str]:
     """Return the names in which a batch comes: of a function that is a step, the parameters given one."""
     function = context.parent(step.body.block)
     if not isinstance(function, cst.FunctionDef):
         return list(step.batch)
     assert not isinstance(step.loop, cst.FunctionDef)
     batch = set(batch_names(step.loop, context))
-    found: set[str] = set()
+    names: set[str] = set()
     for call in nodes_of(step.loop.body, cst.Call):
-        if not any(one is function for one in context.called(call)):
+        if not any(callee is function for callee in context.called(call)):
             continue
         bound = bind(call, parameters_of(function, call))
         if bound is None:
             return list(step.batch)
         for name, arg in bound.items():
-            if any(one.value in batch for one in nodes_of(arg.value, cst.Name)):
-                found.add(name)
-    return [name for name in step.batch if name in found]
+            if any(name.value in batch for name in nodes_of(arg.value, cst.Name)):
+                names.add(name)
+    return [name for name in step.batch if name in names]
 
 
 def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
     """Return the names that, as they are, a model is given which moves its inputs to the GPU itself."""
     calls = (call for part in block for call in nodes_of(part, cst.Call))
-    given = (call.args for call in calls if context.effects.moves_inputs(call))
-    values = (arg.value for args in given for arg in args if not arg.star)
+    arguments = (call.args for call in calls if context.effects.moves_inputs(call))
+    values = (arg.value for args in arguments for arg in args if not arg.star)
     return {value.value for value in values if isinstance(value, cst.Name)}
 
 
@@ -149,10 +149,10 @@ def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseE
         for name in nodes_of(value, cst.Name):
             if context.function_around(name) is not owner:
                 continue
-            for given in values.bindings.given(name):
-                if given.value is not None and id(given) not in seen:
-                    seen.add(id(given))
-                    waiting.append(given.value)
+            for assignment in values.bindings.given(name):
+                if assignment.value is not None and id(assignment) not in seen:
+                    seen.add(id(assignment))
+                    waiting.append(assignment.value)
 
 
 def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
@@ -176,7 +176,11 @@ def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
             for function in context.called(call):
                 waiting += bindings.returns.get(id(function), [])
         for name in nodes_of(value, cst.Name):
-            waiting += (one.value for one in bindings.given(name) if one.value is not None)
+            waiting += (
+                assignment.value
+                for assignment in bindings.given(name)
+                if assignment.value is not None
+            )
             waiting += passed_for(name, context)
     return False
 
@@ -197,8 +201,10 @@ def _yields_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
 def _is_moved(value: cst.CSTNode | None, context: Workspace) -> bool:
     """Whether what is yielded is, or has last been bound to, the result of a move to the device."""
     if isinstance(value, cst.Name):
-        given = context.values.bindings.reaching(value)
-        return bool(given) and all(_is_moved(one.value, context) for one in given)
+        assignments = context.values.bindings.reaching(value)
+        return bool(assignments) and all(
+            _is_moved(assignment.value, context) for assignment in assignments
+        )
     if not isinstance(value, cst.BaseExpression):
         return False
     calls = nodes_of(value, cst.Call)
@@ -212,13 +218,13 @@ def _given(
 
     It may be the path of a file then: `image = load(name)`. None for a function of another file.
     """
-    given: list[cst.FunctionDef | None] = []
+    receivers: list[cst.FunctionDef | None] = []
     for name in names:
         mentions = [m for part in block for m in nodes_of(part, cst.Name) if m.value == name]
         functions = [_function_given(mention, context) for mention in mentions]
         if functions and all(is_given for is_given, _ in functions):
-            given += [function for _, function in functions]
-    return given
+            receivers += [function for _, function in functions]
+    return receivers
 
 
 def _function_given(mention: cst.Name, context: Workspace) -> tuple[bool, cst.FunctionDef | None]:

@@ -1,4 +1,4 @@
-"""How the statements of a block are laid out around and in `with torch_xla.step():`."""
+"""Lay out the statements of a block around and in `with torch_xla.step():`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import libcst as cst
 
 from migrate.reading.steps.tails import Tail
 from migrate.rewrite.edits.nodes import split_blank
-from migrate.rewrite.rule import Run
+from migrate.rewrite.rule import StatementRun
 
 # What stands at one place of the new block, made from the updated statements of the run.
-Piece = Callable[[Run], Sequence[cst.BaseStatement]]
+Piece = Callable[[StatementRun], Sequence[cst.BaseStatement]]
 
 
 def original(index: int) -> Piece:
@@ -28,21 +28,21 @@ def new(text: str) -> Piece:
 def renamed(index: int, names: dict[str, str]) -> Piece:
     """Return the piece that is the statement at `index` with variables renamed."""
 
-    def make(run: Run) -> Sequence[cst.BaseStatement]:
+    def make(run: StatementRun) -> Sequence[cst.BaseStatement]:
         return [_visited(statement, _Rename(names)) for statement in run.parts[index]]
 
     return make
 
 
 @dataclass
-class Layout:
-    """What becomes of a run of statements.
+class StepLayout:
+    """Layout of a run of statements.
 
     Args:
-        above: the pieces that go above the block.
+        above: the pieces above the block.
         inside: the pieces in the block.
-        below: the pieces right below the block.
-        added: how many of the pieces in the block are new and come before the first original one.
+        below: the pieces directly below the block.
+        added: the number of new pieces at the start of the block, before the first original piece.
     """
 
     above: list[Piece] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Layout:
     below: list[Piece] = field(default_factory=list)
     added: int = 0
 
-    def made(self, run: Run, step: str) -> list[cst.BaseStatement]:
+    def made(self, run: StatementRun, step: str) -> list[cst.BaseStatement]:
         """Return the statements, those of the block in `with STEP:`."""
         above = _all(self.above, run)
         inside = _all(self.inside, run)
@@ -78,7 +78,7 @@ class CutTail:
         self.tail = tail
         self._updated: list[cst.BaseStatement] = []
 
-    def cut(self, run: Run) -> Sequence[cst.BaseStatement]:
+    def cut(self, run: StatementRun) -> Sequence[cst.BaseStatement]:
         """Take the updated statements out of the body; called before `piece`, from the inside out."""
         self._updated = list(run)
         return []
@@ -90,7 +90,7 @@ class CutTail:
             index: where in the run the `if` or `with` stands.
         """
 
-        def make(run: Run) -> Sequence[cst.BaseStatement]:
+        def make(run: StatementRun) -> Sequence[cst.BaseStatement]:
             if not self._updated or not isinstance(self.tail.node, cst.If):
                 return self._updated
             parts = [part for part in run.parts[index] if isinstance(part, cst.If)]
@@ -107,7 +107,7 @@ def _without_blank_above(statements: list[cst.BaseStatement]) -> list[cst.BaseSt
     return [first.with_changes(leading_lines=lines), *statements[1:]]
 
 
-def _all(pieces: Iterable[Piece], run: Run) -> list[cst.BaseStatement]:
+def _all(pieces: Iterable[Piece], run: StatementRun) -> list[cst.BaseStatement]:
     return [statement for piece in pieces for statement in piece(run)]
 
 

@@ -8,14 +8,23 @@ import libcst as cst
 
 from migrate.check.hazard import Severity
 from migrate.model.calls.scopes import CPU_MARK, MARK
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, Wrap, left_alone, reported, rewritten
-from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
+from migrate.rewrite.rule import (
+    Edit,
+    Rule,
+    RuleFinding,
+    Stage,
+    Wrap,
+    left_alone,
+    reported,
+    rewritten,
+)
+from migrate.rewrite.rules.step.inputs import UnknownInputs, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
 
 
-class Step(Rule):
+class StepRule(Rule):
     """Put the training step in `with torch_xla.step():`.
 
     **What it does.** On XLA operations are recorded and run at the end of a step. The loop that gets the
@@ -39,27 +48,26 @@ class Step(Rule):
     block. With an inner loop over micro-batches each of them is a step, and the update of the weights is
     another: in one step the inner loop would be unrolled.
 
-    *A step in a step.* Where a function that a step calls has a training loop of its own (five updates of a
-    discriminator, an inner loop of meta-learning), that loop's turns are steps, and the rest of the function
-    gets a block of its own, in whichever file it is. No block goes around the call.
+    *A step in a step.* A function that a step calls may have a training loop of its own (five updates of a
+    discriminator, an inner loop of meta-learning). Then each iteration of that loop is a step, and the rest
+    of the function gets a block of its own, whichever file it is in. The call itself gets no block.
 
-    *By hand.* A comment `# migrate: step` on a loop, or right above it, says that one turn of it is one
-    step. It is for loops of which the source does not show that they train: where the class of
-    `model` in `model.optimize_parameters()` comes from a registry or is named by a string.
+    *By hand.* A comment `# migrate: step` on a loop, or right above it, makes each iteration of the loop a
+    step. Use it if the source does not show that the loop trains: for example, if the class of `model` in
+    `model.optimize_parameters()` comes from a registry or is named by a string.
 
-    A comment `# migrate: cpu` says the other thing: the loop runs on the CPU, and gets no step. It is for
-    loops, of training and of evaluation, of which the source does not show where they run. Where the loop
-    moves something to the accelerator all the same, that is reported, and the comment does not count.
+    A comment `# migrate: cpu` says that the loop runs on the CPU. The loop then gets no step. Use it if the
+    source does not show where a training or evaluation loop runs. If the loop moves something to the
+    accelerator nevertheless, that is reported, and the comment is ignored.
 
     *A loop over `MpDeviceLoader`* gets none: the loader ends the graph before it gives the next batch.
 
     *Settings of the learning rate* between the move of the inputs and the forward go above the block.
 
     **Reported.** Values that the step itself needs: each step waits for them. Evaluation, saves, logging
-    and code of some of the replicas in the middle of a step, where moving it below the block would
-    change what it does; then there is no block. Inputs of which the script does not show that they are
-    tensors. Loops that may train through an object whose class is chosen by name, and marks that make no
-    step.
+    and code of some replicas in the middle of a step, if moving it below the block would change what it
+    does; then there is no block. Inputs that may not be tensors. Loops that may train through an object whose
+    class is chosen by name, and marks that make no step.
 
     Source: torch_xla 2.9, `torch_xla.step`; the choice of the loop and the kinds of reads: measured on 82
     public scripts; copies before in-place edits, micro-batches: measured on torch_xla.
@@ -359,7 +367,7 @@ class Step(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | RuleFinding]:
         """Yield the blocks of one training loop, and what in them cuts the graph."""
         if isinstance(node, cst.Comment):
             why = context.calls.unused_marks.get(context.position(node).line)
@@ -369,12 +377,12 @@ class Step(Rule):
                 yield from self.report(node, f"the mark says nothing: {why}")
             return
         assert isinstance(node, cst.For | cst.While | cst.FunctionDef)
-        for found in steps_of(context).of(node):
-            if isinstance(found, Undecided):
-                yield from self.report(found.node, found.why, found.severity, code=found.code)
+        for step in steps_of(context).of(node):
+            if isinstance(step, Undecided):
+                yield from self.report(step.node, step.why, step.severity, code=step.code)
                 continue
-            moved = unmoved_inputs(found, context)
-            if isinstance(moved, Unknown):
+            moved = unmoved_inputs(step, context)
+            if isinstance(moved, UnknownInputs):
                 yield from self.report(node, moved.message, moved.severity)
                 moved = []
-            yield from Wrapping(self.name, context, found.parts, moved).found()
+            yield from Wrapping(self.name, context, step.parts, moved).found()

@@ -52,7 +52,7 @@ ON_CPU = (
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A block that gets one or more steps.
 
     Args:
@@ -85,12 +85,12 @@ class Undecided:
     code: str = ""
 
 
-class Steps:
+class TrainingSteps:
     """The steps of one script, by training loop."""
 
     def __init__(self, context: Workspace) -> None:
         self._context = context
-        self._found: dict[int, list[Step | Undecided]] = defaultdict(list)
+        self._found: dict[int, list[TrainingStep | Undecided]] = defaultdict(list)
         self._blocks: set[int] = set()
         on_accelerator = trains_on_accelerator(context)
         for loop in context.all_of(cst.For, cst.While):
@@ -126,15 +126,20 @@ class Steps:
 
         `turn(x)` of the training loop, and of a loop over a validation set that calls it in each turn.
         """
-        steps = [one for found in self._found.values() for one in found if isinstance(one, Step)]
+        steps = [
+            step
+            for results in self._found.values()
+            for step in results
+            if isinstance(step, TrainingStep)
+        ]
         blocks = {id(step.body.block): step for step in steps}
-        for loop, found in self._found.items():
-            for step in [one for one in found if isinstance(one, Step)]:
+        for loop, results in self._found.items():
+            for step in [step for step in results if isinstance(step, TrainingStep)]:
                 others = {key for key in blocks if blocks[key] is not step}
                 statements = [
                     part.body.statements[i] for part in step.parts for i in part.staying()
                 ]
-                trained = [one.node for one in statements if one.effect]
+                trained = [statement.node for statement in statements if statement.effect]
                 running = [node for node in trained if self._runs_one(node, others)]
                 if running and len(running) == len(trained):
                     self._found[loop].remove(step)
@@ -157,15 +162,15 @@ class Steps:
                     waiting.append(function.body)
         return False
 
-    def of(self, loop: Loop | cst.FunctionDef) -> Sequence[Step | Undecided]:
+    def of(self, loop: Loop | cst.FunctionDef) -> Sequence[TrainingStep | Undecided]:
         """Return the steps of the training loop `loop`, or of a function that is a part of a step."""
         return self._found.get(id(loop), ())
 
     def parts(self) -> Iterator[Arrangement]:
         """Yield what becomes of the statements of every step of the script."""
-        for found in self._found.values():
-            for step in found:
-                if isinstance(step, Step):
+        for steps in self._found.values():
+            for step in steps:
+                if isinstance(step, TrainingStep):
                     yield from step.parts
 
     def _loop(self, loop: Loop) -> None:
@@ -194,7 +199,7 @@ class Steps:
             self._undecided(loop, handed, YIELDED.format(head(handed)))
         elif id(span.body.block) not in self._blocks:  # a function may be run by several loops
             self._blocks.add(id(span.body.block))
-            self._found[id(loop)].append(Step(loop, span.body, span.batch, tuple(parts)))
+            self._found[id(loop)].append(TrainingStep(loop, span.body, span.batch, tuple(parts)))
 
     def _block(
         self, loop: Loop | cst.FunctionDef, block: cst.IndentedBlock, batch: Sequence[str]
@@ -227,18 +232,18 @@ class Steps:
             why = f"{holds}: put the step in `with torch_xla.step():` by hand"
             self._undecided(loop, loop, why)
             return
-        found = _arranged(span)
-        parts = _parts(found)
+        arrangement = _arranged(span)
+        parts = _parts(arrangement)
         if parts is None:
-            self._obstacles(loop, found)
+            self._obstacles(loop, arrangement)
         else:
             self._step(loop, span, parts)
 
-    def _obstacles(self, loop: Loop | cst.FunctionDef, found: Arrangement) -> None:
-        for index in found.obstacles():
-            statement = found.body.statements[index]
+    def _obstacles(self, loop: Loop | cst.FunctionDef, arrangement: Arrangement) -> None:
+        for index in arrangement.obstacles():
+            statement = arrangement.body.statements[index]
             assert statement.outside is not None
-            why = found.kept.get(index, "")
+            why = arrangement.kept.get(index, "")
             moved = f" and cannot be moved below it ({why})" if why else ""
             hangs = statement.outside is Outside.GUARD
             message = (
@@ -246,7 +251,7 @@ class Steps:
                 f"{'in the block it would part the graphs of the replicas, which then hang; ' * hangs}"
                 "move it, then put the step in `with torch_xla.step():`"
             )
-            reads = DeviceReads(found.body.values, self._context).inside(statement.node)
+            reads = DeviceReads(arrangement.body.values, self._context).inside(statement.node)
             code = first_code(reads, facts_of(self._context))
             self._undecided(loop, statement.node, message, GuardedRead.code if hangs else code)
 
@@ -260,11 +265,11 @@ class Steps:
             )
             self._undecided(loop, loop, message)
             return
-        found = [_arranged(span) for span in spans]
-        for part in found:
+        arrangements = [_arranged(span) for span in spans]
+        for part in arrangements:
             self._obstacles(loop, part)
-        if not any(part.obstacles() for part in found):
-            for span, part in zip(spans, found, strict=True):
+        if not any(part.obstacles() for part in arrangements):
+            for span, part in zip(spans, arrangements, strict=True):
                 self._step(loop, span, _parts(part) or [part])
         for block in trained.leaving:
             self._block(loop, *block)
@@ -332,26 +337,26 @@ def _apart(trained: Trained, index: int) -> list[Inner]:
 def _arranged(span: Span) -> Arrangement:
     """Return what becomes of the statements of a span: up to the first end that has no obstacles."""
     tried = [arrange(span.body, span.first, end) for end in span.ends]
-    return next((one for one in tried if not one.obstacles()), tried[-1])
+    return next((arrangement for arrangement in tried if not arrangement.obstacles()), tried[-1])
 
 
-def _parts(found: Arrangement) -> list[Arrangement] | None:
+def _parts(arrangement: Arrangement) -> list[Arrangement] | None:
     """Return the steps into which a run is cut by what lies in its middle; None where none fit.
 
     A test that decides whether the rest runs, of a value of the device, lies between two steps. So may an
     evaluation or a save between two whole ones.
     """
-    if found.checks:
-        return _between_checks(found)
-    cuts = found.obstacles()
+    if arrangement.checks:
+        return _between_checks(arrangement)
+    cuts = arrangement.obstacles()
     if not cuts:
-        return [found]
-    statements = found.body.statements
+        return [arrangement]
+    statements = arrangement.body.statements
     if any(statements[i].outside not in (Outside.SAVE, Outside.EVALUATION) for i in cuts):
         return None
     parts = []
     for start, end in zip(
-        [found.first, *(i + 1 for i in cuts)], [*cuts, found.last + 1], strict=True
+        [arrangement.first, *(i + 1 for i in cuts)], [*cuts, arrangement.last + 1], strict=True
     ):
         inside = [statements[i].effect for i in range(start, end)]
         trains = Effect.NONE
@@ -359,17 +364,17 @@ def _parts(found: Arrangement) -> list[Arrangement] | None:
             trains |= effect
         if trains != BOTH:
             return None
-        parts.append(arrange(found.body, start, end - 1))
+        parts.append(arrange(arrangement.body, start, end - 1))
     return None if any(part.obstacles() for part in parts) else parts
 
 
-def _between_checks(found: Arrangement) -> list[Arrangement] | None:
+def _between_checks(arrangement: Arrangement) -> list[Arrangement] | None:
     """Return the steps before, between and after the tests that decide whether the rest of the run runs."""
     parts: list[Arrangement] = []
-    start = found.first
-    for end in (*found.checks, found.last + 1):
+    start = arrangement.first
+    for end in (*arrangement.checks, arrangement.last + 1):
         if start < end:
-            inner = _parts(arrange(found.body, start, end - 1))
+            inner = _parts(arrange(arrangement.body, start, end - 1))
             if inner is None:
                 return None
             parts += inner
@@ -386,6 +391,6 @@ def trains_on_accelerator(context: Workspace) -> bool:
 
 
 @lru_cache(maxsize=2)
-def steps_of(context: Workspace) -> Steps:
+def steps_of(context: Workspace) -> TrainingSteps:
     """Return the steps of a script; found once, for the rules ask for every loop."""
-    return Steps(context)
+    return TrainingSteps(context)

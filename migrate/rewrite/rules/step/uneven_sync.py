@@ -1,4 +1,4 @@
-"""What one replica alone computes on the device is a graph of its own, apart from every collective."""
+"""Put what one replica alone computes on the device into a graph of its own, apart from collectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.reading.collectives.pending import Pending
 from migrate.reading.collectives.uneven import Uneven, UnevenGraphs
 from migrate.reading.facts import facts_of
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
@@ -184,7 +184,7 @@ class UnevenSync(Rule):
         ),
     )
 
-    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the lines around each test of the rank that needs them."""
         above: dict[int, tuple[cst.CSTNode, Uneven]] = {}
         below: dict[int, tuple[cst.CSTNode, Uneven]] = {}
@@ -218,7 +218,7 @@ class UnevenSync(Rule):
             if above and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
                 # Blank lines stay above; a comment stays with what it speaks of.
                 lines = list(updated.leading_lines)
-                blank = next((i for i, one in enumerate(lines) if one.comment), len(lines))
+                blank = next((i for i, line in enumerate(lines) if line.comment), len(lines))
                 first.append(line.with_changes(leading_lines=lines[:blank]))
                 updated = updated.with_changes(leading_lines=lines[blank:])
             return cst.FlattenSentinel([*first, updated, *([line] if below else ())])

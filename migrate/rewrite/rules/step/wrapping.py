@@ -17,10 +17,10 @@ from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
-from migrate.rewrite.rule import Edit, Finding, Run, Wrap
+from migrate.rewrite.rule import Edit, RuleFinding, StatementRun, Wrap
 from migrate.rewrite.rules.step.arrange import Arrangement, feedback
-from migrate.rewrite.rules.step.detached_read import Read, as_read
-from migrate.rewrite.rules.step.layout import CutTail, Layout, new, original, renamed
+from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
+from migrate.rewrite.rules.step.layout import CutTail, StepLayout, new, original, renamed
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
 
@@ -40,13 +40,13 @@ class Wrapping:
     context: Workspace
     parts: Sequence[Arrangement]
     moved: Sequence[str] = ()
-    _reads: list[Read] = field(default_factory=list)
+    _reads: list[TensorRead] = field(default_factory=list)
     _tails: list[CutTail] = field(default_factory=list)
-    _findings: list[Finding] = field(default_factory=list)
+    _findings: list[RuleFinding] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _inside: int = 0
 
-    def found(self) -> Iterator[Edit | Wrap | Finding]:
+    def found(self) -> Iterator[Edit | Wrap | RuleFinding]:
         """Yield the edits and the findings."""
         first, last = self.parts[0].first, self.parts[-1].last
         layouts = [self._layout(part, first) for part in self.parts]
@@ -74,19 +74,21 @@ class Wrapping:
             self._message(),
         )
 
-    def _made(self, run: Run, layouts: Sequence[Layout], step: str) -> list[cst.BaseStatement]:
-        made: list[cst.BaseStatement] = []
+    def _made(
+        self, run: StatementRun, layouts: Sequence[StepLayout], step: str
+    ) -> list[cst.BaseStatement]:
+        statements: list[cst.BaseStatement] = []
         start = self.parts[0].first
         below = start
         for part, layout in zip(self.parts, layouts, strict=True):
             for index in range(below, part.first):  # a save or an evaluation between two steps
-                made.extend(run.parts[index - start])
-            made.extend(layout.made(run, step))
+                statements.extend(run.parts[index - start])
+            statements.extend(layout.made(run, step))
             below = part.last + 1
-        return made
+        return statements
 
-    def _layout(self, part: Arrangement, start: int) -> Layout:
-        layout = Layout()
+    def _layout(self, part: Arrangement, start: int) -> StepLayout:
+        layout = StepLayout()
         if self.moved and part is self.parts[0]:
             block = part.body.block
             device = cst.Module(body=[]).code_for_node(self.context.vocabulary.device(block))
@@ -112,11 +114,11 @@ class Wrapping:
         self._note(part)
         return layout
 
-    def _after(self, layout: Layout, read: Read) -> None:
+    def _after(self, layout: StepLayout, read: TensorRead) -> None:
         self._reads.append(read)
         layout.below.append(new(read.below))
 
-    def _nested(self, part: Arrangement, layout: Layout, index: int, start: int) -> None:
+    def _nested(self, part: Arrangement, layout: StepLayout, index: int, start: int) -> None:
         """Take what can leave the compound statement at `index` out of it, and report the rest."""
         reads = _nested_reads(part, index)
         end = part.body.tails.get(index)
@@ -137,7 +139,7 @@ class Wrapping:
             message = (
                 f"`{_head(statement.node)}` in the step only times its recording: time whole steps"
             )
-            self._findings.append(Finding(self.rule, part.body.block.body[index], message))
+            self._findings.append(RuleFinding(self.rule, part.body.block.body[index], message))
         for read in DeviceReads(part.body.values, self.context).inside(statement.node):
             if id(read) in gone:
                 continue
@@ -148,7 +150,7 @@ class Wrapping:
                     " on some of the replicas only: their graphs part, and the program hangs; "
                     "move it below the block"
                 )
-                self._findings.append(Finding(self.rule, read, message, code=GuardedRead.code))
+                self._findings.append(RuleFinding(self.rule, read, message, code=GuardedRead.code))
                 continue
             because = why or (
                 "it decides whether the step trains" if _decides(read, statement) else ""
@@ -156,7 +158,9 @@ class Wrapping:
             mend = (
                 f" ({because}): each step waits for it" if because else ": move it below the block"
             )
-            self._findings.append(Finding(self.rule, read, message + mend, code=self._code([read])))
+            self._findings.append(
+                RuleFinding(self.rule, read, message + mend, code=self._code([read]))
+            )
 
     def _code(self, reads: Iterable[cst.CSTNode]) -> str:
         """Return the code of the hazard that the first of some reads is."""
@@ -182,7 +186,7 @@ class Wrapping:
             )
             reads = DeviceReads(part.body.values, self.context).inside(statements[index].node)
             node = part.body.block.body[index]
-            self._findings.append(Finding(self.rule, node, message, code=self._code(reads)))
+            self._findings.append(RuleFinding(self.rule, node, message, code=self._code(reads)))
 
     def _note_checks(self) -> None:
         """Note the tests that lie between two steps."""
@@ -217,9 +221,9 @@ class Copies:
         """Return the new names for the statement at `index`, and the lines that make the copies."""
         names, lines = {}, []
         for name, copy in sorted(self._part.copies.get(index, {}).items()):
-            made = self._made.get(name)
-            if made is not None and not self._changes(name, made[0], index):
-                names[name] = made[1]
+            copied = self._made.get(name)
+            if copied is not None and not self._changes(name, copied[0], index):
+                names[name] = copied[1]
                 continue
             names[name] = self._free(f"{name}_value", f"{name}_read")
             self._made[name] = (index, names[name])
@@ -233,7 +237,7 @@ class Copies:
         )
 
     def _free(self, *names: str) -> str:
-        taken = {made for _, made in self._made.values()}
+        taken = {name for _, name in self._made.values()}
         free = (n for n in names if n not in taken and not self._context.references(n))
         name = next(free, f"{names[0]}_")
         while name in taken or self._context.references(name):
@@ -251,22 +255,24 @@ def _head(node: cst.BaseStatement) -> str:
     return code(node.body[0]) if isinstance(node, cst.SimpleStatementLine) else code(node)[:60]
 
 
-def _nested_reads(found: Arrangement, index: int) -> list[Read]:
+def _nested_reads(arrangement: Arrangement, index: int) -> list[TensorRead]:
     """Return the reads `value = tensor.item()` below `with` at `index` that can be made after the block."""
-    statement = found.body.statements[index]
+    statement = arrangement.body.statements[index]
     if not isinstance(statement.node, cst.With):
         return []
-    later = [s.node for s in found.after(index)]
+    later = [s.node for s in arrangement.after(index)]
     if any(map(leaves_turn, [statement.node, *later])):
         return []  # what leaves the turn would skip them
     lines = _lines(statement.node)
     reads = []
     for at, line in enumerate(lines):
         read = as_read(line)
-        if read is None or not found.body.values.mentions(read.tensor):
+        if read is None or not arrangement.body.values.mentions(read.tensor):
             continue
         rest = [Statement(s, statement.values, statement.context) for s in lines[at + 1 :]]
-        used = {n for s in (*rest, *found.after(index)) for n in s.flow.used | s.flow.assigned}
+        used = {
+            n for s in (*rest, *arrangement.after(index)) for n in s.flow.used | s.flow.assigned
+        }
         if not overlap([read.name], used):
             reads.append(read)
     return reads

@@ -1,1 +1,1 @@
-"""What runs beside training in one process: handlers of signals, other frameworks (XLA84x)."""
+"""Hazards of code that runs beside training in one process: signal handlers, other frameworks (XLA84x)."""

@@ -121,5 +121,8 @@ class RivalFrameworks(Hazard):
 
 def _is_program(facts: Facts) -> bool:
     """Whether the file is run as a script: it has a main guard, launches, or works while it is read."""
-    guarded = any(isinstance(one, cst.If) and is_guard(one) for one in facts.context.module.body)
+    guarded = any(
+        isinstance(statement, cst.If) and is_guard(statement)
+        for statement in facts.context.module.body
+    )
     return guarded or facts.launches or facts.context.launch.spawns

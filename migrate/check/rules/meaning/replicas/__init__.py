@@ -1,1 +1,1 @@
-"""What raises or differs on XLA where several replicas work together (XLA8xx)."""
+"""Hazards of several replicas together: code that raises or differs on XLA (XLA8xx)."""

@@ -84,7 +84,7 @@ class NoGroup(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one finding for the calls of a script."""
         calls = sorted(
-            calls_without_group(facts.context), key=lambda one: facts.context.position(one).line
+            calls_without_group(facts.context), key=lambda call: facts.context.position(call).line
         )
         if not calls:
             return
@@ -96,7 +96,7 @@ class NoGroup(Hazard):
             f"`{name}` (line{'s' if len(at) > 1 else ''} {', '.join(at)})"
             for name, at in lines.items()
         )
-        instead = dict.fromkeys(f"`{instead_of(one, facts.context)}`" for one in calls)
+        instead = dict.fromkeys(f"`{instead_of(call, facts.context)}`" for call in calls)
         verb = "raises" if len(lines) == 1 else "raise"
         yield self.hit(
             calls[0],

@@ -102,10 +102,10 @@ class OptionalGroup(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call that joins the group."""
         groups = facts.context.calls.optional_groups
-        found = groups.get(facts.context.place(node)) if groups else None
-        if found is None:
+        group = groups.get(facts.context.place(node)) if groups else None
+        if group is None:
             return
-        test, off = found
+        test, off = group
         default = ", as it is by default," if off else ""
         message = (
             f"the launch starts a replica on every chip, and the process group is joined only if `{test}`: "

@@ -121,11 +121,11 @@ class WideReductions(Hazard):
         function = called(call, facts.context)
         if function not in REDUCED:
             return "", None
-        given = bind(call, TENSORS[function]) or {}
-        group = given.get("group")
+        arguments = bind(call, TENSORS[function]) or {}
+        group = arguments.get("group")
         if group is not None and makes_gloo_group(group.value, facts.context):
             return "", None
-        operation = given.get("op")
+        operation = arguments.get("op")
         kind = last_part(operation.value) if operation is not None else ""
-        value = given.get(REDUCED[function])
+        value = arguments.get(REDUCED[function])
         return (kind if kind in KINDS else ""), value.value if value is not None else None

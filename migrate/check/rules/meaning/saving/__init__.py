@@ -1,1 +1,1 @@
-"""What is saved, and what comes back from a checkpoint (XLA8xx)."""
+"""Hazards of saving and loading checkpoints (XLA8xx)."""

@@ -361,7 +361,7 @@ def _is_not_moved_yet(node: cst.CSTNode, target: cst.BaseExpression, facts: Fact
         )
     else:
         holder = names[0]
-        returned = (one.value for one in nodes_of(function.body, cst.Return))
+        returned = (statement.value for statement in nodes_of(function.body, cst.Return))
         makes = _is_made(holder, function) and any(
             value is not None and code(value) == holder for value in returned
         )
@@ -373,7 +373,7 @@ def _runs_in_init(function: cst.FunctionDef, facts: Facts) -> bool:
     owner = facts.context.class_around(function)
     if owner is None or facts.context.function_around(function) is not None:
         return False
-    methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
+    methods = [statement for statement in owner.body.body if isinstance(statement, cst.FunctionDef)]
     is_module = any(code(base.value).endswith("Module") for base in owner.bases)
     if not is_module and all(method.name.value != "forward" for method in methods):
         return False
@@ -387,7 +387,11 @@ def _runs_in_init(function: cst.FunctionDef, facts: Facts) -> bool:
 def _is_made(holder: str, around: cst.CSTNode | None) -> bool:
     """Whether each value that `holder` is given in `around` is what a call makes."""
     assigned = nodes_of(around, cst.Assign) if around is not None else ()
-    values = [one.value for one in assigned if any(code(t.target) == holder for t in one.targets)]
+    values = [
+        assignment.value
+        for assignment in assigned
+        if any(code(t.target) == holder for t in assignment.targets)
+    ]
     return bool(values) and all(isinstance(value, cst.Call) for value in values)
 
 
@@ -404,7 +408,9 @@ def _is_moved_above(
         moved = {code(call.func).rpartition(".")[0]}
         if isinstance(statement, cst.SimpleStatementLine):
             moved |= {
-                code(t.target) for one in nodes_of(statement, cst.Assign) for t in one.targets
+                code(t.target)
+                for assignment in nodes_of(statement, cst.Assign)
+                for t in assignment.targets
             }
         if any(name in wholes or name.startswith(f"{holder}.") for name in moved):
             return True

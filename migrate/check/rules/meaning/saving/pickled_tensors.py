@@ -118,9 +118,9 @@ def _on_device(value: cst.CSTNode, facts: Facts, depth: int) -> cst.BaseExpressi
         parts = (_on_device(element.value, facts, depth - 1) for element in value.elements)
         return next((part for part in parts if part is not None), None)
     if isinstance(value, cst.Name):
-        made = facts.context.bound_to(value)[1]
-        if isinstance(made, cst.Dict | cst.List | cst.Tuple | cst.Call):
-            return value if _on_device(made, facts, depth - 1) is not None else None
+        bound = facts.context.bound_to(value)[1]
+        if isinstance(bound, cst.Dict | cst.List | cst.Tuple | cst.Call):
+            return value if _on_device(bound, facts, depth - 1) is not None else None
     func = value.func if isinstance(value, cst.Call) else None
     if isinstance(func, cst.Attribute) and func.attr.value == "state_dict":
         return value if facts.values.kind(func.value) is Kind.MODEL else None

@@ -1,4 +1,4 @@
-"""What xm.save writes is not what comes back."""
+"""Saves with xm.save whose loaded value differs from the saved one."""
 
 from __future__ import annotations
 
@@ -273,9 +273,9 @@ def _plain_again(
                     for _, kind in _plain_again(returned, facts, depth + 1):
                         yield value, kind
     elif isinstance(value, cst.Name | cst.Attribute):
-        for given in _given(value, facts):
-            holder = isinstance(given, cst.Dict | cst.List | cst.Tuple | cst.Set)
-            for part, kind in _plain_again(given, facts, depth + 1):
+        for expression in _given(value, facts):
+            holder = isinstance(expression, cst.Dict | cst.List | cst.Tuple | cst.Set)
+            for part, kind in _plain_again(expression, facts, depth + 1):
                 yield (part if holder else value), kind
 
 
@@ -283,14 +283,20 @@ def _given(node: cst.Name | cst.Attribute, facts: Facts) -> list[cst.BaseExpress
     """Return what the name or attribute `node` is given, by callers of the function too."""
     if not isinstance(node, cst.Name):
         return facts.values.given_to(node) if is_attribute_of_self(node) else []
-    found = facts.bindings.parameter(node)
-    if found is not None:
-        function, parameter = found
+    bound = facts.bindings.parameter(node)
+    if bound is not None:
+        function, parameter = bound
         default = [] if parameter.default is None else [parameter.default]
         return [*facts.bindings.passed(function, node.value), *default]
-    reaching = [given for given in facts.bindings.reaching(node) if given.how is How.VALUE]
-    values = [given.value for given in reaching if isinstance(given.value, cst.BaseExpression)]
-    put = [one.value for one in facts.bindings.put_into(node)]
+    reaching = [
+        assignment for assignment in facts.bindings.reaching(node) if assignment.how is How.VALUE
+    ]
+    values = [
+        assignment.value
+        for assignment in reaching
+        if isinstance(assignment.value, cst.BaseExpression)
+    ]
+    put = [addition.value for addition in facts.bindings.put_into(node)]
     return [*(values or facts.values.given_to(node)), *put]
 
 
@@ -310,8 +316,8 @@ def _container(func: cst.BaseExpression, facts: Facts, depth: int = 0) -> str:
             return TUPLE
         bases = [base.value if isinstance(base, cst.Subscript) else base for base in bases]
         return next(filter(None, (_container(b, facts, depth + 1) for b in bases)), "")
-    for given in facts.values.given_to(func):
-        if isinstance(given, cst.Call) and facts.names.of(given.func) in NAMED_TUPLES:
+    for value in facts.values.given_to(func):
+        if isinstance(value, cst.Call) and facts.names.of(value.func) in NAMED_TUPLES:
             return TUPLE
     return ""
 
@@ -332,9 +338,9 @@ def _classes(
     elif _is_class(value, facts):
         yield value
     elif isinstance(value, cst.Name):
-        given = facts.bindings.nearest(value)
-        if given is not None and given.how is How.VALUE:
-            yield from _classes(given.value, facts, depth + 1)
+        assignment = facts.bindings.nearest(value)
+        if assignment is not None and assignment.how is How.VALUE:
+            yield from _classes(assignment.value, facts, depth + 1)
 
 
 def _datasets(arg: cst.Arg, facts: Facts) -> Iterator[cst.BaseExpression]:
@@ -345,8 +351,10 @@ def _datasets(arg: cst.Arg, facts: Facts) -> Iterator[cst.BaseExpression]:
         star = bound[0].params.star_arg
         if arg.star == "*" and star is bound[1]:
             before = len(bound[0].params.params)
-            calls = (call for call, given in facts.bindings.callers(bound[0]) if not given)
-            waiting = [one.value for call in calls for one in call.args[before : before + 1]]
+            calls = (call for call, offset in facts.bindings.callers(bound[0]) if not offset)
+            waiting = [
+                argument.value for call in calls for argument in call.args[before : before + 1]
+            ]
         else:
             waiting = [*facts.bindings.passed(bound[0], bound[1].name.value)]
     for value in waiting:
@@ -354,8 +362,8 @@ def _datasets(arg: cst.Arg, facts: Facts) -> Iterator[cst.BaseExpression]:
         if isinstance(value, cst.Dict | cst.List | cst.Tuple):
             parts = [element.value for element in value.elements]
         for part in parts:
-            made = facts.context.bound_values(part) if isinstance(part, cst.Name) else ()
-            if any(is_dataset(one, facts.context) for one in (part, *made)):
+            bound_values = facts.context.bound_values(part) if isinstance(part, cst.Name) else ()
+            if any(is_dataset(candidate, facts.context) for candidate in (part, *bound_values)):
                 yield part
 
 
@@ -368,8 +376,8 @@ def _is_class(value: cst.BaseExpression, facts: Facts) -> bool:
     if isinstance(value, cst.Name):
         return value.value in classes and _means(value, facts)
     if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name):
-        made = classes.get(value.value.value)
-        bases = [facts.names.of(base.value) for base in made.bases] if made is not None else []
+        class_ = classes.get(value.value.value)
+        bases = [facts.names.of(base.value) for base in class_.bases] if class_ is not None else []
         return not ENUMS.isdisjoint(base for base in bases if base)
     return False
 

@@ -102,7 +102,7 @@ class HostScalars(Hazard):
             return
         hosts = [value for value in values if _is_host_scalar(value, facts)]
         others = [value for value in values if value not in hosts]
-        if hosts and any(lies_on_device(one, facts) for one in others):
+        if hosts and any(lies_on_device(other, facts) for other in others):
             what = f"{code(hosts[0])} lies on the host, and {code(node.func)} raises on XLA"
             yield self.hit(node, f"{what}: give the number itself, or device=")
 
@@ -110,8 +110,8 @@ class HostScalars(Hazard):
 def _is_host_scalar(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
     """Whether `node` is surely a tensor of one number that is made on the host: `torch.tensor(0.0)`."""
     if isinstance(node, cst.Name) and depth < DEEPEST:
-        given = facts.values.given_to(node)
-        return bool(given) and all(_is_host_scalar(one, facts, depth + 1) for one in given)
+        values = facts.values.given_to(node)
+        return bool(values) and all(_is_host_scalar(value, facts, depth + 1) for value in values)
     if not isinstance(node, cst.Call) or facts.names.of(node.func) != "torch.tensor":
         return False
     if keyword(node, "device") is not None or not node.args or facts.values.on_device(node):

@@ -207,27 +207,27 @@ def _names_layer(name: str) -> bool:
     return name.startswith("torch.nn.") and last.startswith("Lazy") and last != "LazyModuleMixin"
 
 
-def _states(made: cst.CSTNode, facts: Facts, depth: int = 0) -> Iterator[bool | None]:
+def _states(layer: cst.CSTNode, facts: Facts, depth: int = 0) -> Iterator[bool | None]:
     """Yield, for each place that makes a model with the layer, whether that moves before its first forward.
 
     None: this file does not show it.
     """
-    state = _moved_first(made, facts) if isinstance(made, cst.Call) else None
+    state = _moved_first(layer, facts) if isinstance(layer, cst.Call) else None
     if state is not None:
         yield state
         return
-    uses = list(_makers(made, facts)) if depth < DEEPEST else []
+    uses = list(_makers(layer, facts)) if depth < DEEPEST else []
     for use in uses:
         yield from _states(use, facts, depth + 1)
     if not uses:
         yield None
 
 
-def _makers(made: cst.CSTNode, facts: Facts) -> Iterator[cst.CSTNode]:
+def _makers(layer: cst.CSTNode, facts: Facts) -> Iterator[cst.CSTNode]:
     """Yield the uses of the function that returns what is made, or of the class that holds it."""
     script = facts.context
-    function, around = script.function_around(made), script.class_around(made)
-    if function is not None and _returns(function, made, facts):
+    function, around = script.function_around(layer), script.class_around(layer)
+    if function is not None and _returns(function, layer, facts):
         name = function.name
     elif around is not None:
         name = around.name
@@ -242,22 +242,22 @@ def _makers(made: cst.CSTNode, facts: Facts) -> Iterator[cst.CSTNode]:
             yield mention
 
 
-def _returns(function: cst.FunctionDef, made: cst.CSTNode, facts: Facts) -> bool:
+def _returns(function: cst.FunctionDef, layer: cst.CSTNode, facts: Facts) -> bool:
     """Whether a function returns what is made in it, itself or by a name."""
-    target = _kept_as(made, facts)
+    target = _kept_as(layer, facts)
     for returned in nodes_of(function.body, cst.Return):
         if returned.value is None:
             continue
-        if _contains(returned.value, made, facts) or (
+        if _contains(returned.value, layer, facts) or (
             target is not None and code(returned.value) == code(target)
         ):
             return True
     return False
 
 
-def _kept_as(made: cst.CSTNode, facts: Facts) -> cst.Name | cst.Attribute | None:
+def _kept_as(layer: cst.CSTNode, facts: Facts) -> cst.Name | cst.Attribute | None:
     """Return the name or attribute under which the model is kept, if it has one."""
-    for above in facts.context.ancestors(made):
+    for above in facts.context.ancestors(layer):
         if isinstance(above, cst.Assign):
             target = above.targets[0].target
             return target if isinstance(target, cst.Name | cst.Attribute) else None
@@ -266,24 +266,24 @@ def _kept_as(made: cst.CSTNode, facts: Facts) -> cst.Name | cst.Attribute | None
     return None
 
 
-def _moved_first(made: cst.CSTNode, facts: Facts) -> bool | None:
+def _moved_first(layer: cst.CSTNode, facts: Facts) -> bool | None:
     """Whether a model moves to XLA before its first forward; None: the block does not show it."""
-    if _is_on_device(made, facts):
+    if _is_on_device(layer, facts):
         return False
     script = facts.context
-    for above in script.ancestors(made):
+    for above in script.ancestors(layer):
         if isinstance(above, cst.BaseStatement):
             break
         if isinstance(above, cst.Call):
             if is_move(above, script):
                 return True
-            if above.func is made:
+            if above.func is layer:
                 return False  # a forward on the host: `Net()(x)`
-    target = _kept_as(made, facts)
+    target = _kept_as(layer, facts)
     if target is None:
         return None
-    line = script.position(made).line
-    scope = script.function_around(made)
+    line = script.position(layer).line
+    scope = script.function_around(layer)
     for mention in script.mentions(target):
         if script.position(mention).line <= line or script.function_around(mention) is not scope:
             continue
@@ -302,11 +302,11 @@ def _contains(outer: cst.CSTNode, inner: cst.CSTNode, facts: Facts) -> bool:
     return outer is inner or any(above is outer for above in facts.context.ancestors(inner))
 
 
-def _is_on_device(made: cst.CSTNode, facts: Facts) -> bool:
+def _is_on_device(layer: cst.CSTNode, facts: Facts) -> bool:
     """Whether a model is made on the accelerator: by `device=`, or in a block that says it."""
-    if isinstance(made, cst.Call) and (device := keyword(made, "device")) is not None:
+    if isinstance(layer, cst.Call) and (device := keyword(layer, "device")) is not None:
         return is_accelerator(device.value, facts.context)
-    for above in facts.context.ancestors(made):
+    for above in facts.context.ancestors(layer):
         for item in above.items if isinstance(above, cst.With) else ():
             if is_accelerator(item.item, facts.context):
                 return True

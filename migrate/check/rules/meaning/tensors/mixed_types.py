@@ -133,12 +133,12 @@ class MixedTypes(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call whose tensors differ in type."""
         assert isinstance(node, cst.Call)
-        found = mixed_of(node, facts)
-        if found is None:
+        mixed_pair = mixed_of(node, facts)
+        if mixed_pair is None:
             return
-        mixed, runs = found
+        mixed, runs = mixed_pair
         sure = mixed.sure and (runs or facts.steps.when(node) is When.STEP)
-        half, wide = code(mixed.half), [code(one) for one in mixed.wide]
+        half, wide = code(mixed.half), [code(operand) for operand in mixed.wide]
         here = mixed.region.path == facts.context.file
         line = (
             f"line {mixed.region.line}" if here else f"{mixed.region.path.name}:{mixed.region.line}"
@@ -149,8 +149,8 @@ class MixedTypes(Hazard):
         many = len(wide) > 1
         be = ("are" if many else "is") if mixed.sure else "may be"
         if mixed.narrows:
-            whole = all(one.isidentifier() for one in wide)
-            cast = [f"{one}.to({half}.dtype)" for one in wide]
+            whole = all(operand.isidentifier() for operand in wide)
+            cast = [f"{operand}.to({half}.dtype)" for operand in wide]
             mend = f"`{', '.join(wide)} = {', '.join(cast)}` before it" if whole else cast[0]
             mend = f"{mend}: CUDA's autocast does that"
         else:

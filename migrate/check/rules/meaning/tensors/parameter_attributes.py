@@ -141,7 +141,7 @@ class ParameterAttributes(Hazard):
             return
         assert isinstance(node, cst.Assign | cst.AnnAssign)
         set_ = [node] if isinstance(node, cst.AnnAssign) else node.targets
-        for target in (one.target for one in set_):
+        for target in (target.target for target in set_):
             if isinstance(target, cst.Attribute) and self._is_lost(
                 target.value, target.attr.value, facts
             ):
@@ -211,20 +211,20 @@ def _is_parameter(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> boo
     if parameter is not None:
         passed = facts.bindings.passed(parameter[0], node.value)
         return any(_is_parameter(value, facts, depth + 1) for value in passed)
-    for given in facts.bindings.reaching(node):
-        if given.loop is not None and holds_parameters(given.loop.iter, facts.context):
+    for assignment in facts.bindings.reaching(node):
+        if assignment.loop is not None and holds_parameters(assignment.loop.iter, facts.context):
             return True
-        value = given.value
-        if given.loop is None and value is not None and _is_parameter(value, facts, depth + 1):
+        value = assignment.value
+        if assignment.loop is None and value is not None and _is_parameter(value, facts, depth + 1):
             return True
     return False
 
 
 def _loops(owner: cst.BaseExpression, facts: Facts) -> Iterable[cst.For]:
     """Yield the loops over parameters of which `owner` is a name."""
-    for given in facts.bindings.reaching(owner) if isinstance(owner, cst.Name) else ():
-        if given.loop is not None:
-            yield given.loop
+    for assignment in facts.bindings.reaching(owner) if isinstance(owner, cst.Name) else ():
+        if assignment.loop is not None:
+            yield assignment.loop
 
 
 def _models(node: cst.BaseExpression, facts: Facts) -> set[str]:
@@ -260,7 +260,7 @@ def _is_after_move(node: cst.CSTNode, models: set[str], facts: Facts, depth: int
             return True
     if around is None or depth > DEEPEST:
         return False
-    names = [one.name.value for one in around.params.params]
+    names = [parameter.name.value for parameter in around.params.params]
     passed = [name for name in names if name in models]
     callers = facts.bindings.callers(around) if passed else []
     if passed and not callers:

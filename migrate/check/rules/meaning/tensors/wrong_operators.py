@@ -22,7 +22,7 @@ EMPTY = frozenset({"()", "[]"})
 
 
 @dataclass(frozen=True)
-class Asked:
+class OperatorCall:
     """A call of an operator, its tensor and its other arguments.
 
     Args:
@@ -176,7 +176,7 @@ class WrongOperators(Hazard):
             value = node.args[1].value
         if not lies_on_device(value, facts):
             return
-        message, severity = answer(Asked(node, value, facts, last, name is None))
+        message, severity = answer(OperatorCall(node, value, facts, last, name is None))
         if message:
             yield self.hit(node, message, severity)
 
@@ -185,7 +185,7 @@ Answer = tuple[str, Severity | None]
 NOTHING: Answer = ("", None)
 
 
-def _of_name(name: str | None, last: str) -> Callable[[Asked], Answer] | None:
+def _of_name(name: str | None, last: str) -> Callable[[OperatorCall], Answer] | None:
     """Return who answers for a function of this qualified name, or for a method."""
     if name in wrong.PACKS:
         return _packed
@@ -198,10 +198,10 @@ def _of_name(name: str | None, last: str) -> Callable[[Asked], Answer] | None:
     return None
 
 
-def _reduction(asked: Asked) -> Answer:
-    given = asked.given(("dim", "keepdim"))
-    written = code(given["dim"]) if "dim" in given else ""
-    missing = asked.last in wrong.REDUCES_NOTHING and "dim" not in given
+def _reduction(asked: OperatorCall) -> Answer:
+    arguments = asked.given(("dim", "keepdim"))
+    written = code(arguments["dim"]) if "dim" in arguments else ""
+    missing = asked.last in wrong.REDUCES_NOTHING and "dim" not in arguments
     if any(arg.star for arg in asked.call.args) or not (missing or written in EMPTY):
         return NOTHING
     instead = {"amax": "max", "amin": "min"}.get(asked.last, asked.last)
@@ -212,14 +212,14 @@ def _reduction(asked: Asked) -> Answer:
     )
 
 
-def _counted(asked: Asked) -> Answer:
+def _counted(asked: OperatorCall) -> Answer:
     if is_boolean(asked.value, asked.facts, by_name=False):
         return "count_nonzero of a mask is True on XLA, no number: (x != 0).sum()", None
     what = "count_nonzero keeps the type of its tensor on XLA, and of a mask it is True"
     return f"{what}: (x != 0).sum()", Severity.INFO
 
 
-def _cumulated(asked: Asked) -> Answer:
+def _cumulated(asked: OperatorCall) -> Answer:
     if "dtype" in asked.given(("dim",)):
         return NOTHING
     if is_boolean(asked.value, asked.facts, by_name=False):
@@ -244,7 +244,7 @@ def _is_small(value: cst.BaseExpression, facts: Facts) -> bool:
     return method(value) in ("byte", "char", "short") or bool(types & wrong.SMALL_TYPES)
 
 
-def _clamped(asked: Asked) -> Answer:
+def _clamped(asked: OperatorCall) -> Answer:
     sides = {"clamp_min": ("min",), "clamp_max": ("max",)}.get(
         asked.last.rstrip("_"), ("min", "max")
     )
@@ -263,8 +263,10 @@ def _is_integer(value: cst.BaseExpression, facts: Facts) -> bool:
     if wide_dtype(value, facts.context) == "int64":
         return True
     if isinstance(value, cst.Name):
-        given = facts.values.given_to(value)
-        return bool(given) and all(isinstance(one, cst.Call) and _sums(one, facts) for one in given)
+        values = facts.values.given_to(value)
+        return bool(values) and all(
+            isinstance(value, cst.Call) and _sums(value, facts) for value in values
+        )
     return isinstance(value, cst.Call) and _sums(value, facts)
 
 
@@ -273,7 +275,7 @@ def _sums(call: cst.Call, facts: Facts) -> bool:
     return is_sum and is_boolean(receiver(call), facts, by_name=False)
 
 
-def _range(asked: Asked) -> Answer:
+def _range(asked: OperatorCall) -> Answer:
     step = asked.given(("start", "end", "step")).get("step")
     if step is None or not fractional(step, asked.facts, binary=False):
         return NOTHING
@@ -281,26 +283,26 @@ def _range(asked: Asked) -> Answer:
     return f"{what}: torch.linspace, or torch.arange(n) times the step", None
 
 
-def _norm(asked: Asked) -> Answer:
+def _norm(asked: OperatorCall) -> Answer:
     tensors = ("x2",) if asked.last == "pairwise_distance" else ()
-    given = asked.given((*tensors, "p"))
-    if "p" not in given or not is_infinite(given["p"], asked.facts):
+    arguments = asked.given((*tensors, "p"))
+    if "p" not in arguments or not is_infinite(arguments["p"], asked.facts):
         return NOTHING
     what = "norm" if asked.last == "norm" else f"the norm of {asked.last}"
     return f"{what} with an infinite p is 1 everywhere on XLA: torch.linalg.vector_norm(x, p)", None
 
 
-def _diagonal(asked: Asked) -> Answer:
-    given = asked.given(("offset", "dim1", "dim2"))
-    if "dim1" not in given:
+def _diagonal(asked: OperatorCall) -> Answer:
+    arguments = asked.given(("offset", "dim1", "dim2"))
+    if "dim1" not in arguments:
         return NOTHING
-    if {code(given["dim1"]), code(given.get("dim2", given["dim1"]))} != {"0", "1"}:
+    if {code(arguments["dim1"]), code(arguments.get("dim2", arguments["dim1"]))} != {"0", "1"}:
         return NOTHING
     what = "diagonal takes the last two dimensions on XLA, of more than two not 0 and 1"
     return f"{what}: x.movedim((0, 1), (-2, -1)).diagonal(dim1=-2, dim2=-1)", None
 
 
-def _summed(asked: Asked) -> Answer:
+def _summed(asked: OperatorCall) -> Answer:
     equation = string_value(asked.call.args[0].value)
     if equation is None or "." in equation:
         return NOTHING
@@ -313,12 +315,12 @@ def _summed(asked: Asked) -> Answer:
     return NOTHING
 
 
-def _packed(asked: Asked) -> Answer:
+def _packed(asked: OperatorCall) -> Answer:
     what = f"{asked.last} packs rows of another sequence on XLA where lengths differ, and LSTM, GRU and RNN"
     return f"{what} raise on it: run the layer over the padded batch, gather the last steps", None
 
 
-_OPERATORS: dict[str, Callable[[Asked], Answer]] = {
+_OPERATORS: dict[str, Callable[[OperatorCall], Answer]] = {
     **dict.fromkeys(wrong.REDUCTIONS, _reduction),
     **dict.fromkeys(wrong.CLAMPS, _clamped),
     "arange": _range,

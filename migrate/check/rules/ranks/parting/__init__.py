@@ -1,4 +1,4 @@
-"""How the graphs of the replicas part between two collectives (XLA305), one way a file."""
+"""Causes of different graphs on the replicas between two collectives (XLA305), one cause a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import libcst as cst
 
 
 @dataclass(frozen=True, eq=False)
-class Parting:
+class GraphDifference:
     """A place where the replicas part.
 
     Args:

@@ -8,11 +8,11 @@ import libcst as cst
 
 from migrate.catalogue.words import WAITS
 from migrate.check.rules.ranks.early_end import ended_early
-from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.reading.facts import Facts
 
 
-def synchronised(node: cst.Call, facts: Facts) -> Iterator[Parting]:
+def synchronised(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield a sync between steps under a condition of the rank."""
     guard = facts.guards.around(node)
     if guard is None or not facts.steps.between(node):
@@ -23,19 +23,19 @@ def synchronised(node: cst.Call, facts: Facts) -> Iterator[Parting]:
         f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
         "later graph; synchronise in all"
     )
-    yield Parting(node, message)
+    yield GraphDifference(node, message)
 
 
-def cut_early(node: cst.Call, facts: Facts) -> Iterator[Parting]:
+def cut_early(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield a call of some replicas that ends the graph while a collective is pending in all."""
     name = facts.names.of(node.func) or ""
     waits = name in WAITS or facts.context.effects.waits(node)
     cut = ended_early(node, facts) if waits else None
     if cut is not None:
-        guard, collective = (facts.context.position(one).line for one in cut)
+        guard, collective = (facts.context.position(cut_node).line for cut_node in cut)
         message = (
             f"synchronised in some replicas only (line {guard}), with a collective pending (line "
             f"{collective}): it runs there in another graph than in the others; torch_xla.sync() in all "
             "before it"
         )
-        yield Parting(node, message)
+        yield GraphDifference(node, message)

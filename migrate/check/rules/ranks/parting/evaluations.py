@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.check.common import method
-from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.unrun import computes
 from migrate.model.calls.kind import Kind
@@ -17,7 +17,7 @@ from migrate.reading.steps.in_step import is_step
 from migrate.syntax.tree import nodes_of
 
 
-def evaluations(call: cst.Call, facts: Facts) -> Iterator[Parting]:
+def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield the call of a function that computes and reads, which some replicas only make."""
     guard = facts.guards.around(call)
     if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
@@ -26,7 +26,7 @@ def evaluations(call: cst.Call, facts: Facts) -> Iterator[Parting]:
             f"computes and reads in some replicas only (line {line}): graphs part before the next "
             "collective; run it in all, print in one"
         )
-        yield Parting(call, message)
+        yield GraphDifference(call, message)
 
 
 def evaluates(call: cst.Call, facts: Facts) -> bool:
@@ -35,11 +35,11 @@ def evaluates(call: cst.Call, facts: Facts) -> bool:
         return False
     functions = facts.context.called(call)
     if not functions:  # of another file
-        given = (arg.value for arg in call.args)
+        arguments = (arg.value for arg in call.args)
         return facts.context.effects.reads(call) and any(
-            facts.values.kind(one) is Kind.MODEL for one in given
+            facts.values.kind(argument) is Kind.MODEL for argument in arguments
         )
-    return any(_reads_its_own(one, facts) for one in functions[:3])
+    return any(_reads_its_own(function, facts) for function in functions[:3])
 
 
 def _is_step_of_some(call: cst.Call, facts: Facts) -> bool:
@@ -82,10 +82,10 @@ def is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bo
     inner = read
     while isinstance(inner, cst.Subscript):
         inner = inner.value
-    given = facts.bindings.given(inner) if isinstance(inner, cst.Name) else ()
+    assignments = facts.bindings.given(inner) if isinstance(inner, cst.Name) else ()
     return any(
-        one.value is not None
-        and computes(one.value)
-        and any(above is block for above in facts.context.ancestors(one.value))
-        for one in given
+        assignment.value is not None
+        and computes(assignment.value)
+        and any(above is block for above in facts.context.ancestors(assignment.value))
+        for assignment in assignments
     )

@@ -1,4 +1,4 @@
-"""What some replicas alone make on the device or load into the model before the training."""
+"""Values that only some replicas create on the device or load into the model before the training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.check.common import method, receiver
-from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.unrun import place_of
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
@@ -15,7 +15,7 @@ from migrate.reading.steps.in_step import When
 from migrate.syntax.tree import code, keyword, nodes_of
 
 
-def made(node: cst.Call, facts: Facts) -> Iterator[Parting]:
+def made(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield the first tensor that a condition of the rank makes on the device, before the training."""
     guard = facts.guards.around(node)
     if not isinstance(guard, cst.If) or not facts.steps.found:
@@ -29,10 +29,10 @@ def made(node: cst.Call, facts: Facts) -> Iterator[Parting]:
         f"made on the device in some replicas only (line {line}): it goes into a graph that the "
         "others do not have; make it in all, or on the CPU"
     )
-    yield Parting(node, message)
+    yield GraphDifference(node, message)
 
 
-def loaded(node: cst.Call, facts: Facts) -> Iterator[Parting]:
+def loaded(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield the load into a model on the device that some replicas make."""
     guard = facts.guards.around(node)
     model = receiver(node)
@@ -45,7 +45,7 @@ def loaded(node: cst.Call, facts: Facts) -> Iterator[Parting]:
         f"loaded into the model in some replicas only (line {line}): the next collective of its weights "
         "has another graph there; load in all replicas, or before the model is moved"
     )
-    yield Parting(node, message)
+    yield GraphDifference(node, message)
 
 
 def is_made_on_device(call: cst.Call, facts: Facts) -> bool:

@@ -1,4 +1,4 @@
-"""What of the device a node may read."""
+"""Values of the device that a node may read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reads_at(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
         return
     if isinstance(node, cst.Comparison):
         if _decides(node, facts):
-            yield from (node.left, *(one.comparator for one in node.comparisons))
+            yield from (node.left, *(comparison.comparator for comparison in node.comparisons))
         return
     assert isinstance(node, cst.Call)
     read = receiver(node) if method(node) in READ_METHODS else None
@@ -35,7 +35,7 @@ def reads_at(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
 
 def _decides(node: cst.Comparison, facts: Facts) -> bool:
     """Whether what a comparison gives decides what runs: `if loss < best`."""
-    if any(isinstance(one.operator, cst.Is | cst.IsNot) for one in node.comparisons):
+    if any(isinstance(comparison.operator, cst.Is | cst.IsNot) for comparison in node.comparisons):
         return False
     below: cst.CSTNode = node
     for above in facts.context.ancestors(node):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.catalogue.words import SYNCS
-from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.evaluations import is_made_in
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.unrun import computed_after, kept_from
@@ -21,34 +21,34 @@ from migrate.syntax.tree import nodes_of
 ENDS_GRAPHS = SYNCS | {"torch.distributed.reduce"}
 
 
-def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[Parting]:
+def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[GraphDifference]:
     """Yield the first read at `node`, below `guard`, that parts the graphs."""
     for read in reads_at(node, facts):
-        found = _reads(read, node, guard, facts) if facts.values.on_device(read) else None
-        if found is not None:
-            yield found
+        parting = _reads(read, node, guard, facts) if facts.values.on_device(read) else None
+        if parting is not None:
+            yield parting
             return  # once for each place
 
 
 def _reads(
     read: cst.BaseExpression, node: cst.CSTNode, guard: Guard, facts: Facts
-) -> Parting | None:
+) -> GraphDifference | None:
     """Return what is to be said of the read of `read` at `node`, below `guard`."""
     line = facts.context.position(guard).line
     if facts.steps.inside(node):
         message = (
             f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
         )
-        return Parting(node, message)
-    if (made := computed_after(read, node, facts)) is not None:
-        return _pending(node, made, guard, facts)
+        return GraphDifference(node, message)
+    if (origin := computed_after(read, node, facts)) is not None:
+        return _pending(node, origin, guard, facts)
     parts = is_made_in(guard, read, facts) and facts.steps.between(node)
     if parts and not _nothing_is_pending(guard, facts):
         message = (
             f"computed and read in some replicas only (line {line}): graphs part before the next "
             "collective; compute and read in all, print in one"
         )
-        return Parting(node, message)
+        return GraphDifference(node, message)
     return None
 
 
@@ -61,7 +61,7 @@ def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
     block = facts.context.parent(guard)
     if not isinstance(guard, cst.If) or not isinstance(block, cst.IndentedBlock | cst.Module):
         return False
-    at = next(i for i, one in enumerate(block.body) if one is guard)
+    at = next(i for i, statement in enumerate(block.body) if statement is guard)
     above = block.body[at - 1] if at else None
     if not isinstance(above, cst.SimpleStatementLine) or len(above.body) != 1:
         return False
@@ -71,33 +71,35 @@ def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
         return False
     if (facts.names.of(call.func) or "") not in ENDS_GRAPHS:
         return False
-    return not any(facts.values.calls_model(one) for one in nodes_of(guard, cst.Call))
+    return not any(facts.values.calls_model(call) for call in nodes_of(guard, cst.Call))
 
 
-def handed_on(call: cst.Call, facts: Facts) -> Iterator[Parting]:
+def handed_on(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield the call of a function of the script that reads a pending argument in some replicas only."""
     functions = facts.context.called(call)
     for index, arg in enumerate(call.args) if functions and kept_from(call, facts) is None else ():
         if arg.star or not isinstance(arg.value, cst.Name):
             continue
-        made = computed_after(arg.value, call, facts)
-        if made is None:
+        origin = computed_after(arg.value, call, facts)
+        if origin is None:
             continue
-        guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
-        guard = next((one for one in guards if one is not None), None)
+        guards = (
+            _reads_parameter(function, index, arg.keyword, facts) for function in functions[:3]
+        )
+        guard = next((reader for reader in guards if reader is not None), None)
         if guard is not None:
-            yield _pending(call, made, guard, facts)
+            yield _pending(call, origin, guard, facts)
             return
 
 
-def _pending(at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Parting:
+def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -> GraphDifference:
     """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
-    computed, line = (facts.context.position(one).line for one in (made, guard))
+    computed, line = (facts.context.position(location).line for location in (source, guard))
     message = (
         f"computed after the step (line {computed}), read in some replicas only (line {line}): "
         "graphs part before the next collective; compute it inside the step"
     )
-    return Parting(at, message)
+    return GraphDifference(at, message)
 
 
 def _reads_parameter(
@@ -112,14 +114,14 @@ def _reads_parameter(
         mentions = {kept.name.value}
         loops: list[cst.CompFor | cst.For] = [*nodes_of(function, cst.CompFor)]
         for loop in (*loops, *nodes_of(function, cst.For)):
-            if any(one.value == kept.name.value for one in nodes_of(loop.iter, cst.Name)):
-                mentions |= {one.value for one in nodes_of(loop.target, cst.Name)}
+            if any(name.value == kept.name.value for name in nodes_of(loop.iter, cst.Name)):
+                mentions |= {name.value for name in nodes_of(loop.target, cst.Name)}
     reading = (*nodes_of(function, cst.Call), *nodes_of(function, cst.FormattedStringExpression))
     for node in reading if mentions != {None} else ():
         reads = any(
-            one.value in mentions
+            name.value in mentions
             for read in reads_at(node, facts)
-            for one in nodes_of(read, cst.Name)
+            for name in nodes_of(read, cst.Name)
         )
         guard = kept_from(node, facts) if reads else None
         runs = guard is not None and never_runs(node, facts.context) is None

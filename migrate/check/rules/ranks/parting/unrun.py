@@ -1,4 +1,4 @@
-"""What all replicas compute after a step, and nothing has run when some of them read it."""
+"""Values that all replicas compute after a step and that are still pending when some of them read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPTH = 3  # so many functions are followed, one into another
 def computed_after(
     read: cst.BaseExpression, at: cst.CSTNode, facts: Facts
 ) -> cst.BaseExpression | None:
-    """Where all replicas compute, after a step, a name that is read; None if none is still pending."""
+    """Return where all replicas compute a name that is read after a step, or None if none is pending."""
     if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
         return None
     for name in nodes_of(read, cst.Name):
@@ -35,7 +35,11 @@ def _pending(
     name: cst.Name, at: cst.CSTNode, facts: Facts, depth: int = DEPTH
 ) -> cst.BaseExpression | None:
     """Return what all replicas compute after a step, in place of `name`, and nothing has run before `at`."""
-    before = [one for one in facts.bindings.given(name) if one.place < place_of(at, facts)]
+    before = [
+        assignment
+        for assignment in facts.bindings.given(name)
+        if assignment.place < place_of(at, facts)
+    ]
     value = before[-1].value if before else None
     if value is None or facts.guards.around(value) is not None:
         return None
@@ -50,21 +54,23 @@ def _pending(
 
 
 def _returned(
-    name: cst.Name, given: Assignment, at: cst.CSTNode, facts: Facts, depth: int
+    name: cst.Name, assignment: Assignment, at: cst.CSTNode, facts: Facts, depth: int
 ) -> cst.BaseExpression | None:
     """Return what a function of the script has left pending in its result, or a part of it, `name`."""
-    call = given.value
+    call = assignment.value
     if not depth or not isinstance(call, cst.Call) or _ran_between(name.value, call, at, facts):
         return None
     part: int | None = None
-    if given.how is How.PART:
-        targets = [facts.context.parent(one.node) for one in facts.context.bindings(name)]
+    if assignment.how is How.PART:
+        targets = [facts.context.parent(binding.node) for binding in facts.context.bindings(name)]
         tuples = [
-            (one, facts.context.parent(one)) for one in targets if isinstance(one, cst.Element)
+            (target, facts.context.parent(target))
+            for target in targets
+            if isinstance(target, cst.Element)
         ]
         places = [
-            above.elements.index(one)
-            for one, above in tuples
+            above.elements.index(element)
+            for element, above in tuples
             if isinstance(above, cst.Tuple | cst.List)
         ]
         if len(places) != 1:
@@ -76,11 +82,11 @@ def _returned(
                 value = value.elements[part].value
             elif part is not None:
                 continue
-            found = (
+            origin = (
                 _pending(value, value, facts, depth - 1) if isinstance(value, cst.Name) else None
             )
-            if found is not None:
-                return found
+            if origin is not None:
+                return origin
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.reading.steps.unended import unended_call
 from migrate.syntax.tree import code
@@ -30,7 +30,7 @@ class UnendedLoop(Hazard):
     name = "unended-loop"
     severity = Severity.WARNING
     nodes = (cst.For, cst.While)
-    other_work = Work.STEP
+    other_work = ManualWork.STEP
     examples = (
         example(
             """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.work import Work
+from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.reading.recurrences.recurrences import recurrence
 from migrate.reading.steps.in_step import When
@@ -37,7 +37,7 @@ class UnrolledRecurrence(Hazard):
     severity = Severity.WARNING
     nodes = (cst.For,)
     words = r"\.shape|\.size\(|unbind|len\("
-    other_work = Work.STEP
+    other_work = ManualWork.STEP
     examples = (
         example(
             """
@@ -140,12 +140,12 @@ class UnrolledRecurrence(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the number of turns of one loop."""
         assert isinstance(node, cst.For)
-        found = recurrence(node, facts)
-        if found is None or not _may_be_in_step(node, facts):
+        pair = recurrence(node, facts)
+        if pair is None or not _may_be_in_step(node, facts):
             return
         if unended_call(node, facts) is not None or ends_graph(node, facts):
             return
-        carries, size = found
+        carries, size = pair
         message = (
             f"unrolled: the graph gets a copy of the body for each of {size}, and `{carries}` goes from "
             "one to the next: minutes or hours to compile; torch_xla.experimental.scan, or a parallel form"

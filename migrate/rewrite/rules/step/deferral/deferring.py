@@ -23,7 +23,7 @@ from migrate.rewrite.rules.step.deferral.reading import (
     kept_values,
     why_it_stays,
 )
-from migrate.rewrite.rules.step.deferral.written import Written, bare
+from migrate.rewrite.rules.step.deferral.written import RecordedReading, bare
 from migrate.syntax.tree import base_name, code, nodes, nodes_of
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ STEPS = frozenset({"torch_xla.step", "shims.step", "shims.step.step"})
 
 
 class Deferring:
-    """What becomes of the values that one loop reads in every step.
+    """Deferral of the values that one loop reads in every step.
 
     Args:
         loop: a loop with a block of statements.
-        context: the script, its step in `with torch_xla.step():`.
+        context: the script, with its step in `with torch_xla.step():`.
 
     Attributes:
-        stays: the statements that go on to read in every step, each with the reason.
+        stays: the statements that still read in every step, each with the reason.
     """
 
     def __init__(self, loop: Loop, context: Workspace) -> None:
@@ -107,7 +107,7 @@ class Deferring:
             if why is not None:
                 self._stay(line, why)
                 continue
-            taken.update(id(one) for one in reading.lines)
+            taken.update(id(line) for line in reading.lines)
             (self._moved if self._only_shown(reading) else self._found).append(reading)
 
     def _stay(self, node: cst.CSTNode, why: str) -> None:
@@ -132,10 +132,10 @@ class Deferring:
 
     def _varying(self) -> set[str]:
         """Return the names that the loop binds or changes."""
-        found = set(self._flow(self._loop.body).written)
+        names = set(self._flow(self._loop.body).written)
         if isinstance(self._loop, cst.For):
-            found |= {name.value for name in nodes_of(self._loop.target, cst.Name)}
-        return found
+            names |= {name.value for name in nodes_of(self._loop.target, cst.Name)}
+        return names
 
     def _flow(self, node: cst.CSTNode):  # type: ignore[no-untyped-def]
         return flow(node, self._values, self._context)
@@ -155,9 +155,9 @@ class Deferring:
         if base is None or not is_view(reading.tensor):
             return False
         same = {base}
-        for one, other in aliases(self._block):
-            if {one, other} & same:
-                same |= {one, other}
+        for name, other in aliases(self._block):
+            if {name, other} & same:
+                same |= {name, other}
         for statement in statements:
             if overlap(same, self._flow(statement).edited):
                 return True
@@ -195,7 +195,7 @@ class Deferring:
         for reading in self._moved:
             yield from self._moves(reading)
         writing = [
-            (reading, Written(reading, self._tensor(reading), self._context))
+            (reading, RecordedReading(reading, self._tensor(reading), self._context))
             for reading in self._found
         ]
         for reading, written in writing:
@@ -203,7 +203,7 @@ class Deferring:
             yield reading.line, written.keep, message
             for line in reading.lines[1:]:
                 yield line, lambda _: cst.RemoveFromParent(), message
-        by_guard: dict[int, tuple[cst.If, list[Written]]] = {}
+        by_guard: dict[int, tuple[cst.If, list[RecordedReading]]] = {}
         for reading, written in writing:
             for guard in reading.flushes:
                 by_guard.setdefault(id(guard), (guard, []))[1].append(written)
@@ -220,7 +220,7 @@ class Deferring:
         """Yield the edits that read a value in the `if`s that show it."""
         message = f"{code(reading.read)} is read where it is shown"
         yield reading.line, lambda _: cst.RemoveFromParent(), message
-        flushed = {id(guard) for found in self._found for guard in found.flushes}
+        flushed = {id(guard) for reading in self._found for guard in reading.flushes}
         for guard in reading.flushes:
             if id(guard) not in flushed:
                 others = [r for r in self._moved if guard in r.flushes]
@@ -228,7 +228,7 @@ class Deferring:
                     yield guard, self._flushing(guard, [], others), message
 
     def _flushing(
-        self, guard: cst.If, flushed: Sequence[Written], moved: Sequence[Reading]
+        self, guard: cst.If, flushed: Sequence[RecordedReading], moved: Sequence[Reading]
     ) -> Callable[[cst.If], Replacement]:
         """Return what reads, at the start of `guard` or above it, what is looked at there."""
         common = self._observers.common_test(guard) or []
@@ -248,12 +248,14 @@ class Deferring:
             if not isinstance(body, cst.IndentedBlock):  # `if …: print(…)` on one line
                 suite = cst.ensure_type(body, cst.SimpleStatementSuite)
                 body = cst.IndentedBlock([cst.SimpleStatementLine(suite.body)])
-            made = updated.with_changes(body=body.with_changes(body=[*reads, *shown, *body.body]))
-            return cst.FlattenSentinel([*above, made]) if above else made
+            loop_test = updated.with_changes(
+                body=body.with_changes(body=[*reads, *shown, *body.body])
+            )
+            return cst.FlattenSentinel([*above, loop_test]) if above else loop_test
 
         return replace
 
-    def _around(self, kept: Sequence[Written]) -> Callable[[Loop], Replacement]:
+    def _around(self, kept: Sequence[RecordedReading]) -> Callable[[Loop], Replacement]:
         """Return what makes the lists above the loop, and reads what is left in them below it."""
 
         def replace(updated: Loop) -> Replacement:

@@ -1,4 +1,4 @@
-"""What looks at a value, or at what it was added to: there it has to be read by then."""
+"""Find the code that observes a value or what it was added to. The value must be read before that code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Observers:
-    """What looks at the values that one loop reads.
+    """Code that observes the values that one loop reads.
 
     Args:
         loop: the loop.
@@ -59,11 +59,11 @@ class Observers:
                 return f"adds to `{name}`, which others may hold"
             if name in reading.objects and not self._variables.is_sum(name):
                 return f"goes to `{name}`, of which the function does not show that it only adds up"
-            for one in names:
-                found = self._variables.mentions(one)
-                if found is None:
-                    return f"goes to `{one}`, which other functions see"
-                mentioned.extend(found)
+            for variable in names:
+                mentions = self._variables.mentions(variable)
+                if mentions is None:
+                    return f"goes to `{variable}`, which other functions see"
+                mentioned.extend(mentions)
         flushes: dict[int, cst.If] = {}
         for mention in mentioned:
             if not self._variables.in_loop(mention) or self._is_own(mention, reading):

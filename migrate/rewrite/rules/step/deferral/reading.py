@@ -1,4 +1,4 @@
-"""One value that every step reads and only adds to something: what reads it, and what takes it."""
+"""A value that every step reads and only adds to something: its read and its accumulator."""
 
 from __future__ import annotations
 
@@ -106,15 +106,15 @@ def as_reading(line: cst.SimpleStatementLine, site: cst.CSTNode) -> Reading | No
     assert isinstance(site, cst.Call)
     is_item = isinstance(site.func, cst.Attribute)
     # `float(tensor)` stays a conversion, of the value.
-    found = Reading(site if is_item else site.args[0].value, tensor, line)
+    reading = Reading(site if is_item else site.args[0].value, tensor, line)
     statement = line.body[0]
     if isinstance(statement, cst.Assign) and statement.value is site and is_item:
         target = statement.targets[0].target
         if len(statement.targets) == 1 and isinstance(target, cst.Name):
-            found.variable = target.value
-            found.fresh.add(target.value)
-            return found
-    return found if found.take(line) else None
+            reading.variable = target.value
+            reading.fresh.add(target.value)
+            return reading
+    return reading if reading.take(line) else None
 
 
 def _tensor(site: cst.CSTNode) -> cst.BaseExpression | None:
@@ -159,7 +159,7 @@ def kept_values(
     reading: Reading, varying: set[str], values: DeviceValues, context: Workspace
 ) -> list[cst.BaseExpression] | None:
     """Return what the statements of `reading` use of the step beside the value; None where no number."""
-    found: list[cst.BaseExpression] = []
+    expressions: list[cst.BaseExpression] = []
     for line in reading.takes:
         stack: list[cst.CSTNode] = [line.body[0]]
         while stack:
@@ -177,10 +177,10 @@ def kept_values(
             if holds:
                 stack.extend(reversed(children(node)))
             elif _is_number(node, context):
-                found.append(node)
+                expressions.append(node)
             else:
                 return None
-    return found
+    return expressions
 
 
 def _is_number(node: cst.BaseExpression | None, context: Workspace, depth: int = 3) -> bool:

@@ -1,4 +1,4 @@
-"""Who sees the variables of the function around a loop, and under which other names."""
+"""Find the code that can see the variables of the function around a loop, and their aliases."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class Variables:
 
     def mentions(self, name: str) -> list[cst.Name] | None:
         """Return the mentions of the variable `name`; None where other functions see it too."""
-        found = []
+        mentions = []
         home = self._owner or self._context.module
         for mention in self._context.references(name):
             if not self._is_variable(mention):
                 continue
             if self._is_own(mention):
-                found.append(mention)
+                mentions.append(mention)
             elif self._context.bound_to(mention)[0] is home:
                 return None
-        bound = bool(found) and self._context.bound_to(found[0])[0] is home
-        return found if bound else None
+        bound = bool(mentions) and self._context.bound_to(mentions[0])[0] is home
+        return mentions if bound else None
 
     def in_loop(self, node: cst.CSTNode) -> bool:
         """Whether `node` is a part of the loop."""
@@ -86,23 +86,23 @@ class Variables:
             return True
         if not isinstance(value, cst.Call):
             return False
-        made = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
-        if not isinstance(made, cst.Name) or not SUMS.fullmatch(made.value):
+        callee = value.func.attr if isinstance(value.func, cst.Attribute) else value.func
+        if not isinstance(callee, cst.Name) or not SUMS.fullmatch(callee.value):
             return False
         classes = (s for s in self._context.module.body if isinstance(s, cst.ClassDef))
-        own = [c for c in classes if c.name.value == made.value]
-        return all(not _shows(one) for one in own)
+        own = [c for c in classes if c.name.value == callee.value]
+        return all(not _shows(class_) for class_ in own)
 
     def aliases(self, name: str) -> frozenset[str] | None:
         """Return the names of what holds the object `name`, itself included; None where not in sight."""
-        found: set[str] = set()
+        names: set[str] = set()
         waiting = [name]
         while waiting:
-            one = waiting.pop()
-            if one in found:
+            alias = waiting.pop()
+            if alias in names:
                 continue
-            found.add(one)
-            mentions = self.mentions(one)
+            names.add(alias)
+            mentions = self.mentions(alias)
             if mentions is None:
                 return None
             for mention in mentions:
@@ -112,7 +112,7 @@ class Variables:
                 if holders is None:
                     return None
                 waiting.extend(holders)
-        return frozenset(found)
+        return frozenset(names)
 
     def is_dead_after(self, names: Iterable[str]) -> bool:
         """Whether nothing looks at `names` after the loop: they are only set anew before each start of it."""
@@ -210,11 +210,11 @@ def _only_binds(statement: cst.CSTNode) -> bool:
     )
 
 
-def _shows(made: cst.ClassDef) -> bool:
+def _shows(class_: cst.ClassDef) -> bool:
     """Whether a method of the class that takes a value prints it, or asks for the time."""
     taking = [
         method
-        for method in nodes_of(made.body, cst.FunctionDef)
+        for method in nodes_of(class_.body, cst.FunctionDef)
         if method.name.value in ("update", "add", "append")
     ]
     return any(

@@ -32,13 +32,13 @@ def read_rows(pending):
 '''
 
 
-class Written:
-    """How one reading is written down.
+class RecordedReading:
+    """The code that records one reading.
 
     Args:
         reading: the reading.
-        tensor: what goes into the list.
-        context: the script, for names that are free.
+        tensor: the expression that is appended to the list.
+        context: the script, for unused names.
     """
 
     def __init__(self, reading: Reading, tensor: str, context: Workspace) -> None:
