@@ -13,8 +13,8 @@ from typing import Any
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import Pair
-from migrate.parity.ground.kinds import Operation, operation
-from migrate.parity.ground.results import LayerResult, LayerVerdict, Layout, Side
+from migrate.parity.ground.kinds import OperationClass, operation
+from migrate.parity.ground.results import LayerResult, LayerVerdict, SideResult, TensorLayout
 from migrate.parity.judge.limits import Finding, finding
 from migrate.parity.judge.measure import Measured, Meter, Padding, Slot
 from migrate.parity.judge.probes import Calls, Judged, Place, Probes
@@ -182,7 +182,7 @@ class _Judge:
         self,
         name: str,
         measured: Measured,
-        kind: Operation,
+        kind: OperationClass,
         local: float,
         accumulated: float,
     ) -> dict[Slot, dict[Place, Finding]]:
@@ -211,11 +211,11 @@ class _Judge:
 
     @staticmethod
     def _operation(
-        slot: Slot, kind: Operation, *, between: bool, contracts: bool
-    ) -> Operation | None:
+        slot: Slot, kind: OperationClass, *, between: bool, contracts: bool
+    ) -> OperationClass | None:
         if not slot.local or contracts:
             return None
-        return Operation.COMPOSITE if between else kind
+        return OperationClass.COMPOSITE if between else kind
 
     def _contracts_beside(self, name: str, side: str, measured: Measured) -> bool:
         """Whether a side computes in one go what in the truth is a product, then a layer that it lacks.
@@ -233,7 +233,7 @@ class _Judge:
             return False
         if owner != name:
             measured = self._meter.of(owner, operation(self._truth.layers[owner].kind))
-        plain = self._profile.operations[Operation.ELEMENTWISE].value
+        plain = self._profile.operations[OperationClass.ELEMENTWISE].value
         return any(
             place.what == "argument"
             and probes.pair(place.layer) is None
@@ -242,11 +242,11 @@ class _Judge:
         )
 
     def _between(self) -> float:
-        return self._noise * self._profile.local(Operation.COMPOSITE)
+        return self._noise * self._profile.local(OperationClass.COMPOSITE)
 
     def _side(
         self, name: str, side: str, findings: Mapping[Slot, Mapping[Place, Finding]]
-    ) -> Side | None:
+    ) -> SideResult | None:
         if side not in self._sides:
             return None
         accumulated = self._probes[Slot(side, False)]
@@ -257,7 +257,7 @@ class _Judge:
         shown = _worst(own), _worst(findings.get(Slot(side, False), {}))
         layer = accumulated.dump.layers.get(pair.layer) if pair is not None else None
         ratio = next((one.ratio for one in shown if one is not None), None)
-        return Side(
+        return SideResult(
             name=pair.layer if pair is not None else "",
             aligned=pair.how if pair is not None else "in what the next layer is given",
             defined=layer.defined if layer is not None else "",
@@ -272,7 +272,7 @@ class _Judge:
         self,
         name: str,
         findings: Mapping[Slot, Mapping[Place, Finding]],
-        sides: Mapping[str, Side | None],
+        sides: Mapping[str, SideResult | None],
     ) -> LayerVerdict:
         present = [side for side in self._sides if side != "E"]
         if any(sides[side] is None for side in present):
@@ -320,9 +320,9 @@ class _Judge:
         found = [one.errors().relative_l2 for one, _ in measured.get(Slot("E", local), {}).values()]
         return max(found, default=None)
 
-    def _steps(self, name: str, kind: Operation) -> int:
+    def _steps(self, name: str, kind: OperationClass) -> int:
         """Time steps of a recurrent layer, positions of a positional one: the longest axis that may be it."""
-        if kind not in (Operation.RECURRENT, Operation.POSITIONAL):
+        if kind not in (OperationClass.RECURRENT, OperationClass.POSITIONAL):
             return 1
         refs: Iterable[Any] = (
             ref for call in self._calls.by_layer[name] for ref in (*call.arguments, *call.outputs)
@@ -350,7 +350,7 @@ class _Judge:
                 continue
             for number, name in enumerate(judged.alignment.alone):
                 layer = judged.accumulated.layers[name]
-                own = Side(name, "", layer.defined, layer.called, None, None, None)
+                own = SideResult(name, "", layer.defined, layer.called, None, None, None)
                 result = LayerResult(
                     name,
                     layer.kind,
@@ -367,11 +367,11 @@ class _Judge:
         return found
 
 
-def _layouts(pair: Pair) -> Iterator[Layout]:
+def _layouts(pair: Pair) -> Iterator[TensorLayout]:
     for what, tensors in (("argument", pair.arguments), ("output", pair.outputs)):
         for one in tensors:
             if (one.split, one.axes, one.shape) != (None, None, None):
-                yield Layout(what, one.mine, one.split, one.axes, one.shape)
+                yield TensorLayout(what, one.mine, one.split, one.axes, one.shape)
 
 
 def _worst(found: Mapping[Place, Finding]) -> Finding | None:

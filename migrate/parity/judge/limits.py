@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.ground.results import Errors, Ratio
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.metrics import Measurement
@@ -55,7 +55,7 @@ def finding(
     profile: Profile,
     limit: float,
     *,
-    operation: Operation | None,
+    operation: OperationClass | None,
     exact: bool = False,
     ties: bool = False,
 ) -> Finding:
@@ -77,9 +77,9 @@ def finding(
     """
     errors = measured.errors()
     base = None if emulated is None else emulated.errors()
-    if operation is Operation.COMPOSITE and base is not None:
+    if operation is OperationClass.COMPOSITE and base is not None:
         # No contraction among what it computes itself, if the emulation shows none.
-        plain = profile.operations[Operation.ELEMENTWISE].value
+        plain = profile.operations[OperationClass.ELEMENTWISE].value
         limit = min(limit, plain) if base.relative_l2 <= plain else limit
     rho = None if base is None else ratio(errors.per_input, base.per_input, floor=profile.floor)
     if exact:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from migrate.parity.dump.dump import Dump, TensorRef
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.judge.measured import measured_of
 from migrate.parity.judge.metrics import EDGES, Measurement, Sums
 from migrate.parity.judge.probes import Calls, Judged, Place, Probe, Probes
@@ -50,7 +50,7 @@ class Meter:
         self._known: dict[Path, dict[Key, Sums | None]] = {}
         self.notes: list[str] = []
 
-    def of(self, name: str, kind: Operation) -> Measured:
+    def of(self, name: str, kind: OperationClass) -> Measured:
         """Of each dump, what was measured at each place of a layer, and whether these are integers."""
         by_tensor: dict[tuple[int, str, str], list[tuple[Slot, Probe]]] = defaultdict(list)
         for slot, probes in self._probes.items():
@@ -68,7 +68,7 @@ class Meter:
         slot: Slot,
         probe: Probe,
         truth: _Lazy,
-        kind: Operation,
+        kind: OperationClass,
         found: dict[Place, tuple[Measurement, bool]],
     ) -> None:
         sums = self._of_tensor(slot, probe, truth, in_ulps(probe, kind, local=slot.local))

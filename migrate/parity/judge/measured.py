@@ -19,10 +19,10 @@ import numpy as np
 
 from migrate.parity.dump.dump import Call, Dump, Named, TensorRef
 from migrate.parity.dump.joined import JoinedDump
-from migrate.parity.dump.reference import Reference
+from migrate.parity.dump.reference import AlignedTruth
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import DumpError
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 from migrate.parity.ground.kinds import operation
 from migrate.parity.judge.metrics import Sums
 from migrate.parity.judge.probes import Calls, Partners, Probe
@@ -45,9 +45,9 @@ class MeasuringWriter(DumpWriter):
     def __init__(
         self,
         folder: Path,
-        facts: Facts,
+        facts: RunFacts,
         inputs: int,
-        reference: Reference,
+        reference: AlignedTruth,
         padding: Mapping[int, Array],
         *,
         fed: bool,
@@ -175,7 +175,7 @@ def _key(row: list[Any]) -> Key:
 
 
 def measure_dump(
-    dump: Dump, folder: Path, reference: Reference, padding: Mapping[int, Array]
+    dump: Dump, folder: Path, reference: AlignedTruth, padding: Mapping[int, Array]
 ) -> None:
     """Make the dump that the side would have measured where it ran.
 

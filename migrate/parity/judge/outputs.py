@@ -12,7 +12,7 @@ import numpy as np
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import Apart, TensorPair
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section, layout_text
+from migrate.parity.ground.results import ParityCheck, Section, layout_text
 from migrate.parity.judge.limits import Finding, finding
 from migrate.parity.judge.metrics import EDGES, Measurement
 from migrate.parity.judge.probes import Judged, lie_as
@@ -164,10 +164,10 @@ def _name(apart: Apart) -> str:
     return f"output {path or '0'}"
 
 
-def _apart(apart: Apart) -> Check:
+def _apart(apart: Apart) -> ParityCheck:
     """The row of an output that is compared with none."""
     note = f"{apart.why}; {apart.remedy}" if apart.remedy else apart.why
-    return Check(_name(apart), None, None, math.inf, False, "", note=note)
+    return ParityCheck(_name(apart), None, None, math.inf, False, "", note=note)
 
 
 def _said(side: str, pair: TensorPair) -> str:
@@ -179,7 +179,7 @@ def _said(side: str, pair: TensorPair) -> str:
 
 def _check(
     shown: str, found: Mapping[str, Finding], profile: Profile, lies: Sequence[str]
-) -> Check:
+) -> ParityCheck:
     notes = [said for said in lies if said]
     for name, one in found.items():
         if one.errors.not_finite:
@@ -189,7 +189,7 @@ def _check(
         if one.ratio is not None:
             notes.append(f"{name}: ρ {one.ratio.value:.2g}")
     undefined = any(one.errors.undefined for one in found.values())
-    return Check(
+    return ParityCheck(
         name=f"output {shown}",
         a=found["A"].errors.relative_l2 if "A" in found else None,
         b=found["B"].errors.relative_l2,

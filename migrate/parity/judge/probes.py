@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.dump.dump import Call, Dump, TensorRef
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
 
 CallKey = tuple[str, int, int]  # layer of the truth, number, input
 
@@ -34,7 +34,7 @@ class Judged:
 
     accumulated: Dump
     local: Dump | None
-    alignment: Alignment
+    alignment: LayerAlignment
     dtype: str = ""
 
 
@@ -117,7 +117,7 @@ class Partners:
         alignment: of the side.
     """
 
-    def __init__(self, calls: Calls, alignment: Alignment) -> None:
+    def __init__(self, calls: Calls, alignment: LayerAlignment) -> None:
         self._calls, self._alignment = calls, alignment
         self._aligned = {pair.truth for pair in alignment.pairs}
 
@@ -173,7 +173,7 @@ class Probes:
         fed: whether its layers were fed with the truth's inputs.
     """
 
-    def __init__(self, calls: Calls, dump: Dump, alignment: Alignment, *, fed: bool) -> None:
+    def __init__(self, calls: Calls, dump: Dump, alignment: LayerAlignment, *, fed: bool) -> None:
         self.dump, self._calls = dump, calls
         self._partners = Partners(calls, alignment)
         self.by_key: dict[CallKey, tuple[Pair, Call]] = {}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.judge.metrics import Floating, floating
 
 _OP_LEVEL = "relative L2 of matmuls measured over k = 4..16384"
@@ -58,7 +58,7 @@ class Profile:
     name: str
     dtype: str
     what: str
-    operations: Mapping[Operation, Limit]
+    operations: Mapping[OperationClass, Limit]
     ulps: Limit
     peak: Limit
     ratio: Limit
@@ -82,7 +82,7 @@ class Profile:
         """Relative L2 of a correct rounding: nothing is nearer than that."""
         return self.floating.rounding_error
 
-    def local(self, operation: Operation, *, steps: int = 1) -> float:
+    def local(self, operation: OperationClass, *, steps: int = 1) -> float:
         """The limit of relative L2 of one layer's own error.
 
         Args:
@@ -92,34 +92,40 @@ class Profile:
                 computed whatever the dtype).
         """
         limit = self.operations[operation].value
-        if operation is Operation.RECURRENT:
+        if operation is OperationClass.RECURRENT:
             return limit * math.sqrt(max(steps, 1))
-        if operation is Operation.POSITIONAL:
+        if operation is OperationClass.POSITIONAL:
             return max(limit, 2 * 2**-24 * steps)
         return limit
 
     def accumulated(self, depth: int) -> float:
         """The limit of relative L2 after so many leaf layers: that of one contraction, times √depth."""
-        return self.operations[Operation.MATMUL].value * math.sqrt(max(depth, 1))
+        return self.operations[OperationClass.MATMUL].value * math.sqrt(max(depth, 1))
 
     def peak_limit(self, relative_l2: float, elements: int) -> float:
         """The limit of max / RMS of n elements: 6 · limit · √(2 ln n)."""
         return self.peak.value * relative_l2 * math.sqrt(2 * math.log(max(elements, 3)))
 
 
-def _operations(matmul: Limit, dtype: str, other: float, source: str) -> Mapping[Operation, Limit]:
+def _operations(
+    matmul: Limit, dtype: str, other: float, source: str
+) -> Mapping[OperationClass, Limit]:
     kind = floating(dtype)
     assert kind is not None
     same = {
         operation: Limit(other, f"local relative L2, {operation}", source)
-        for operation in (Operation.NORMALISATION, Operation.SOFTMAX, Operation.ELEMENTWISE)
+        for operation in (
+            OperationClass.NORMALISATION,
+            OperationClass.SOFTMAX,
+            OperationClass.ELEMENTWISE,
+        )
     }
     contractions = {
         operation: dataclasses.replace(matmul, what=f"local relative L2, {what}")
         for operation, what in (
-            (Operation.MATMUL, "matmul"),
-            (Operation.RECURRENT, "recurrent, · √T"),
-            (Operation.COMPOSITE, "what a layer computes between the layers inside it"),
+            (OperationClass.MATMUL, "matmul"),
+            (OperationClass.RECURRENT, "recurrent, · √T"),
+            (OperationClass.COMPOSITE, "what a layer computes between the layers inside it"),
         )
     }
     movement = Limit(
@@ -135,8 +141,8 @@ def _operations(matmul: Limit, dtype: str, other: float, source: str) -> Mapping
     return {
         **contractions,
         **same,
-        Operation.MOVEMENT: movement,
-        Operation.POSITIONAL: positional,
+        OperationClass.MOVEMENT: movement,
+        OperationClass.POSITIONAL: positional,
     }
 
 
@@ -270,7 +276,7 @@ def find_profile(name: str, *, strict: bool = False) -> Profile:
     return dataclasses.replace(found, ratio=ratio, strict=True)
 
 
-def profile_for(a: Facts, b: Facts, name: str | None, *, strict: bool = False) -> Profile:
+def profile_for(a: RunFacts, b: RunFacts, name: str | None, *, strict: bool = False) -> Profile:
     """The profile that the user names, else the one that `choose_profile` finds.
 
     Raises:
@@ -281,7 +287,7 @@ def profile_for(a: Facts, b: Facts, name: str | None, *, strict: bool = False) -
     return choose_profile(a, b, strict=strict)
 
 
-def choose_profile(a: Facts, b: Facts, *, strict: bool = False) -> Profile:
+def choose_profile(a: RunFacts, b: RunFacts, *, strict: bool = False) -> Profile:
     """The profile for what the sides say of themselves: the coarser of the two decides.
 
     A dtype of 16 bits on either side makes it bf16; else the precision of matmuls does, where the device or
@@ -296,7 +302,7 @@ def choose_profile(a: Facts, b: Facts, *, strict: bool = False) -> Profile:
     return find_profile("f32-highest", strict=strict)
 
 
-def _obeys(facts: Facts) -> bool:
+def _obeys(facts: RunFacts) -> bool:
     """Whether the declared precision is that of the arithmetic: a CPU knows only float32."""
     return facts.emulated or not facts.device.lower().startswith("cpu")
 
@@ -305,7 +311,7 @@ def limits_as_text(profile: Profile) -> tuple[str, ...]:
     """Its limits, a line each, with their sources."""
     head = f"{profile.name}{' (strict)' if profile.strict else ''}: {profile.what}"
     accumulated = dataclasses.replace(
-        profile.operations[Operation.MATMUL],
+        profile.operations[OperationClass.MATMUL],
         what="accumulated relative L2 over √depth",
         source="measured: errors grow as depth^0.27..0.43",
     )

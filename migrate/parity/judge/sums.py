@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from migrate.parity.dump.dump import TensorRef
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.judge.metrics import Sums, measure
 from migrate.parity.judge.probes import Probe, lie_as
 
@@ -46,9 +46,9 @@ def is_exact(probe: Probe) -> bool:
     return "float" not in probe.truth.dtype and "float" not in probe.mine.dtype
 
 
-def in_ulps(probe: Probe, kind: Operation, *, local: bool) -> bool:
+def in_ulps(probe: Probe, kind: OperationClass, *, local: bool) -> bool:
     """Whether units in the last place say anything of what a layer of this kind computes."""
-    return kind is Operation.ELEMENTWISE and local and not is_exact(probe)
+    return kind is OperationClass.ELEMENTWISE and local and not is_exact(probe)
 
 
 def sums_of(

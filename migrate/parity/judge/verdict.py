@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.parity.ground.results import (
-    Cause,
     LayerResult,
     LayerVerdict,
+    ParityCause,
+    ParityVerdict,
     Section,
-    Side,
-    Verdict,
+    SideResult,
 )
 from migrate.parity.judge.judge import Breach, Judgement
 from migrate.parity.judge.limits import Finding
@@ -29,7 +29,7 @@ class Outcome:
         breach: where in it, and by how much.
     """
 
-    verdict: Verdict
+    verdict: ParityVerdict
     sentence: str
     first: LayerResult | None = None
     breach: Breach | None = None
@@ -50,7 +50,7 @@ def conclude(
     judged: Judgement,
     outputs: Outputs,
     sections: Sequence[Section] = (),
-    causes: Sequence[Cause] = (),
+    causes: Sequence[ParityCause] = (),
     *,
     truth: bool = True,
 ) -> Outcome:
@@ -93,14 +93,16 @@ def conclude(
     )
 
 
-def _verdict(parting: set[str], failed: Sequence[str], undefined: Mapping[str, int]) -> Verdict:
+def _verdict(
+    parting: set[str], failed: Sequence[str], undefined: Mapping[str, int]
+) -> ParityVerdict:
     if len(parting) == 2:
-        return Verdict.BOTH_WORSE
+        return ParityVerdict.BOTH_WORSE
     if parting:
-        return Verdict.A_WORSE if "A" in parting else Verdict.B_WORSE
+        return ParityVerdict.A_WORSE if "A" in parting else ParityVerdict.B_WORSE
     if undefined:
-        return Verdict.NOT_FINITE
-    return Verdict.PARTLY if failed else Verdict.MATCH
+        return ParityVerdict.NOT_FINITE
+    return ParityVerdict.PARTLY if failed else ParityVerdict.MATCH
 
 
 def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
@@ -151,7 +153,11 @@ def _ratio(found: Finding) -> str:
 
 
 def _parts(
-    layer: LayerResult, breach: Breach, parting: set[str], causes: Sequence[Cause], truth: bool
+    layer: LayerResult,
+    breach: Breach,
+    parting: set[str],
+    causes: Sequence[ParityCause],
+    truth: bool,
 ) -> str:
     both = {"A", "B"} if layer.verdict is LayerVerdict.BOTH_PART else {breach.side}
     who = "Both diverge" if len(both) == 2 else f"{breach.side} diverges"
@@ -191,7 +197,7 @@ def _where(layer: LayerResult) -> list[str]:
     return [layer.kind, *([" / ".join(dict.fromkeys(places))] if places else [])]
 
 
-def _place(side: Side) -> str:
+def _place(side: SideResult) -> str:
     """The user's line: of a framework's own layer the one that calls it."""
     own = "-packages/" not in side.defined or not side.called
     return side.defined if own else side.called

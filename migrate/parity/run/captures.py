@@ -12,8 +12,8 @@ from migrate.parity.align.align import load_alignment_file
 from migrate.parity.align.weight_map import WeightMap
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.joined import joined
-from migrate.parity.ground.options import Options
-from migrate.parity.ground.settings import TRUTH, Precision, Settings
+from migrate.parity.ground.options import ParityOptions
+from migrate.parity.ground.settings import TRUTH, Precision, SideSettings
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.run.prepare import Prepared
 from migrate.parity.run.runs import FIRST, Captured, Groups, Run, part_of
@@ -47,7 +47,7 @@ def capture_all(
     a: Side,
     b: Side,
     ready: Prepared,
-    options: Options,
+    options: ParityOptions,
     work: Path,
     progress: Progress,
 ) -> Captures:
@@ -61,7 +61,7 @@ def capture_all(
     explicit = None if options.align is None else load_alignment_file(options.align)
     rules = options.rules(truth="A" if ready.truth_of_a else "B")
 
-    def run(name: str, side: Side, settings: Settings, weights: WeightMap) -> Run:
+    def run(name: str, side: Side, settings: SideSettings, weights: WeightMap) -> Run:
         aligned, paired = (explicit, rules) if side is not source else (None, None)
         inputs = ready.inputs
         return Run(name, side, settings, weights, aligned, paired, inputs, work, layers, measured)
@@ -102,7 +102,7 @@ def capture_all(
     return Captures(joined(truths), found["a"], found["b"], found.get("e", found[same]), plain)
 
 
-def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:
+def emulation(a: SideSettings, b: SideSettings, profile: str | None = None) -> SideSettings:
     """The settings of the truth's model in the precision that the sides are held to, on the CPU.
 
     Args:
@@ -112,19 +112,19 @@ def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:
     if profile is not None:
         named = find_profile(profile)
         if named.dtype != "float32":
-            return Settings(dtype=named.dtype, device="cpu")
-        return Settings(precision=_PROFILES.get(named.name, "highest"), device="cpu")
+            return SideSettings(dtype=named.dtype, device="cpu")
+        return SideSettings(precision=_PROFILES.get(named.name, "highest"), device="cpu")
     halves = [one.dtype for one in (a, b) if one.dtype in ("bfloat16", "float16")]
     if halves:
-        return Settings(dtype=halves[-1], device="cpu")
+        return SideSettings(dtype=halves[-1], device="cpu")
     coarser = min(a.precision, b.precision, key=_PRECISIONS.index)
-    return Settings(precision=coarser, device="cpu")
+    return SideSettings(precision=coarser, device="cpu")
 
 
-def _plain(settings: Settings) -> Settings:
+def _plain(settings: SideSettings) -> SideSettings:
     """The settings without what does not change what a torch model computes on the CPU."""
     if settings.device not in ("", "cpu") or settings.compiled or settings.batch is not None:
         return settings
     return dataclasses.replace(
-        Settings(), dtype=settings.dtype, precision=settings.precision, device="cpu"
+        SideSettings(), dtype=settings.dtype, precision=settings.precision, device="cpu"
     )

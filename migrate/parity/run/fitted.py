@@ -13,7 +13,7 @@ from converters.errors import ConversionError
 from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.inputs.channels import OF_A_SIDE
 from migrate.parity.run.load import load_both
 from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
@@ -55,7 +55,7 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
         ParityError, ConversionError: a model cannot be built or run, or something has no place.
     """
     target = SideOptions(python=models.python, channels_last=models.channels_last, hasty=True)
-    options = Options(inputs=tuple(models.inputs), count=_COUNT, b=target)
+    options = ParityOptions(inputs=tuple(models.inputs), count=_COUNT, b=target)
     with workplace(None) as work, contextlib.ExitStack() as stack, _own_option():
         progress("loading both models")
         named = parse_target(models.torch), _target(models)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import ArgumentsError
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import ParityOptions
 from migrate.parity.run.prepare import TORCH, inputs_for
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
@@ -20,7 +20,7 @@ _CLASSES = ("n_classes", "num_classes", "classes", "num_labels", "n_outputs", "n
 
 
 def load_both(
-    a: Target, b: Target, options: Options, work: Path, stack: contextlib.ExitStack
+    a: Target, b: Target, options: ParityOptions, work: Path, stack: contextlib.ExitStack
 ) -> tuple[Side, Side, tuple[str, ...]]:
     """The two sides, started, and what to know of them; the stack ends them.
 
@@ -45,7 +45,7 @@ def load_both(
     return first, second, (said,)
 
 
-def _outputs(side: Side, options: Options, work: Path) -> int | None:
+def _outputs(side: Side, options: ParityOptions, work: Path) -> int | None:
     """The last side of what a torch model gives; None: it is none, or gives several."""
     if side.kind not in TORCH:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from converters.errors import ConversionError, MisfitError
 from migrate.parity.align.weight_map import (
-    Conversion,
+    WeightConversion,
     WeightMap,
     bring,
     bring_back,
@@ -21,8 +21,8 @@ from migrate.parity.align.weight_map import (
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.fit import fit
 from migrate.parity.ground.errors import InputsError, ParityError, WeightsError
-from migrate.parity.ground.options import Options, SideOptions
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.options import ParityOptions, SideOptions
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
@@ -44,15 +44,15 @@ class Prepared:
     """
 
     inputs: InputSet
-    a: Settings
-    b: Settings
+    a: SideSettings
+    b: SideSettings
     truth_of_a: bool
     weights_a: WeightMap
     weights_b: WeightMap
 
 
 def prepare(
-    a: Side, b: Side, options: Options, work: Path, progress: Callable[[str], None]
+    a: Side, b: Side, options: ParityOptions, work: Path, progress: Callable[[str], None]
 ) -> Prepared:
     """Make inputs, bring weights over.
 
@@ -77,7 +77,7 @@ def prepare(
     for side, how in settings.items():
         if side not in functions:
             side.ask(protocol.Prepare(how, inputs))
-    conversion = Conversion(options.mapping, options.drop, image_shapes(inputs))
+    conversion = WeightConversion(options.mapping, options.drop, image_shapes(inputs))
     with layout_told(inputs, settings[other]):
         given = first.weights, second.weights
         try:
@@ -100,7 +100,7 @@ def prepare(
     return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
 
 
-def _can_be_followed(truth: Side, other: Side, conversion: Conversion) -> bool:
+def _can_be_followed(truth: Side, other: Side, conversion: WeightConversion) -> bool:
     followed = other.kind in ("linen", "nnx") and other.constants is None
     return truth.kind in TORCH and followed and conversion.mapping is None
 
@@ -109,11 +109,11 @@ def _found(
     truth: Side,
     other: Side,
     inputs: InputSet,
-    settings: Settings,
-    conversion: Conversion,
+    settings: SideSettings,
+    conversion: WeightConversion,
     work: Path,
     progress: Callable[[str], None],
-) -> tuple[Conversion, tuple[str, ...]]:
+) -> tuple[WeightConversion, tuple[str, ...]]:
     """Names do not say which weight is which: both are run, and their layers followed."""
     mapping = work / "fitted.yaml"
     found = fit(
@@ -131,7 +131,7 @@ def _found(
     return dataclasses.replace(conversion, mapping=mapping), (note, *found.notes)
 
 
-def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
+def inputs_for(truth: Side, other: Side, options: ParityOptions, folder: Path) -> InputSet:
     """The inputs that the user gives, else those that one of the models tells.
 
     Raises:
@@ -149,7 +149,7 @@ def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> Inpu
 
 def laid_out_for(
     truth: Side, other: Side, options: SideOptions, inputs: InputSet, work: Path
-) -> Settings:
+) -> SideSettings:
     """How the other side runs, given images as it takes them."""
     return _laid_out(options, _channels_last(truth, other, inputs, work))
 
@@ -161,7 +161,7 @@ def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tu
     if not any(array.ndim >= 3 and array.dtype.kind == "f" for array in inputs[0].values()):
         return ()
     one = write_inputs(work / "probe-inputs", [inputs[0]])
-    truth.ask(protocol.Capture(Settings(device="cpu"), one, work / "probe"))
+    truth.ask(protocol.Capture(SideSettings(device="cpu"), one, work / "probe"))
     return channels_first_inputs(Dump(work / "probe"), one)
 
 
@@ -173,13 +173,13 @@ def image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
     return tuple(array.shape for array in arrays)
 
 
-def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
+def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> SideSettings:
     chosen = layouts if options.channels_last is None else options.channels_last
     return dataclasses.replace(options.settings, transposed=chosen)
 
 
 @contextlib.contextmanager
-def layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
+def layout_told(inputs: InputSet, settings: SideSettings) -> Iterator[None]:
     """A linen model makes its weights to fit what it is given, also where that lies the wrong way round."""
     try:
         yield
@@ -201,7 +201,7 @@ def _weights(
     other: Side,
     of_truth: Path | None,
     of_other: Path | None,
-    conversion: Conversion,
+    conversion: WeightConversion,
     work: Path,
 ) -> WeightMap:
     """Give both sides their weights; the other side's names in the truth's."""

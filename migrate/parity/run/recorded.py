@@ -13,10 +13,10 @@ from migrate.parity.align.align import align, load_alignment_file
 from migrate.parity.align.weight_map import WeightMap, load_file, same_names
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.ground.outputs import OutputRules
 from migrate.parity.ground.results import Parity
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, attended, read_inputs
 from migrate.parity.judge.judge import Judged, judgement
 from migrate.parity.judge.outputs import compare_outputs
@@ -33,7 +33,7 @@ from migrate.progress import Progress
 _WEIGHTS = "weights.safetensors"
 
 
-def record(target: Target, options: Options, progress: Progress) -> Path:
+def record(target: Target, options: ParityOptions, progress: Progress) -> Path:
     """Record what one side computes, with its inputs and weights, for a comparison later or elsewhere.
 
     Returns:
@@ -55,7 +55,7 @@ def record(target: Target, options: Options, progress: Progress) -> Path:
         return folder
 
 
-def compare_recorded(a: Target, b: Target, options: Options, progress: Progress) -> Parity:
+def compare_recorded(a: Target, b: Target, options: ParityOptions, progress: Progress) -> Parity:
     """Compare a dump with a model, or with another dump.
 
     A model on the other side is the truth too, in float64. Its weights are those that it is given
@@ -98,7 +98,7 @@ def _compared(
     truth: Dump | None,
     weights: WeightMap,
     inputs: InputSet,
-    options: Options,
+    options: ParityOptions,
     source: str,
 ) -> Parity:
     explicit = None if options.align is None else load_alignment_file(options.align)
@@ -165,14 +165,14 @@ def _require_same_inputs(dumps: list[Dump]) -> None:
         )
 
 
-def _settings(how: SideOptions) -> Settings:
+def _settings(how: SideOptions) -> SideSettings:
     return dataclasses.replace(how.settings, transposed=how.channels_last or ())
 
 
 def _load(
     side: Side,
     how: SideOptions,
-    settings: Settings,
+    settings: SideSettings,
     inputs: InputSet,
     work: Path,
     recorded: Dump | None = None,

@@ -12,9 +12,9 @@ from migrate.parity.align.weight_map import WeightMap
 from migrate.parity.dump.dump import DUMP_FILE, Dump
 from migrate.parity.dump.joined import joined
 from migrate.parity.dump.reference import Forced
-from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.alignment import LayerAlignment
 from migrate.parity.ground.outputs import OutputRules
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.judge.measured import measure_dump
 from migrate.parity.sides import protocol
@@ -38,9 +38,9 @@ class Captured:
         measured: whether tensors of layers were measured and are not in the dumps (`judge.measured`).
     """
 
-    settings: Settings
+    settings: SideSettings
     dump: Dump
-    alignment: Alignment
+    alignment: LayerAlignment
     local: Dump | None = None
     measured: bool = False
 
@@ -64,7 +64,7 @@ class Run:
 
     name: str
     side: Side
-    settings: Settings
+    settings: SideSettings
     weights: WeightMap
     explicit: Mapping[str, str] | None
     rules: OutputRules | None
@@ -73,7 +73,7 @@ class Run:
     layers: bool
     measured: bool
     seconds: float = 0.0
-    _alignment: Alignment | None = None
+    _alignment: LayerAlignment | None = None
     _plain: list[Dump] = field(default_factory=list)
     _local: list[Dump] = field(default_factory=list)
 
@@ -129,7 +129,7 @@ class Run:
         local = joined(self._local) if self._local else None
         return Captured(self.settings, joined(self._plain), self._alignment, local, self.measured)
 
-    def _aligned(self, truth: Dump, folder: Path) -> Alignment:
+    def _aligned(self, truth: Dump, folder: Path) -> LayerAlignment:
         return align(truth, Dump(folder), self.weights.names, self.explicit, self.rules)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from migrate.compiler.program import Program
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import Section
 from migrate.parity.run.prepare import Prepared
 from migrate.parity.sides import protocol
@@ -27,7 +27,7 @@ def compare_sections(
     b: Side,
     ready: Prepared,
     parties: Parties,
-    options: Options,
+    options: ParityOptions,
     progress: Callable[[str], None],
 ) -> Iterator[Section]:
     """Each section that was asked for; logits wherever the model has them.

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from migrate.parity.dump.reference import Forced, Reference
+from migrate.parity.dump.reference import AlignedTruth, Forced
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.sides.runner import Runner
 
@@ -18,13 +18,13 @@ INPUTS = "inputs"
 
 def capture_into(
     runner: Runner,
-    settings: Settings,
+    settings: SideSettings,
     inputs: InputSet,
     folder: Path,
     *,
     layers: bool = True,
     forced: Forced | None = None,
-    measured: Reference | None = None,
+    measured: AlignedTruth | None = None,
     numbers: Sequence[int] | None = None,
 ) -> float:
     """Write a complete dump of a run; give the seconds of its plain passes (`Runner.capture`).

@@ -32,10 +32,10 @@ from migrate.compiler import program
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
 from migrate.parity.ground import requests
-from migrate.parity.ground.alignment import Alignment
-from migrate.parity.ground.fitting import Found
+from migrate.parity.ground.alignment import LayerAlignment
+from migrate.parity.ground.fitting import FittingResult
 from migrate.parity.ground.results import Explanation, Section
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, read_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.runner import Runner
@@ -72,7 +72,7 @@ def to_plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, InputSet):
         return str(value.folder)
-    if isinstance(value, Alignment):
+    if isinstance(value, LayerAlignment):
         return value.to_json()
     if dataclasses.is_dataclass(value):
         return {one.name: to_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
@@ -91,8 +91,8 @@ def to_typed(kind: Any, value: Any) -> Any:
         return Path(value)
     if kind is InputSet:
         return read_inputs(Path(value))
-    if kind is Alignment:
-        return Alignment.from_json(value)
+    if kind is LayerAlignment:
+        return LayerAlignment.from_json(value)
     if dataclasses.is_dataclass(kind):
         made: Any = kind
         hints = _hints(made)
@@ -148,7 +148,7 @@ class SuggestInputs(Request[InputSet]):
 class Prepare(Request[None]):
     """See `Runner.prepare`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     drawn: bool = True
 
@@ -181,7 +181,7 @@ class Capture(Request[float]):
         measured: whether tensors of layers are measured against it instead of being written.
     """
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     folder: Path
     layers: bool = True
@@ -208,7 +208,7 @@ class Capture(Request[float]):
 class Gradients(Request[None]):
     """See `Runner.gradients`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     cotangents: Path
     into: Path
@@ -218,16 +218,16 @@ class Gradients(Request[None]):
 class Train(Request[list[float]]):
     """See `Runner.train`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     training: requests.Training
 
 
 @dataclass(frozen=True)
-class InTraining(Request[requests.Trained]):
+class InTraining(Request[requests.TrainingDraws]):
     """See `Runner.in_training`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     cotangents: Path
     into: Path
@@ -239,7 +239,7 @@ class InTraining(Request[requests.Trained]):
 class Generate(Request[requests.Generated]):
     """See `Runner.generate`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     tokens: int
     output: str
@@ -249,7 +249,7 @@ class Generate(Request[requests.Generated]):
 class ApproximateTopK(Request[Section]):
     """The approximate top-k's of a JAX side, measured on its device; a section without checks: none."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
 
 
@@ -257,7 +257,7 @@ class ApproximateTopK(Request[Section]):
 class Program(Request[tuple[str, program.Format]]):
     """What a compiler gets of the model, on the first input: into a file; its name and format."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     file: Path
 
@@ -320,7 +320,7 @@ class Convert(Request[tuple[str, ...]]):
 
 
 @dataclass(frozen=True)
-class FindWeights(Request[Found]):
+class FindWeights(Request[FittingResult]):
     """Which of torch's weights each array of this Flax side's model is made of (`parity.fitting.search`).
 
     Attributes:
@@ -331,13 +331,13 @@ class FindWeights(Request[Found]):
         rules: the mapping file that says what each key is in Flax's usual names.
     """
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     truth: Path
     state: Path
     rules: Path
 
-    def answer(self, runner: Any) -> Found:
+    def answer(self, runner: Any) -> FittingResult:
         """What the passes found."""
         from migrate.parity.fitting.search import find
 
@@ -348,7 +348,7 @@ class FindWeights(Request[Found]):
 class Idle(Request[tuple[str, ...]]):
     """Which of these arrays have no influence on the outputs for the first input."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     names: Sequence[str]
 
@@ -369,7 +369,7 @@ class Explain(Request[Explanation]):
     """
 
     side: str
-    alignment: Alignment
+    alignment: LayerAlignment
     truth: Path
     accumulated: Path
     local: Path | None

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, HostDrawn, Kind, Trained, Training
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.requests import Generated, HostDrawn, Kind, Training, TrainingDraws
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 
 
@@ -29,7 +29,7 @@ class Runner(Protocol):
     def lies_as_torch(self) -> bool:
         """Whether it is Flax's and takes images as torch does."""
 
-    def facts(self, settings: Settings) -> Facts:
+    def facts(self, settings: SideSettings) -> RunFacts:
         """What would run with these settings."""
 
     def arguments(self) -> tuple[tuple[str, bool], ...]:
@@ -42,7 +42,7 @@ class Runner(Protocol):
             InputsError: it does not tell; the line says how to.
         """
 
-    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
+    def prepare(self, settings: SideSettings, inputs: InputSet, *, drawn: bool = True) -> None:
         """Initialise weights that need an input to be (linen's); nothing where they are already.
 
         Where they are not `drawn`, others come before it runs: of these only names and shapes are made.
@@ -60,7 +60,7 @@ class Runner(Protocol):
 
     def capture(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         *,
@@ -78,25 +78,27 @@ class Runner(Protocol):
             numbers: of the inputs that are run; None: all.
         """
 
-    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+    def gradients(
+        self, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
+    ) -> None:
         """Write the gradients of Σ <output, cotangent>, for each input a file NNN.safetensors in `into`.
 
         Keys: `weights/NAME` in the side's naming and layout, `inputs/NAME` for floating inputs. Cotangents
         are in NNN.safetensors, keyed by the output's path (an output that is a single tensor: "output").
         """
 
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+    def train(self, settings: SideSettings, inputs: InputSet, training: Training) -> list[float]:
         """The loss at each step, before its update. The model's weights are put back after it."""
 
     def in_training(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         cotangents: Path,
         into: Path,
         batches: int,
         drawn: tuple[HostDrawn, ...] = (),
-    ) -> Trained:
+    ) -> TrainingDraws:
         """Write what the model gives in training mode, at rates of 0; give what it draws at its own rates.
 
         As `gradients`, with `outputs/PATH` beside; and statistics.safetensors: `weights/NAME` of the running
@@ -104,5 +106,7 @@ class Runner(Protocol):
         What is `drawn` by Python or numpy has the same values in all models.
         """
 
-    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+    def generate(
+        self, settings: SideSettings, inputs: InputSet, tokens: int, output: str
+    ) -> Generated:
         """Append the most likely token `tokens` times to the argument `input_ids`, row by row."""

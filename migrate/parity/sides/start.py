@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.sides.process import SideProcess, Turns
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.target import Target
@@ -19,7 +19,7 @@ from migrate.parity.sides.target import Target
 
 def started(
     targets: dict[str, tuple[Target, SideOptions]],
-    options: Options,
+    options: ParityOptions,
     work: Path,
     stack: contextlib.ExitStack,
 ) -> list[Side]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.judge.metrics import Measurement
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import floating_outputs, output
@@ -31,7 +31,7 @@ def compare_batches(parties: Parties) -> Section:
 
     A side whose inputs have one row only has nothing to compare; a note tells it.
     """
-    checks: list[Check] = []
+    checks: list[ParityCheck] = []
     notes: list[str] = []
     rows = _rows(parties)
     if rows < 2:
@@ -59,7 +59,7 @@ def _rows(parties: Parties) -> int:
     )
 
 
-def _compare(parties: Parties, party: Party, single: Dump, rows: int) -> Iterator[Check]:
+def _compare(parties: Parties, party: Party, single: Dump, rows: int) -> Iterator[ParityCheck]:
     # Each of the two may be as far from the truth as the limit says, with errors of their own.
     limit = math.sqrt(2) * parties.outputs_limit
     for path in floating_outputs(party.dump):
@@ -72,7 +72,7 @@ def _compare(parties: Parties, party: Party, single: Dump, rows: int) -> Iterato
             else:
                 between.add(number, whole, alone)
         errors = between.errors()
-        yield Check(
+        yield ParityCheck(
             f"{party.name}: batch 1 against batch {rows}{f', {path}' if path else ''}",
             errors.relative_l2 if party.name == "A" else None,
             errors.relative_l2 if party.name == "B" else None,

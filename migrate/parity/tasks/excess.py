@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
 from migrate.compiler.hlo import Sources, computations
 from migrate.compiler.program import Program
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 
 FLAG = "xla_allow_excess_precision"
 SOURCE = "compiled for a TPU with xla_allow_excess_precision on and off"
@@ -94,10 +94,10 @@ def excess_section(excess: Excess) -> Section:
     """As a part of the report. What is undetermined did not pass."""
     name = "excess precision"
     if excess.undetermined:
-        row = Check("roundings left out", None, None, 0.0, False, SOURCE, note="undetermined")
+        row = ParityCheck("roundings left out", None, None, 0.0, False, SOURCE, note="undetermined")
         return Section(name, (row,), notes=(f"undetermined: {excess.undetermined}",))
     total = sum(one.count for one in excess.roundings)
-    row = Check(
+    row = ParityCheck(
         "roundings left out", None, float(total), 0.0, not total, SOURCE, note=excess.compiler
     )
     notes = [str(one) for one in excess.roundings]

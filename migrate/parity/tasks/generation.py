@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Generated
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.logits import allowed_noise, noise_of
 from migrate.parity.tasks.outputs import logits_path
@@ -98,7 +98,7 @@ def _section(a: Generated, b: Generated, doubt: list[float], tokens: int) -> Sec
     rows = sum(len(one) for one in a.tokens)
     wrong = sum(not one.tie for one in found)
     share = 1 - wrong / rows if rows else 0.0
-    check = Check(
+    check = ParityCheck(
         f"greedy decoding of {tokens} tokens, rows that agree or part at a near-tie",
         None,
         share,

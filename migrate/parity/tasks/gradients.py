@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import NoGradientsError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.profiles import Profile
 from migrate.parity.sides import protocol
@@ -270,7 +270,7 @@ def _row(
     limit: float,
     scale: float = 0.0,
     lost: list[str] | None = None,
-) -> Check:
+) -> ParityCheck:
     known = [one for one in distances if one is not None]
     source = f"{parties.profile.gradient.what}: {parties.profile.gradient.source}"
     if parties.profile.dtype == "bfloat16" and any(one.loose for one in known):
@@ -294,7 +294,7 @@ def _row(
         notes.append("rounding noise in the truth too: measured against the norm of all gradients")
     notes += [f"{side} has no gradient here" for side in lost or ()]
     a, b = values
-    return Check(name, a, b, limit, passed, source, note="; ".join(notes))
+    return ParityCheck(name, a, b, limit, passed, source, note="; ".join(notes))
 
 
 def _as_emulated(profile: Profile, mine: Distance, emulated: Distance | None) -> bool:
@@ -308,8 +308,8 @@ def _as_emulated(profile: Profile, mine: Distance, emulated: Distance | None) ->
     return mine.error <= worst * emulated.error and bounds is not None and bounds.low <= worst
 
 
-def _failed(name: str, note: str, limit: float) -> Check:
-    return Check(name, None, math.inf, limit, False, "both must have it", note=note)
+def _failed(name: str, note: str, limit: float) -> ParityCheck:
+    return ParityCheck(name, None, math.inf, limit, False, "both must have it", note=note)
 
 
 def _notes(parties: Parties, found: dict[str, Found]) -> tuple[str, ...]:

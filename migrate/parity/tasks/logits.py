@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.tasks.outputs import as_truth, compared_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
@@ -260,7 +260,7 @@ def _section(
     return Section("logits", tuple(checks), notes=tuple(notes))
 
 
-def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iterator[Check]:
+def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iterator[ParityCheck]:
     profile = parties.profile
     first = np.concatenate(a.kl) if a else None
     second = np.concatenate(b.kl)
@@ -279,7 +279,7 @@ def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iter
     ):
         values = [None if kl is None else float(of(kl)) for kl in (first, second)]
         passed = all(value is None or value <= limit for value in values)
-        yield Check(f"KL {what}, {name}", values[0], values[1], limit, passed, source)
+        yield ParityCheck(f"KL {what}, {name}", values[0], values[1], limit, passed, source)
 
 
 def _quantile(values: Floats, share: float) -> float:
@@ -287,7 +287,9 @@ def _quantile(values: Floats, share: float) -> float:
     return float(np.sort(values)[math.ceil(share * len(values)) - 1])
 
 
-def _agreements(name: str, a: Tally | None, b: Tally, of: str, agreed: str) -> Iterator[Check]:
+def _agreements(
+    name: str, a: Tally | None, b: Tally, of: str, agreed: str
+) -> Iterator[ParityCheck]:
     if not any(tally and getattr(tally, of) for tally in (a, b)):
         return
     values = [
@@ -298,4 +300,4 @@ def _agreements(name: str, a: Tally | None, b: Tally, of: str, agreed: str) -> I
     note = "; ".join(
         f"{getattr(tally, agreed)} of {getattr(tally, of)}" for tally in (a, b) if tally
     )
-    yield Check(name, values[0], values[1], 1.0, passed, _ALL, at_least=True, note=note)
+    yield ParityCheck(name, values[0], values[1], 1.0, passed, _ALL, at_least=True, note=note)

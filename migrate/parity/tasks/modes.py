@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.alignment import TensorPair
-from migrate.parity.ground.requests import Draw, HostDrawn, Trained
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.requests import Draw, HostDrawn, TrainingDraws
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.gradients import (
     Found,
@@ -50,7 +50,7 @@ def compare_modes(parties: Parties, of_host: tuple[HostDrawn, ...] = ()) -> Sect
     """
     those = replace(parties, emulated=None)
     folders: dict[str, Path] = {}
-    drawn: dict[str, Trained] = {}
+    drawn: dict[str, TrainingDraws] = {}
     for party in those.all():
         folder = folders[party.name] = those.work / "modes" / party.name
         write_cotangents(those, party, folder / "cotangents")
@@ -72,7 +72,7 @@ def compare_modes(parties: Parties, of_host: tuple[HostDrawn, ...] = ()) -> Sect
     return Section(SECTION, tuple(checks), notes=notes)
 
 
-def _outputs(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
+def _outputs(parties: Parties, folders: dict[str, Path]) -> Iterator[ParityCheck]:
     limit = parties.outputs_limit
     given = {name: _paths(folder) for name, folder in folders.items()}
     compared = compared_outputs(parties)
@@ -90,7 +90,7 @@ def _outputs(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
         if (path or "output") not in given["T"] and len(lacking) == len(pairs):
             continue  # of evaluation alone
         if lacking or (path or "output") not in given["T"]:
-            yield Check(shown, None, math.inf, limit, False, "both must have it")
+            yield ParityCheck(shown, None, math.inf, limit, False, "both must have it")
             continue
         values = []
         for party, pair in zip(parties.sides, pairs, strict=True):
@@ -103,7 +103,7 @@ def _outputs(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
         yield _row(parties, shown, values)
 
 
-def _row(parties: Parties, name: str, values: Sequence[float]) -> Check:
+def _row(parties: Parties, name: str, values: Sequence[float]) -> ParityCheck:
     """A row of an output or of statistics: B is within the limit, or no worse than A in float32.
 
     A's own error counts for nothing where the truth is of its model, as for gradients; a strict profile asks
@@ -117,7 +117,7 @@ def _row(parties: Parties, name: str, values: Sequence[float]) -> Check:
         f"B is no worse than the run of {parties.a.name} in float32" if limit < b <= worst else ""
     )
     passed = b <= worst and (own or a <= limit)
-    return Check(name, a, b, limit, passed, f"{parties.profile.name}: of outputs", note=note)
+    return ParityCheck(name, a, b, limit, passed, f"{parties.profile.name}: of outputs", note=note)
 
 
 def _paths(folder: Path) -> set[str]:
@@ -150,7 +150,7 @@ def _array(file: Path, path: str) -> np.ndarray[Any, Any]:
     return found
 
 
-def _statistics(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
+def _statistics(parties: Parties, folders: dict[str, Path]) -> Iterator[ParityCheck]:
     """The running statistics: their distance, relative to their norm."""
     found = {party.name: _found(party, folders) for party in parties.sides}
     names = dict.fromkeys(name for one in found.values() for name in one.distances)
@@ -163,13 +163,13 @@ def _statistics(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
         ]
         shown = f"statistics {name.removeprefix('weights/')}"
         if len(values) < len(found):
-            yield Check(shown, None, math.inf, limit, False, "both must have it")
+            yield ParityCheck(shown, None, math.inf, limit, False, "both must have it")
         else:
             yield _row(parties, shown, values)
     for side in found.values():
         for name in sorted({*side.missing, *side.surplus, *side.misshapen}):
             shown = f"statistics {name.removeprefix('weights/')}"
-            yield Check(shown, None, math.inf, limit, False, "both must have it")
+            yield ParityCheck(shown, None, math.inf, limit, False, "both must have it")
 
 
 def _found(party: Party, folders: dict[str, Path]) -> Found:
@@ -184,7 +184,7 @@ def _found(party: Party, folders: dict[str, Path]) -> Found:
     return found
 
 
-def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[Check]:
+def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[ParityCheck]:
     """Whether the same is dropped, and by chance."""
     if not originals and not port:
         return
@@ -195,7 +195,9 @@ def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[Check
         if ones
     )
     wrong = float(len(lacking) + len(surplus))
-    yield Check("dropouts that differ", None, wrong, 0.0, not wrong, "rate and size", note=note)
+    yield ParityCheck(
+        "dropouts that differ", None, wrong, 0.0, not wrong, "rate and size", note=note
+    )
     measured = [one for one in port if one.kept >= 0]
     if not measured:
         return
@@ -214,7 +216,7 @@ def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[Check
     )
     for name, values, limit, source in rows:
         worst = max(values, default=0.0)
-        yield Check(name, None, worst, limit, worst <= limit, source)
+        yield ParityCheck(name, None, worst, limit, worst <= limit, source)
 
 
 def _apart(

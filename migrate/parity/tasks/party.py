@@ -10,7 +10,7 @@ from pathlib import Path
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import TensorPair
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.judge.profiles import Profile
 from migrate.parity.sides.side import Side
@@ -31,7 +31,7 @@ class Party:
 
     name: str
     side: Side
-    settings: Settings
+    settings: SideSettings
     dump: Dump
     outputs: tuple[TensorPair, ...]
     weights: tuple[WeightPair, ...] = ()

@@ -20,7 +20,7 @@ import numpy as np
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
 from migrate.compiler.program import Program
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 
 SOURCE = "the recall that the program asks for"
 _ROWS = 64  # of the operand in a measurement: 64·k values, a standard error of 1 % and less
@@ -208,7 +208,7 @@ def topk_section(uses: Iterable[Approximate], seed: int = 0) -> Section:
             passed, note = False, f"cannot be seen on this device: {recall.device} sorts exactly"
         value = recall.value if recall.approximate else None
         checks.append(
-            Check(
+            ParityCheck(
                 str(one), None, value, one.recall_target, passed, SOURCE, at_least=True, note=note
             )
         )

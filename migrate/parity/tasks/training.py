@@ -30,7 +30,7 @@ import numpy as np
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Training
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import compared_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
@@ -222,7 +222,7 @@ def _early(
     allowed: list[float],
     notes: list[str],
     optimizer: str,
-) -> list[Check]:
+) -> list[ParityCheck]:
     a, b = (_relative(losses[party.name], losses["T"]) for party in parties.sides)
     judged = [step for step, limit in enumerate(allowed) if math.isfinite(limit)]
     if len(judged) < len(allowed):
@@ -238,7 +238,9 @@ def _early(
         later += f"; {_ADAM}"
     worst = max(judged, key=lambda step: _badness(max(a[step], b[step]), allowed[step]))
     return [
-        Check(name, a[step], b[step], allowed[step], max(a[step], b[step]) <= allowed[step], source)
+        ParityCheck(
+            name, a[step], b[step], allowed[step], max(a[step], b[step]) <= allowed[step], source
+        )
         for name, step, source in (
             ("loss of step 0, relative to the truth", 0, first),
             (f"loss of step {worst}, the worst of {len(judged)} steps", worst, later),
@@ -256,7 +258,7 @@ def _band(
     seeds: list[list[float]],
     allowed: list[float],
     window: int,
-) -> tuple[Check, list[tuple[str, Sequence[float]]]]:
+) -> tuple[ParityCheck, list[tuple[str, Sequence[float]]]]:
     runs = np.array([trailing(one, window) for one in (losses["A"], *seeds)])
     b = np.array(trailing(losses["B"], window))
     low, high = runs.min(axis=0), runs.max(axis=0)
@@ -270,7 +272,7 @@ def _band(
     worst = int(judged.argmax()) + window - 1
     value = float(apart[worst])
     limit = parties.profile.band.value
-    check = Check(
+    check = ParityCheck(
         "distance of the loss curves over the spread of seeds",
         None,
         value,

@@ -14,7 +14,7 @@ import pytest
 
 from migrate.parity.align.align import align
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.judge.judge import Judged, Judgement, judge, judgement
 from migrate.parity.judge.measure import own_errors
@@ -426,7 +426,7 @@ def test_a_layer_that_could_not_be_fed_is_not_blamed(tmp_path: Path) -> None:
     truth = capture(tmp_path / "t", model(False), {}, MANY, "float64")
     mine = capture(tmp_path / "m", model(True), {}, MANY)
     output = (TensorPair("", ""),)
-    alignment = Alignment(
+    alignment = LayerAlignment(
         (Pair("second", "second", "order", outputs=output),), output, ("first",), ("first",)
     )
     local = capture(tmp_path / "l", model(True), {}, MANY, forced=(truth, alignment))

@@ -14,7 +14,7 @@ from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.ground.alignment import TensorPair
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.runner import JaxRunner
@@ -124,7 +124,7 @@ def test_images_are_channels_last(tmp_path: Path) -> None:
         side,
         inputs,
         tmp_path,
-        b_settings=Settings(transposed=("x",)),
+        b_settings=SideSettings(transposed=("x",)),
         b_outputs=(TensorPair("", "", (0, 2, 3, 1)),),
         b_weights=IMAGE,
     )

@@ -13,7 +13,7 @@ import torch
 
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
@@ -35,7 +35,7 @@ from tests.parity.tasks.parties_made import (
 )
 
 
-def rows(section: Section) -> dict[str, Check]:
+def rows(section: Section) -> dict[str, ParityCheck]:
     return {check.name.split(",")[0].split(" of step")[0]: check for check in section.checks}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.requests import Draw, HostDrawn, Trained
+from migrate.parity.ground.requests import Draw, HostDrawn, TrainingDraws
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.values import tensors
@@ -33,7 +33,7 @@ def in_training(
     into: Path,
     batches: int,
     drawn: Sequence[HostDrawn] = (),
-) -> Trained:
+) -> TrainingDraws:
     """See `Runner.in_training`. The forward and the backward pass are compiled once for all of it."""
     from safetensors.numpy import load_file, save_file
 
@@ -68,7 +68,7 @@ def in_training(
         after = {f"weights/{name}": _stored(now[name]) for name in sorted(statistics)}
         save_file(after, into / "statistics.safetensors")
         draws = _draws(model, session, weights, passes.bound({**inputs[0], **of_host}))
-    return Trained(draws)
+    return TrainingDraws(draws)
 
 
 def _step(model: LinenModel, bound: Bound) -> Any:

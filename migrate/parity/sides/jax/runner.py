@@ -12,10 +12,10 @@ from migrate.compiler.program import Program, program_of_jax
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, HostDrawn, Trained, Training
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.requests import Generated, HostDrawn, Training, TrainingDraws
 from migrate.parity.ground.results import Section
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.arguments import Arguments
 from migrate.parity.sides.jax.capture.recorder import Watcher
@@ -47,13 +47,13 @@ class JaxRunner:
         self._shown = shown
         self._model = _model(model, kind, shown, start)
         self._prepared = False
-        self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
-        self._traced: dict[Settings, Any] = {}
+        self._ready_for: dict[SideSettings, tuple[Passes, Session]] = {}
+        self._traced: dict[SideSettings, Any] = {}
 
-    def facts(self, settings: Settings) -> Facts:
+    def facts(self, settings: SideSettings) -> RunFacts:
         """See `Runner`."""
         session = Session(settings)
-        return Facts(
+        return RunFacts(
             self.kind,
             self._shown,
             device_name(session.device),
@@ -89,11 +89,11 @@ class JaxRunner:
             f"pass them: --inputs '{names[0]}=float32[2,16]'",
         )
 
-    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
+    def prepare(self, settings: SideSettings, inputs: InputSet, *, drawn: bool = True) -> None:
         """See `Runner`."""
         if self._prepared:
             return
-        plain = Settings(device=settings.device, transposed=settings.transposed)
+        plain = SideSettings(device=settings.device, transposed=settings.transposed)
         session = Session(plain)
         layout = settings.transposed
         with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
@@ -116,7 +116,7 @@ class JaxRunner:
 
     def capture(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         *,
@@ -140,7 +140,7 @@ class JaxRunner:
 
     def follow(
         self,
-        settings: Settings,
+        settings: SideSettings,
         arrays: Mapping[str, Any],
         weights: Mapping[str, Any],
         watcher: Watcher,
@@ -154,7 +154,7 @@ class JaxRunner:
 
     def evaluated(
         self,
-        settings: Settings,
+        settings: SideSettings,
         arrays: Mapping[str, Any],
         evaluation: Evaluation,
         weights: Mapping[str, Any],
@@ -176,7 +176,7 @@ class JaxRunner:
             made = jax.tree.unflatten(jax.tree.structure(shapes), results)
             return {path: np.asarray(evaluation.shown(one)) for path, one in made.items()}
 
-    def in_float32(self, settings: Settings, arrays: Mapping[str, Any]) -> bool:
+    def in_float32(self, settings: SideSettings, arrays: Mapping[str, Any]) -> bool:
         """Whether it computes in float32 though all that it is given is float64."""
         from migrate.parity.sides.jax.gradients import makes_float32
 
@@ -184,7 +184,9 @@ class JaxRunner:
         with session.active(), in_user_code(self._shown):
             return makes_float32(passes, arrays)
 
-    def idle(self, settings: Settings, inputs: InputSet, names: Sequence[str]) -> tuple[str, ...]:
+    def idle(
+        self, settings: SideSettings, inputs: InputSet, names: Sequence[str]
+    ) -> tuple[str, ...]:
         """Which of these weights have no influence on the outputs for the first input."""
         from migrate.parity.sides.jax.gradients import without_influence
 
@@ -193,7 +195,9 @@ class JaxRunner:
         with session.active(), in_user_code(self._shown):
             return without_influence(passes, inputs[0], names)
 
-    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+    def gradients(
+        self, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
+    ) -> None:
         """See `Runner`."""
         from migrate.parity.sides.jax.gradients import gradients
 
@@ -201,7 +205,7 @@ class JaxRunner:
         passes, session = self._ready(settings)
         gradients(passes, self._model, session, inputs, cotangents, into)
 
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+    def train(self, settings: SideSettings, inputs: InputSet, training: Training) -> list[float]:
         """See `Runner`."""
         from migrate.parity.sides.jax.training import train
 
@@ -211,13 +215,13 @@ class JaxRunner:
 
     def in_training(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         cotangents: Path,
         into: Path,
         batches: int,
         drawn: tuple[HostDrawn, ...] = (),
-    ) -> Trained:
+    ) -> TrainingDraws:
         """See `Runner`: of linen models only."""
         from migrate.parity.sides.jax.linen import LinenModel
         from migrate.parity.sides.jax.modes import in_training
@@ -230,7 +234,9 @@ class JaxRunner:
         passes, session = self._ready(settings)
         return in_training(passes, self._model, session, inputs, cotangents, into, batches, drawn)
 
-    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+    def generate(
+        self, settings: SideSettings, inputs: InputSet, tokens: int, output: str
+    ) -> Generated:
         """See `Runner`."""
         from migrate.parity.sides.jax.generation import generate
 
@@ -238,7 +244,7 @@ class JaxRunner:
         passes, session = self._ready(settings)
         return generate(passes, self._model, session, inputs, tokens, output)
 
-    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> Section:
+    def approximate_top_k(self, settings: SideSettings, inputs: InputSet) -> Section:
         """Approximate top-k's in the model, which a run on a CPU does not show, measured on this device."""
         from migrate.parity.tasks.topk import in_function, topk_section
 
@@ -249,7 +255,7 @@ class JaxRunner:
             args = session.weights(self._model), bound.args, dict(bound.kwargs)
             return topk_section(in_function(passes.function(bound), *args))
 
-    def program(self, settings: Settings, inputs: InputSet) -> Program:
+    def program(self, settings: SideSettings, inputs: InputSet) -> Program:
         """What a compiler gets of the model, on the first input."""
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
@@ -263,7 +269,7 @@ class JaxRunner:
         """The parameters of its call, and which input goes to which."""
         return Arguments(self._model.parameters(), self._shown)
 
-    def _ready(self, settings: Settings) -> tuple[Passes, Session]:
+    def _ready(self, settings: SideSettings) -> tuple[Passes, Session]:
         self._model.seed = settings.seed
         if settings not in self._ready_for:
             session = Session(settings)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import Precision, Settings
+from migrate.parity.ground.settings import Precision, SideSettings
 from migrate.parity.sides.jax.capture.values import is_floating
 from migrate.parity.sides.jax.model import JaxModel
 
@@ -28,7 +28,7 @@ class Session:
         ParityError: there is no such dtype or device.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SideSettings) -> None:
         import jax
 
         if settings.dtype not in _DTYPES:

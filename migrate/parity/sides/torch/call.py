@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides import frames
 from migrate.parity.sides.torch.capture.tree import leaves
 from migrate.parity.sides.torch.variant import DTYPES
@@ -46,12 +46,14 @@ def _is_option(parameter: inspect.Parameter) -> bool:
     return isinstance(parameter.default, bool | str)
 
 
-def tensors(arrays: Mapping[str, Array], where: torch.device, settings: Settings) -> dict[str, Any]:
+def tensors(
+    arrays: Mapping[str, Array], where: torch.device, settings: SideSettings
+) -> dict[str, Any]:
     """Inputs as torch takes them: real numbers in the settings' dtype, whole ones as int64."""
     return {name: _tensor(array, settings).to(where) for name, array in arrays.items()}
 
 
-def _tensor(array: Array, settings: Settings) -> Any:
+def _tensor(array: Array, settings: SideSettings) -> Any:
     if array.dtype.kind == "i":
         return torch.from_numpy(array.astype(np.int64))
     if array.dtype.kind in "bu":

@@ -8,7 +8,7 @@ import torch
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Generated
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.decoding import Rows
 from migrate.parity.sides.torch.capture.tree import to_numpy
@@ -16,7 +16,7 @@ from migrate.parity.sides.torch.model import TorchModel
 
 
 def generate(
-    runner: TorchModel, settings: Settings, inputs: InputSet, tokens: int, output: str
+    runner: TorchModel, settings: SideSettings, inputs: InputSet, tokens: int, output: str
 ) -> Generated:
     """See `Runner.generate`.
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.drawn import DISTRIBUTIONS
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides.torch import call as torch_call
@@ -153,7 +153,7 @@ def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...]
     if len(required) != 1:
         takes = ", ".join(required) or "nothing that must be given"
         raise InputsError(f"{shown}: input shapes are unknown (it takes {takes})", _SAY)
-    settings = Settings()
+    settings = SideSettings()
     cpu = torch.device("cpu")
     model = torch_variant.variant(module, cpu, settings)
     for shape, tokens in _candidates(model):

@@ -11,7 +11,7 @@ from torch import nn
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.last_used import LastUsed
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.references import REFERENCE
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
@@ -72,12 +72,12 @@ class TorchModel:
         self._draws: bool | None = None
         self._variants: LastUsed[Variant] = LastUsed(_VARIANTS)
 
-    def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
+    def variant(self, settings: SideSettings) -> tuple[nn.Module, torch.device]:
         """The model as the settings want it, in eval(), and where it is. The last ones are kept."""
         found, where = self.kept(settings)
         return found.model, where
 
-    def kept(self, settings: Settings) -> tuple[Variant, torch.device]:
+    def kept(self, settings: SideSettings) -> tuple[Variant, torch.device]:
         """As `variant`, with what is known of it."""
         where = torch_variant.device(self.kind, settings)
 
@@ -86,7 +86,9 @@ class TorchModel:
 
         return self._variants.get((settings.dtype, where), make), where
 
-    def copy(self, settings: Settings, where: torch.device, *, shared: bool = False) -> nn.Module:
+    def copy(
+        self, settings: SideSettings, where: torch.device, *, shared: bool = False
+    ) -> nn.Module:
         """A copy of the model as the settings want it, of nobody else's; see `torch_variant.variant`."""
         how = self.effective(settings)
         model = torch_variant.variant(self.module, where, how, shared=shared)
@@ -94,7 +96,7 @@ class TorchModel:
             widen_layers(model)
         return model
 
-    def effective(self, settings: Settings) -> Settings:
+    def effective(self, settings: SideSettings) -> SideSettings:
         """The settings in which the model really runs: not all take float64."""
         narrow = settings.dtype == "float64" and self._extent != "throughout"
         return replace(settings, dtype="float32") if narrow else settings
@@ -104,7 +106,7 @@ class TorchModel:
         """How the float64 reference really runs, and why; "" where it is float64 throughout."""
         return f"{_NARROWER[self._extent]} ({self._why})" if self._why else ""
 
-    def widest(self, settings: Settings, answer: Callable[[], Answer]) -> Answer:
+    def widest(self, settings: SideSettings, answer: Callable[[], Answer]) -> Answer:
         """What `answer` gives; a reference that raises in float64 is run again in less of it.
 
         Raises:
@@ -121,7 +123,7 @@ class TorchModel:
                 self._why = self._why or error.what.removeprefix(f"{self.shown}: ")
                 self.forget()
 
-    def draws(self, settings: Settings, arrays: Mapping[str, Array]) -> bool:
+    def draws(self, settings: SideSettings, arrays: Mapping[str, Array]) -> bool:
         """Whether its forward draws from torch's generator on the CPU; the first time it runs once."""
         if self._draws is None:
             settings = replace(settings, device="cpu", dtype="float32", compiled=False, batch=None)
@@ -135,7 +137,11 @@ class TorchModel:
         return self._draws
 
     def outputs(
-        self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
+        self,
+        model: nn.Module,
+        arrays: dict[str, Array],
+        where: torch.device,
+        settings: SideSettings,
     ) -> Outputs:
         """The outputs for one input, on the CPU; nothing is hooked."""
         return self.run(model, model, arrays, where, settings)
@@ -150,7 +156,7 @@ class TorchModel:
         model: nn.Module,
         arrays: dict[str, Array],
         where: torch.device,
-        settings: Settings,
+        settings: SideSettings,
     ) -> Outputs:
         """The outputs of `run`, which is the model or what it was compiled to."""
         parts = []

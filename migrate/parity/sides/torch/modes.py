@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.host_draws import DrawLocation, replayed
 from converters.single_draws import draws_compared
-from migrate.parity.ground.requests import Draw, HostDrawn, Trained
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.requests import Draw, HostDrawn, TrainingDraws
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import training
@@ -25,13 +25,13 @@ _STATISTICS = ("running_mean", "running_var")
 
 def in_training(
     runner: TorchModel,
-    settings: Settings,
+    settings: SideSettings,
     inputs: InputSet,
     cotangents: Path,
     into: Path,
     batches: int,
     drawn: Sequence[HostDrawn] = (),
-) -> Trained:
+) -> TrainingDraws:
     """See `Runner.in_training`."""
     where = torch_variant.device(runner.kind, settings)
     model = runner.copy(settings, where)
@@ -85,11 +85,11 @@ def in_training(
     }
     training.write(changed, into / "statistics.safetensors")
     # A layer that is left out by chance is one number.
-    return Trained((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
+    return TrainingDraws((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
 
 
 def _of_host(
-    drawn: Sequence[HostDrawn], where: torch.device, settings: Settings
+    drawn: Sequence[HostDrawn], where: torch.device, settings: SideSettings
 ) -> tuple[dict[DrawLocation, torch.Tensor], dict[str, torch.Tensor]]:
     """What takes the place of what Python and numpy draw, by the place and by the name."""
     named = torch_call.tensors({one.name: one.value for one in drawn}, where, settings)

@@ -15,9 +15,9 @@ from torch import nn
 from migrate.compiler.program import Program, program_of_torch
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, HostDrawn, Trained, Training
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.requests import Generated, HostDrawn, Training, TrainingDraws
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
@@ -39,7 +39,7 @@ class TorchRunner(TorchModel):
 
     lies_as_torch = False
 
-    def facts(self, settings: Settings) -> Facts:
+    def facts(self, settings: SideSettings) -> RunFacts:
         """See `Runner`."""
         where = torch_variant.device(self.kind, settings)
         emulated = torch_variant.is_emulated(where, settings)
@@ -48,7 +48,7 @@ class TorchRunner(TorchModel):
         packages = ["torch"]
         packages += ["torch_xla"] if self.kind == "xla" else []
         packages += ["transformers"] if hasattr(self.module, "config") else []
-        return Facts(
+        return RunFacts(
             self.kind,
             self.shown,
             _device_name(where),
@@ -69,12 +69,12 @@ class TorchRunner(TorchModel):
 
         return suggest(self.module, self.shown, count, seed, folder)
 
-    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
+    def prepare(self, settings: SideSettings, inputs: InputSet, *, drawn: bool = True) -> None:
         """See `Runner`: of lazy modules; other weights are there from the beginning."""
         lazy = nn.parameter.UninitializedTensorMixin
         if not any(isinstance(one, lazy) for one in self.module.state_dict().values()):
             return
-        cpu, plain = torch.device("cpu"), Settings()
+        cpu, plain = torch.device("cpu"), SideSettings()
         with torch.no_grad(), torch_variant.running(cpu, plain):
             given = torch_call.tensors(inputs[0], cpu, plain)
             torch_call.call(self.module, self.module, given, self.shown)
@@ -90,7 +90,7 @@ class TorchRunner(TorchModel):
 
     def capture(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         *,
@@ -111,7 +111,7 @@ class TorchRunner(TorchModel):
 
     def _captured(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         layers: bool,
@@ -158,13 +158,15 @@ class TorchRunner(TorchModel):
             writer.note(_MOVED_COMPILED if settings.compiled else _MOVED, differs)
         return seconds
 
-    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+    def gradients(
+        self, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
+    ) -> None:
         """See `Runner`."""
         from migrate.parity.sides.torch.training import gradients
 
         self.widest(settings, lambda: gradients(self, settings, inputs, cotangents, into))
 
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+    def train(self, settings: SideSettings, inputs: InputSet, training: Training) -> list[float]:
         """See `Runner`."""
         from migrate.parity.sides.torch.training import train
 
@@ -172,13 +174,13 @@ class TorchRunner(TorchModel):
 
     def in_training(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         cotangents: Path,
         into: Path,
         batches: int,
         drawn: tuple[HostDrawn, ...] = (),
-    ) -> Trained:
+    ) -> TrainingDraws:
         """See `Runner`."""
         from migrate.parity.sides.torch.modes import in_training
 
@@ -187,13 +189,15 @@ class TorchRunner(TorchModel):
             lambda: in_training(self, settings, inputs, cotangents, into, batches, drawn),
         )
 
-    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+    def generate(
+        self, settings: SideSettings, inputs: InputSet, tokens: int, output: str
+    ) -> Generated:
         """See `Runner`."""
         from migrate.parity.sides.torch.generation import generate
 
         return generate(self, settings, inputs, tokens, output)
 
-    def program(self, settings: Settings, inputs: InputSet) -> Program:
+    def program(self, settings: SideSettings, inputs: InputSet) -> Program:
         """What a compiler gets of the model, on the first input, as torch_xla lowers it."""
         on_host = replace(settings, device="cpu")
         model, where = self.variant(on_host)
@@ -207,7 +211,7 @@ class TorchRunner(TorchModel):
         number: int,
         inputs: InputSet,
         where: torch.device,
-        settings: Settings,
+        settings: SideSettings,
     ) -> Outputs:
         hooks.begin(number)
         written.begin(number)

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Training
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
@@ -39,7 +39,7 @@ _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def gradients(
-    runner: TorchModel, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
+    runner: TorchModel, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
 ) -> None:
     """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
     draws = inputs.count > 0 and runner.draws(settings, inputs[0])
@@ -136,7 +136,7 @@ def backward(
 
 
 def train(
-    runner: TorchModel, settings: Settings, inputs: InputSet, training: Training
+    runner: TorchModel, settings: SideSettings, inputs: InputSet, training: Training
 ) -> list[float]:
     """See `Runner.train`.
 

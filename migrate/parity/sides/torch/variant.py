@@ -13,7 +13,7 @@ from torch import nn
 from converters.copied import copied
 from migrate.parity.ground.draws import Draws
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.torch.draws import Drawn
 from migrate.parity.sides.torch.float64 import in_float64
 
@@ -22,7 +22,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 _EXCESS = "--xla_allow_excess_precision"
 
 
-def device(kind: Kind, settings: Settings) -> torch.device:
+def device(kind: Kind, settings: SideSettings) -> torch.device:
     """Where it runs.
 
     Raises:
@@ -73,14 +73,14 @@ def on_tpu(where: torch.device) -> bool:
     return bool(xr.device_type() == "TPU")
 
 
-def is_emulated(where: torch.device, settings: Settings) -> bool:
+def is_emulated(where: torch.device, settings: SideSettings) -> bool:
     """Whether the precision of matmuls is emulated: float32 on a device that knows only full float32."""
     cpu = where.type == "cpu" or (where.type == "xla" and not on_tpu(where))
     return cpu and settings.dtype == "float32" and settings.precision != "highest"
 
 
 def variant(
-    module: nn.Module, where: torch.device, settings: Settings, *, shared: bool = False
+    module: nn.Module, where: torch.device, settings: SideSettings, *, shared: bool = False
 ) -> nn.Module:
     """A copy of the model in the settings' dtype on a device, in eval().
 
@@ -120,7 +120,7 @@ def variant(
     return model
 
 
-def _complex(buffer: torch.Tensor, settings: Settings) -> torch.Tensor:
+def _complex(buffer: torch.Tensor, settings: SideSettings) -> torch.Tensor:
     """A complex buffer as precise as the settings' dtype, and at least complex64."""
     wide = settings.dtype == "float64"
     return buffer.to(torch.complex128 if wide else torch.complex64)
@@ -154,7 +154,7 @@ def _tie(model: nn.Module, tied: list[list[str]]) -> None:
 
 
 @contextlib.contextmanager
-def running(where: torch.device, settings: Settings, *, draws: bool = False) -> Iterator[None]:
+def running(where: torch.device, settings: SideSettings, *, draws: bool = False) -> Iterator[None]:
     """The model runs in here as the settings want it; what is global is put back.
 
     Args:
