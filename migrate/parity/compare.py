@@ -17,7 +17,7 @@ from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import Explanation, Parity
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.inputs.set import attended
-from migrate.parity.judge.judge import Breach, Judged, Judgement, judgement
+from migrate.parity.judge.judge import Breach, Judged, LayerJudgement, judgement
 from migrate.parity.judge.measure import own_errors
 from migrate.parity.judge.outputs import compare_outputs
 from migrate.parity.judge.profiles import Profile, limits_as_text, profile_for
@@ -30,7 +30,7 @@ from migrate.parity.run.recorded import compare_recorded
 from migrate.parity.run.runs import Captured
 from migrate.parity.run.sections import compare_sections
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.start import workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
@@ -54,7 +54,7 @@ def compare(a: Target, b: Target, options: ParityOptions, progress: Progress) ->
 
 
 def compare_sides(
-    a: Side, b: Side, options: ParityOptions, work: Path, progress: Progress
+    a: ComparedSide, b: ComparedSide, options: ParityOptions, work: Path, progress: Progress
 ) -> Parity:
     """Compare two loaded models.
 
@@ -127,19 +127,19 @@ def _judged(captured: Captured) -> Judged:
 
 
 def _parties(
-    a: Side,
-    b: Side,
+    a: ComparedSide,
+    b: ComparedSide,
     ready: Prepared,
     captures: Captures,
     options: ParityOptions,
     profile: Profile,
-    judged: Judgement,
+    judged: LayerJudgement,
     work: Path,
 ) -> Parties:
     source = a if ready.truth_of_a else b
     own = ready.weights_a if ready.truth_of_a else ready.weights_b
 
-    def party(name: str, side: Side, captured: Captured, weights: WeightMap) -> Party:
+    def party(name: str, side: ComparedSide, captured: Captured, weights: WeightMap) -> Party:
         outputs = captured.alignment.outputs
         pairs = paired_weights(weights)
         return Party(name, side, captured.settings, captured.dump, outputs, pairs)
@@ -159,7 +159,7 @@ def _parties(
     )
 
 
-def _causes(source: Side, judged: Judgement, closer: Closer) -> Explanation:
+def _causes(source: ComparedSide, judged: LayerJudgement, closer: Closer) -> Explanation:
     """Explain why the foremost layer diverges by itself; without a torch side there is no explanation."""
     if source.kind not in TORCH:
         return Explanation()
@@ -205,7 +205,7 @@ def _seen(truth: Dump, alignment: LayerAlignment, breach: Breach) -> tuple[Pair,
     return None
 
 
-def _notes(captures: Captures, judged: Judgement, ready: Prepared) -> tuple[str, ...]:
+def _notes(captures: Captures, judged: LayerJudgement, ready: Prepared) -> tuple[str, ...]:
     said = {"A": captures.a, "B": captures.b}
     return (
         *(

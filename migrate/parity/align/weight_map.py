@@ -18,7 +18,7 @@ from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.sides import protocol
 from migrate.parity.sides.shapes import shapes_in
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 _TORCH = ("torch", "xla")
 
@@ -59,7 +59,9 @@ def same_names(weights: Path) -> WeightMap:
     return WeightMap({name: (name,) for name in shapes_in(weights)})
 
 
-def bring(truth: Side, other: Side, work: Path, conversion: WeightConversion) -> WeightMap:
+def bring(
+    truth: ComparedSide, other: ComparedSide, work: Path, conversion: WeightConversion
+) -> WeightMap:
     """Load the truth's weights into the other side.
 
     Args:
@@ -85,7 +87,9 @@ def bring(truth: Side, other: Side, work: Path, conversion: WeightConversion) ->
     return names
 
 
-def bring_back(truth: Side, other: Side, work: Path, conversion: WeightConversion) -> WeightMap:
+def bring_back(
+    truth: ComparedSide, other: ComparedSide, work: Path, conversion: WeightConversion
+) -> WeightMap:
     """Load the other side's weights into the truth's side; else as `bring`."""
     theirs, back = work / "from-other.safetensors", work / "back.safetensors"
     other.ask(protocol.SaveWeights(theirs))
@@ -97,7 +101,9 @@ def bring_back(truth: Side, other: Side, work: Path, conversion: WeightConversio
     return _converted(truth, other, back, work, conversion)[0]
 
 
-def only_names(truth: Side, other: Side, work: Path, conversion: WeightConversion) -> WeightMap:
+def only_names(
+    truth: ComparedSide, other: ComparedSide, work: Path, conversion: WeightConversion
+) -> WeightMap:
     """Map the names of weights that each side keeps for itself; empty, with a note, if that fails."""
     own = work / "from-truth.safetensors"
     truth.ask(protocol.SaveWeights(own))
@@ -109,7 +115,7 @@ def only_names(truth: Side, other: Side, work: Path, conversion: WeightConversio
         return WeightMap({}, notes=(f"which weights are which is not known: {error}",))
 
 
-def load_file(side: Side, file: Path, work: Path) -> None:
+def load_file(side: ComparedSide, file: Path, work: Path) -> None:
     """Load into a side the weights of a torch checkpoint, or of a pytree on disk in any format.
 
     Raises:
@@ -141,7 +147,7 @@ def load_file(side: Side, file: Path, work: Path) -> None:
 
 
 def _converted(
-    torch: Side, flax: Side, state: Path, work: Path, conversion: WeightConversion
+    torch: ComparedSide, flax: ComparedSide, state: Path, work: Path, conversion: WeightConversion
 ) -> tuple[WeightMap, Path]:
     """Write the state dict as a pytree with the Flax side's names and shapes; return names and file."""
     shapes, output, rules = (
@@ -171,7 +177,7 @@ def _converted(
     return WeightMap(names, leaves, notes), output
 
 
-def _without_constants(flax: Side, file: Path, work: Path) -> Path:
+def _without_constants(flax: ComparedSide, file: Path, work: Path) -> Path:
     """Write a side's arrays to a file, without the constants that no checkpoint holds and torch has not."""
     if flax.constants is None:
         return file

@@ -41,7 +41,7 @@ from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides import protocol
 from migrate.parity.sides.references import narrower
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 Array = np.ndarray[Any, Any]
 # Number of inputs for the proof.
@@ -50,8 +50,8 @@ EVIDENCE = "fitted to the target by running both"
 
 
 def fit(
-    torch: Side,
-    flax: Side,
+    torch: ComparedSide,
+    flax: ComparedSide,
     inputs: InputSet,
     settings: SideSettings,
     work: Path,
@@ -121,7 +121,7 @@ def fit(
     return _verdict(done, findings, Dump(plain), Dump(mine), idle, numbers, (*notes, *done.notes))
 
 
-def require_model(flax: Side) -> None:
+def require_model(flax: ComparedSide) -> None:
     """Require a JAX model.
 
     Raises:
@@ -134,7 +134,7 @@ def require_model(flax: Side) -> None:
         )
 
 
-def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
+def _capture_truth(torch: ComparedSide, inputs: InputSet, truth: Path) -> None:
     """Record torch's layers in float64.
 
     Raises:

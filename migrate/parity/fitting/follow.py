@@ -23,7 +23,7 @@ from migrate.parity.fitting.roles import SourcedArray, ways_to_make
 from migrate.parity.fitting.sources import EXACT, SourceArray, TorchSources, UnitCall, nearest, once
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, TriedPass
 from migrate.parity.ground.fitting import SINGLE, ModelDifference
-from migrate.parity.sides.jax.capture.recorder import Seen
+from migrate.parity.sides.jax.capture.recorder import CalledLayer
 from migrate.parity.sides.jax.capture.values import is_batched, is_traced, rebuilt, tensors
 
 Array = np.ndarray[Any, Any]
@@ -84,7 +84,7 @@ class Follower:
         self._inject = inject
         self._sources, self._drawn, self._choices = sources, drawn, choices
         self._free, self._limit = [*sources.loose, *spare], limit
-        self._stack: list[Seen] = []
+        self._stack: list[CalledLayer] = []
         self._inside_unit = 0
         self._used: set[tuple[str, int]] = set()
         self._votes: Counter[tuple[int, int, Any]] = Counter()
@@ -98,12 +98,16 @@ class Follower:
         self._tried: Sequence[SourcedArray] | None = None
 
     @property
-    def inside(self) -> Seen | None:
+    def inside(self) -> CalledLayer | None:
         """See `Watcher`."""
         return self._stack[-1] if self._stack else None
 
     def call(
-        self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        seen: CalledLayer,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """See `Watcher`."""
         if self._inside_unit or (self._stack and self._stack[-1].key == seen.key):
@@ -131,7 +135,7 @@ class Follower:
 
     def _composite(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -147,7 +151,7 @@ class Follower:
 
     def _whole(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         own: Mapping[str, Any],
@@ -175,7 +179,7 @@ class Follower:
 
     def _layer(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -294,7 +298,7 @@ class Follower:
                     self._votes[(len(near[0].shape), mine.ndim, near[1].layout)] += 1
         return candidates
 
-    def _chosen(self, seen: Seen, group: Sequence[_Candidate]) -> _Candidate:
+    def _chosen(self, seen: CalledLayer, group: Sequence[_Candidate]) -> _Candidate:
         """Choose a candidate: the choice of this pass, else the most similar name, else the first."""
         whole = [candidate for candidate in group if candidate.call.unit.part is None]
         group = whole or group
@@ -323,7 +327,7 @@ class Follower:
 
     def _same_result(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -353,7 +357,7 @@ class Follower:
 
     def _run_with(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -372,7 +376,7 @@ class Follower:
 
     def _run_as(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -404,7 +408,7 @@ class Follower:
 
     def _with_heads(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -429,7 +433,7 @@ class Follower:
 
     def _take(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         call: UnitCall,
         arrays: Sequence[SourcedArray],
         own: Mapping[str, Any],
@@ -511,7 +515,7 @@ class Follower:
         return np.asarray(chosen)
 
     def _differs(
-        self, seen: Seen, truth: str, *, inside: bool, distance: float, settings: str = ""
+        self, seen: CalledLayer, truth: str, *, inside: bool, distance: float, settings: str = ""
     ) -> bool:
         """Record a difference; return whether it is more than rounding."""
         layer = seen.describe(None)
@@ -530,7 +534,7 @@ class Follower:
 
     # Arrays that no torch layer holds alone.
 
-    def _loose(self, seen: Seen, own: Mapping[str, Any]) -> bool:
+    def _loose(self, seen: CalledLayer, own: Mapping[str, Any]) -> bool:
         """Load arrays that torch has outside layers: of the same shapes, with similar names, in order."""
         all_found = True
         for name, array in own.items():

@@ -13,7 +13,7 @@ from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.judge.profiles import Profile
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Party:
     """
 
     name: str
-    side: Side
+    side: ComparedSide
     settings: SideSettings
     dump: Dump
     outputs: tuple[TensorPair, ...]

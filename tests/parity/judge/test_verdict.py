@@ -10,7 +10,7 @@ import pytest
 
 from migrate.parity.align.align import align
 from migrate.parity.ground.results import ParityCause, ParityCheck, ParityVerdict, Section
-from migrate.parity.judge.judge import Judged, Judgement, judgement
+from migrate.parity.judge.judge import Judged, LayerJudgement, judgement
 from migrate.parity.judge.outputs import Outputs, compare_outputs, leaves
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.judge.verdict import Outcome, conclude, first_parting
@@ -23,7 +23,7 @@ INPUTS = [np.random.default_rng(seed).standard_normal((2, 5, 8)) for seed in ran
 
 def compared(
     folder: Path, a_faults: Faults | None = None, b_faults: Faults | None = None
-) -> tuple[Judgement, Outputs]:
+) -> tuple[LayerJudgement, Outputs]:
     truth = capture(folder / "t", flax_like, WEIGHTS, INPUTS, "float64")
     sides = []
     for name, faults in (("e", {}), ("a", a_faults), ("b", b_faults)):

@@ -18,7 +18,7 @@ from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import InProcess, Side
+from migrate.parity.sides.side import ComparedSide, InProcess
 from migrate.parity.tasks.party import Parties, Party, same_outputs
 
 
@@ -67,21 +67,21 @@ def seeded(kind: type[nn.Module]) -> nn.Module:
     return kind()
 
 
-def torch_side(module: nn.Module, work: Path) -> Side:
+def torch_side(module: nn.Module, work: Path) -> ComparedSide:
     from migrate.parity.sides.torch.runner import TorchRunner
 
     work.mkdir(parents=True, exist_ok=True)
     return InProcess(TorchRunner(module, "torch", type(module).__name__), work)
 
 
-def captured(side: Side, settings: SideSettings, inputs: InputSet, folder: Path) -> Dump:
+def captured(side: ComparedSide, settings: SideSettings, inputs: InputSet, folder: Path) -> Dump:
     side.ask(protocol.Capture(settings, inputs, folder, layers=False))
     return Dump(folder)
 
 
 def parties(
     a: nn.Module,
-    b: nn.Module | Side,
+    b: nn.Module | ComparedSide,
     inputs: InputSet,
     work: Path,
     *,

@@ -18,7 +18,7 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.runner import JaxRunner
-from migrate.parity.sides.side import InProcess, Side
+from migrate.parity.sides.side import ComparedSide, InProcess
 from migrate.parity.tasks.batch import compare_batches
 from migrate.parity.tasks.generation import compare_generation
 from migrate.parity.tasks.gradients import compare_gradients
@@ -49,7 +49,7 @@ class FlaxImage(nn.Module):
 
 def flax_side(
     module: nn.Module, source: torch.nn.Module, pairs: tuple[WeightPair, ...], work: Path
-) -> Side:
+) -> ComparedSide:
     from safetensors.numpy import save_file
 
     work.mkdir()

@@ -1,4 +1,4 @@
-"""A Flax model or a JAX function as a side: what the comparison asks, answered with JAX."""
+"""Flax model or JAX function as a side: requests of the comparison, answered with JAX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrate.parity.ground.requests import Generated, HostDrawn, Training, Train
 from migrate.parity.ground.results import Section
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.jax.arguments import Arguments
+from migrate.parity.sides.jax.arguments import CallParameters
 from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import FunctionModel, JaxModel
 from migrate.parity.sides.jax.passes import Outputs, Passes, capture, in_user_code, watched
@@ -35,9 +35,9 @@ class JaxRunner:
 
     Args:
         model: a linen or nnx module, or a function.
-        kind: which of them.
-        shown: what the user named, for messages.
-        start: of a function the pytree of weights, or what makes it.
+        kind: kind of the model.
+        shown: the user's name for it, for messages.
+        start: for a function, the pytree of weights, or the function that returns it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class JaxRunner:
             self._shown,
             device_name(session.device),
             settings.dtype,
-            # A plain CPU has one precision; the emulated ones are the TPU's.
+            # A plain CPU has one precision; the emulated precisions are the TPU's.
             settings.precision if session.emulated or session.device.platform != "cpu" else "",
             session.emulated is not None,
             _versions(),
@@ -73,7 +73,7 @@ class JaxRunner:
 
     @property
     def model(self) -> JaxModel:
-        """What runs."""
+        """Model of this side."""
         return self._model
 
     def arguments(self) -> tuple[tuple[str, bool], ...]:
@@ -81,7 +81,7 @@ class JaxRunner:
         return self.call.names()
 
     def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
-        """See `Runner`: nothing in a Flax model says what it takes."""
+        """See `Runner`: a Flax model does not describe its inputs."""
         del count, seed, folder
         names = [name for name, _ in self.arguments()] or ["x"]
         raise InputsError(
@@ -124,9 +124,9 @@ class JaxRunner:
         forced: Forced | None = None,
         numbers: Sequence[int] | None = None,
     ) -> float:
-        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, and 0.0 is returned.
 
-        Where `settings.batch` cuts an input, the calls of its parts are counted on.
+        If `settings.batch` splits an input, the calls of its parts are numbered through.
         """
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
@@ -135,7 +135,7 @@ class JaxRunner:
 
     @property
     def weights(self) -> Mapping[str, Any]:
-        """Its weights by `/`-joined path, in numpy; none before `prepare`."""
+        """Weights by `/`-joined path, in numpy; none before `prepare`."""
         return self._model.weights or {}
 
     def follow(
@@ -145,7 +145,7 @@ class JaxRunner:
         weights: Mapping[str, Any],
         watcher: Watcher,
     ) -> Outputs:
-        """One pass with other weights, in which a watcher is told of each layer's call; the outputs."""
+        """Run one pass with other weights and a watcher of each layer's call; return the outputs."""
         passes, session = self._ready(settings)
         with session.active():
             bound = passes.bound(arrays)
@@ -159,25 +159,25 @@ class JaxRunner:
         evaluation: Evaluation,
         weights: Mapping[str, Any],
     ) -> Outputs:
-        """The outputs of its traced pass, whose equations are run as an evaluation does it."""
+        """Run the equations of the traced pass by an evaluation; return the outputs."""
         import jax
 
         passes, session = self._ready(settings)
         with session.active(), in_user_code(self._shown):
             bound = passes.bound(arrays)
-            given = passes.weights(), bound.args, dict(bound.kwargs)
+            arguments = passes.weights(), bound.args, dict(bound.kwargs)
             if settings not in self._traced:
                 self._traced[settings] = jax.make_jaxpr(passes.function(bound), return_shape=True)(
-                    *given
+                    *arguments
                 )
             closed, shapes = self._traced[settings]
-            args = [weights[name] for name in sorted(given[0])] + jax.tree.leaves(given[1:])
+            args = [weights[name] for name in sorted(arguments[0])] + jax.tree.leaves(arguments[1:])
             results = evaluation.run(closed.jaxpr, closed.consts, args)
-            made = jax.tree.unflatten(jax.tree.structure(shapes), results)
-            return {path: np.asarray(evaluation.shown(one)) for path, one in made.items()}
+            outputs = jax.tree.unflatten(jax.tree.structure(shapes), results)
+            return {path: np.asarray(evaluation.shown(output)) for path, output in outputs.items()}
 
     def in_float32(self, settings: SideSettings, arrays: Mapping[str, Any]) -> bool:
-        """Whether it computes in float32 though all that it is given is float64."""
+        """Whether the model computes in float32 though all its inputs are float64."""
         from migrate.parity.sides.jax.gradients import makes_float32
 
         passes, session = self._ready(settings)
@@ -187,7 +187,7 @@ class JaxRunner:
     def idle(
         self, settings: SideSettings, inputs: InputSet, names: Sequence[str]
     ) -> tuple[str, ...]:
-        """Which of these weights have no influence on the outputs for the first input."""
+        """Weights without influence on the outputs for the first input."""
         from migrate.parity.sides.jax.gradients import without_influence
 
         self.prepare(settings, inputs)
@@ -244,8 +244,8 @@ class JaxRunner:
         passes, session = self._ready(settings)
         return generate(passes, self._model, session, inputs, tokens, output)
 
-    def approximate_top_k(self, settings: SideSettings, inputs: InputSet) -> Section:
-        """Approximate top-k's in the model, which a run on a CPU does not show, measured on this device."""
+    def measure_top_k(self, settings: SideSettings, inputs: InputSet) -> Section:
+        """Measure approximate top-k operations on this device; a CPU run does not show their error."""
         from migrate.parity.tasks.topk import in_function, topk_section
 
         self.prepare(settings, inputs)
@@ -256,7 +256,7 @@ class JaxRunner:
             return topk_section(in_function(passes.function(bound), *args))
 
     def program(self, settings: SideSettings, inputs: InputSet) -> Program:
-        """What a compiler gets of the model, on the first input."""
+        """Lower the model on the first input, as a compiler receives it."""
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
         with session.active(), in_user_code(self._shown):
@@ -265,9 +265,9 @@ class JaxRunner:
             return program_of_jax(passes.function(bound), *args, name=self._shown)
 
     @property
-    def call(self) -> Arguments:
-        """The parameters of its call, and which input goes to which."""
-        return Arguments(self._model.parameters(), self._shown)
+    def call(self) -> CallParameters:
+        """Parameters of its call, and their binding to inputs."""
+        return CallParameters(self._model.parameters(), self._shown)
 
     def _ready(self, settings: SideSettings) -> tuple[Passes, Session]:
         self._model.seed = settings.seed
@@ -300,10 +300,10 @@ def _model(model: Any, kind: str, shown: str, start: Any) -> JaxModel:
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

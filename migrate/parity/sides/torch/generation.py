@@ -1,4 +1,4 @@
-"""Greedy decoding with a torch model, without a cache: what is compared is the model, not a generator."""
+"""Greedy decoding with a torch model, without a cache: the model is compared, not a generator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def generate(
         ParityError: the model has no such output, or the sequences become too long for it.
     """
     model, where = runner.variant(settings)
-    found, margins = [], []
+    sequences, margins = [], []
     with torch.no_grad():
         for number in range(inputs.count):
             rows = Rows(inputs[number], tokens, runner.shown)
@@ -38,9 +38,9 @@ def generate(
                         f"its outputs are: {', '.join(outputs)}",
                     )
                 rows.append(step, to_numpy(outputs[output]))
-            found.append(rows.tokens())
+            sequences.append(rows.tokens())
             margins.append(rows.margins())
-    return Generated(tuple(found), tuple(margins))
+    return Generated(tuple(sequences), tuple(margins))
 
 
 def _check_length(runner: TorchModel, length: int) -> None:

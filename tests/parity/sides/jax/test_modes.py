@@ -80,9 +80,9 @@ def test_a_model_that_asks_is_trained_where_it_is(train: bool, tmp_path: Path) -
     runner.prepare(SideSettings(), inputs)
     out = values(dump(runner, inputs, tmp_path / "dump"))[""]
     model = runner._model
-    from migrate.parity.sides.jax.arguments import Arguments
+    from migrate.parity.sides.jax.arguments import CallParameters
 
-    bound = Arguments(model.parameters(), "").bind(inputs[0])
+    bound = CallParameters(model.parameters(), "").bind(inputs[0])
     made, changed = model.apply(model.weights or {}, bound, train=train)
     assert np.allclose(made, out) is not train
     assert set(changed) == ({"batch_stats/norm/mean", "batch_stats/norm/var"} if train else set())
