@@ -292,9 +292,7 @@ def _qkv_layout_truth() -> nn.Module:
 
 def _qkv_layout_faulty(twin: nn.Module) -> nn.Module:
     for tensor in (twin.weight, twin.bias):
-        rows = tensor.data.reshape(3, 4, 4, -1).transpose(
-            0, 1
-        )  # a head's query, key, value together
+        rows = tensor.data.reshape(3, 4, 4, -1).transpose(0, 1)  # query, key, value of a head
         tensor.data = rows.reshape(tensor.shape)
     return twin
 

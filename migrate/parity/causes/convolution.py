@@ -264,9 +264,7 @@ def _pixel_shuffle_order_truth() -> nn.Module:
 class _PixelShuffleOrderFaulty(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, c, h, w = x.shape
-        blocks = x.reshape(
-            n, 2, 2, c // 4, h, w
-        )  # the position in the block first, then the channel
+        blocks = x.reshape(n, 2, 2, c // 4, h, w)  # position in the block first, then channel
         return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // 4, 2 * h, 2 * w)
 
 

@@ -34,7 +34,7 @@ def _forget_bias_faulty(twin: nn.Module) -> nn.Module:
 
 
 class ForgetBias(Pattern):
-    """The forget gate of an LSTM has 1 added, or not.
+    """An additional or missing 1 in the forget gate of an LSTM.
 
     **What it is.** TensorFlow 1's `LSTMCell(forget_bias=1.0)` and Haiku's LSTM add one when they run;
     torch, Flax and Keras have it in the bias, if at all.
