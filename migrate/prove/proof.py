@@ -80,7 +80,7 @@ class Proof:
 
     @property
     def max_weight_difference(self) -> float | None:
-        """The largest relative L2 distance of a final weight that is held to a gate, None if none is."""
+        """The largest relative L2 distance of a final weight with a gate; None if none has one."""
         held = [weight.difference for weight in self.weights if weight.gate is not None]
         return max(held, default=None)
 
@@ -104,8 +104,8 @@ def prove(
         rewritten: its rewrite for torch_xla.
         args: arguments for both.
         replicas: number of ranks on both sides.
-        settings: what is made alike on both sides, and when they stop.
-        progress: told, in a few words, what is running.
+        settings: settings of both sides, with the number of steps.
+        progress: called with a few words on what is running.
 
     Raises:
         OriginalFailedError: the original does not run.
@@ -145,7 +145,7 @@ class ComparedRun(Protocol):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """RecordedRun run.
+    """Recorded run.
 
     Attributes:
         ranks: records of the ranks.

@@ -136,7 +136,7 @@ class _Resuming:
             fresh = writing.ranks
         fresh = fresh or self._fresh()
         original = self._resumed_original(theirs)
-        if vacuous := self._says_nothing(fresh, original):
+        if vacuous := self._without_evidence(fresh, original):
             return ResumeProof(self._checkpoint, (Direction(FORWARD, vacuous),))
         return ResumeProof(
             self._checkpoint,
@@ -146,7 +146,7 @@ class _Resuming:
             ),
         )
 
-    def _says_nothing(self, fresh: Ranks, original: RecordedRun) -> Proof | None:
+    def _without_evidence(self, fresh: Ranks, original: RecordedRun) -> Proof | None:
         if not original.ranks:
             return self._runs.without_steps(
                 ProofVerdict.NO_STEPS,

@@ -129,23 +129,23 @@ class _Pairing:
         floats = ["float" in each.dtype for each in (ref, mine)]
         lies = None if way is None else _shape(way, ref.shape)
         if floats[0] != floats[1]:
-            self._differ(ref, mine, _whose(self._rules, ref.dtype, mine.dtype))
+            self._differ(ref, mine, _side_texts(self._rules, ref.dtype, mine.dtype))
         elif way is None or lies != mine.shape:
             said = "" if way == _PLAIN else ", which is not what was said of its axes"
-            shapes = _whose(self._rules, str(ref.shape), str(mine.shape))
+            shapes = _side_texts(self._rules, str(ref.shape), str(mine.shape))
             self._differ(ref, mine, f"{shapes}{said}")
         else:
             pair = way.pair(mine.path, ref.path)
             self._pairs.append(pair)
             if way == _PLAIN and math.prod(mine.shape) > 1:
-                self._look_around(ref, mine)
+                self._note_likely_match(ref, mine)
 
     def _differ(self, ref: TensorRef, mine: TensorRef, how: str) -> None:
         spec = self._spec(ref, mine)
         remedy = f"if that is meant, --outputs '{spec}'" if spec else ""
         self._apart.append(Apart(ref.path, mine.path, how, remedy))
 
-    def _look_around(self, ref: TensorRef, mine: TensorRef) -> None:
+    def _note_likely_match(self, ref: TensorRef, mine: TensorRef) -> None:
         """Note where the values differ as they are, but agree with other axes or another output."""
         plain = distance(self._tensors.values(ref, True), self._tensors.values(mine, False))
         if plain <= ALIKE:
@@ -169,13 +169,13 @@ class _Pairing:
         for ref in truth:
             for other in mine:
                 likely = alone and ref.shape == other.shape
-                spec = self._spec(ref, other) or (self._said(ref, other) if likely else None)
+                spec = self._spec(ref, other) or (self._rule_text(ref, other) if likely else None)
                 if spec is not None:
                     names = (
                         f"'{output.path}'" if output.path else "a single tensor"
                         for output in (ref, other)
                     )
-                    why = f"{_whose(self._rules, *names)}: another name or structure"
+                    why = f"{_side_texts(self._rules, *names)}: another name or structure"
                     self._apart.append(Apart(ref.path, other.path, why, f"--outputs '{spec}'"))
                     mine = [output for output in mine if output is not other]
                     break
@@ -190,7 +190,7 @@ class _Pairing:
         remedy = f"name the other's with --outputs, or leave it out: --skip-output {named}"
         self._apart.append(Apart(truth, own, f"only {letter} has it", remedy))
 
-    def _said(self, ref: TensorRef, mine: TensorRef, axes: tuple[str, str] = ("", "")) -> str:
+    def _rule_text(self, ref: TensorRef, mine: TensorRef, axes: tuple[str, str] = ("", "")) -> str:
         texts = [
             shown(letter, output.path) + named
             for letter, output, named in zip(
@@ -206,10 +206,10 @@ class _Pairing:
         named = axes_of(match.way, ref.shape, mine.shape)
         if named is None:
             return None
-        return self._said(ref, mine, named)
+        return self._rule_text(ref, mine, named)
 
 
-def _whose(rules: OutputRules, truth: str, mine: str) -> str:
+def _side_texts(rules: OutputRules, truth: str, mine: str) -> str:
     said = sorted([(rules.truth, truth), (rules.mine, mine)])
     return " and ".join(f"{what} in {letter}" for letter, what in said)
 

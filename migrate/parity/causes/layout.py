@@ -313,7 +313,7 @@ class OtherTensor(Pattern):
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
-        """Yield each tensor, and each sum of two, in the place of what is seen."""
+        """Yield each tensor, and each sum of two, in place of the compared tensor."""
         known = {
             name: tensor.detach().numpy()
             for name, tensor in scene.tensors()

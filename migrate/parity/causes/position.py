@@ -322,7 +322,7 @@ def _turned_neighbours() -> Mapping[str, Handler]:
     return {"neg": partial(_noted, negative), "cat": cat}
 
 
-# The turned features, from the two parts b and a of which the truth makes (-b, a).
+# Turned features from the parts b and a, from which the truth makes (-b, a).
 _TURNS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "turns by the rotary angles the other way: (b, -a), the truth (-b, a)": lambda b, a: (b, -a),
     "negates the other half in the rotary turn: (-a, b), the truth (-b, a)": lambda b, a: (-a, b),

@@ -347,7 +347,7 @@ class Follower:
                 continue
             for arrays in candidate.ways:
                 result = self._run_with(seen, run, args, kwargs, arrays)
-                if self._apart(candidate.call, result) <= EXACT:
+                if self._distance_of_result(candidate.call, result) <= EXACT:
                     self._take(seen, candidate.call, arrays, own)
                     self.found.agreed += not self._parted
                     self.after = seen.name
@@ -386,7 +386,7 @@ class Follower:
         best: tuple[float, tuple[SourcedArray, ...], Any] | None = None
         for arrays in candidate.ways:
             result = self._run_with(seen, run, args, kwargs, arrays)
-            apart = self._apart(candidate.call, result)
+            apart = self._distance_of_result(candidate.call, result)
             if best is None or apart < best[0]:
                 best = apart, arrays, result
             if apart <= EXACT:
@@ -464,7 +464,7 @@ class Follower:
 
         return jnp.asarray(self._sources.array(array.source, array.layout))
 
-    def _apart(self, call: UnitCall, result: Any) -> float:
+    def _distance_of_result(self, call: UnitCall, result: Any) -> float:
         """Distance of a layer's output from torch's; 0 where that is unknown."""
         truth, mine = self._sources.output(call), _first((result,), {})
         if truth is None or mine is None:

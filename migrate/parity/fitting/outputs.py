@@ -32,7 +32,7 @@ class ComparedOutputs:
 def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> ComparedOutputs:
     """Pair the outputs and measure their distance.
 
-    ComparedOutputs with the same names belong together, if their sizes agree. If the names differ, outputs
+    Outputs with the same names belong together, if their sizes agree. If the names differ, outputs
     with the same values belong together. If two outputs of one size are left, one on each side, the models
     differ there. Integers alone (the likeliest token) prove nothing about the weights.
     """
@@ -60,7 +60,7 @@ def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> Co
 
 
 def _named(outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """ComparedOutputs with values; a single output has the name "0", whatever its own name."""
+    """Outputs with values; a single output has the name "0", whatever its own name."""
     kept = {name or "0": array for name, array in outputs.items() if array.size}
     return {"0": next(iter(kept.values()))} if len(kept) == 1 else kept
 

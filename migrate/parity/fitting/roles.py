@@ -71,7 +71,7 @@ def ways_to_make(
 def _by_name(
     wanted: Mapping[str, Shape], sources: Sequence[SourceArray]
 ) -> list[SourceArray] | None:
-    """SourceArray of each array by its role, or by the last two parts of its path (query/kernel)."""
+    """Source of each array by its role, or by the last two parts of its path (query/kernel)."""
     for keys, others in (
         ([_end(name) for name in wanted], [_end(source.path) for source in sources]),
         (

@@ -52,10 +52,10 @@ def find(
     if not findings.unplaced and not findings.unused:
         return findings
     other = Below(runner, settings, inputs[0], sources, drawn).found()
-    return other if _says_more(other, findings) else findings
+    return other if _places_more(other, findings) else findings
 
 
-def _says_more(findings: FittingResult, other: FittingResult) -> bool:
+def _places_more(findings: FittingResult, other: FittingResult) -> bool:
     """Whether a method of search finds places for more arrays."""
     lacking = [len(its.unplaced) + len(its.unused) for its in (findings, other)]
     return lacking[0] < lacking[1]

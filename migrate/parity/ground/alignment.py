@@ -1,4 +1,4 @@
-"""LayerAlignment: pairs of layers of a side and the truth, and the layouts of their tensors."""
+"""Alignment: pairs of layers of a side and the truth, and the layouts of their tensors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class OutputPairs:
 
 @dataclass(frozen=True)
 class LayerAlignment:
-    """LayerAlignment of the layers of a side with those of the truth.
+    """Alignment of the layers of a side with those of the truth.
 
     Attributes:
         pairs: the layers with a partner.

@@ -1,4 +1,4 @@
-"""RunFacts about a run: framework, device, precision, versions."""
+"""Facts about a run: framework, device, precision, versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RunFacts:
-    """RunFacts about a run, for the head of the report.
+    """Facts about a run, for the head of the report.
 
     Attributes:
         framework: "torch", "xla", "linen", "nnx", "jax".

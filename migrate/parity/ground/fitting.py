@@ -57,7 +57,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class FlaxArray:
-    """FlaxArray of the Flax model.
+    """Array of the Flax model.
 
     Attributes:
         name: its path.
@@ -81,7 +81,7 @@ class Portion:
 
 @dataclass(frozen=True)
 class AssembledArray:
-    """FlaxArray of the JAX model that was matched element by element.
+    """Array of the JAX model that was matched element by element.
 
     Attributes:
         name: its path.
@@ -110,7 +110,7 @@ class FittingResult:
         layers: number of layers matched with torch's.
         single: whether the model computes in float32 where it could in float64.
         untried: whether orders of layers that look alike were left untried.
-        made: arrays whose origin was found element by element.
+        assembled: arrays whose origin was found element by element.
         heads: how the rows of heads differ from torch's, in words; "": they do not.
     """
 

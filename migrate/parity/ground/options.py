@@ -1,4 +1,4 @@
-"""ParityOptions of a comparison."""
+"""Options of a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.parity.ground.settings import SideSettings
 
 @dataclass(frozen=True)
 class SideOptions:
-    """ParityOptions of one side.
+    """Options of one side.
 
     Attributes:
         settings: how the side runs.
@@ -37,7 +37,7 @@ class SideOptions:
 
 @dataclass(frozen=True)
 class ParityOptions:
-    """ParityOptions of a comparison.
+    """Options of a comparison.
 
     Attributes:
         a, b: options of each side.

@@ -99,12 +99,12 @@ def _pair(text: str) -> tuple[Said, Said]:
             f"--outputs {text}: not a pair of an output of A and an output of B", _REMEDY
         )
     a, b = (first, other) if first[1] == "A" else (other, first)
-    said = _said(a, text), _said(b, text)
+    said = _read_output(a, text), _read_output(b, text)
     _check_axes(said[0].axes, said[1].axes, text)
     return said
 
 
-def _said(match: re.Match[str], text: str) -> Said:
+def _read_output(match: re.Match[str], text: str) -> Said:
     if match[3] is None:
         return Said(match[2] or "")
     axes = tuple(

@@ -50,7 +50,7 @@ class Ratio:
 
 
 class LayerVerdict(StrEnum):
-    """ParityVerdict on a layer."""
+    """Verdict on a layer."""
 
     MATCH = "match"  # all within the limits
     A_PARTS = "A parts"  # the local error of A's own operations exceeds the limit
@@ -64,7 +64,7 @@ class LayerVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """TensorLayout of a tensor of a side's layer, if it differs from the truth's.
+    """Layout of a tensor of a side's layer, if it differs from the truth's.
 
     Attributes:
         what: "argument" or "output".
@@ -81,14 +81,14 @@ class TensorLayout:
 
     @property
     def text(self) -> str:
-        """TensorLayout in words."""
+        """Layout in words."""
         return layout_text(self.split, self.axes, self.shape)
 
 
 def layout_text(
     split: tuple[int, ...] | None, axes: tuple[int, ...] | None, shape: tuple[int, ...] | None
 ) -> str:
-    """TensorLayout in words: "axes 0, 2, 3, 1"; "" if it is the truth's."""
+    """Layout in words: "axes 0, 2, 3, 1"; "" if it is the truth's."""
     steps = (
         "" if split is None else f"reshaped to {split}",
         "" if axes is None else f"axes {', '.join(map(str, axes))}",
@@ -150,7 +150,7 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class ParityCause:
-    """ParityCause of a layer's divergence.
+    """Cause of a layer's divergence.
 
     Attributes:
         name: "gelu-form", the name of its page in docs/parity/causes.
@@ -222,7 +222,7 @@ class Section:
 
 
 class ParityVerdict(StrEnum):
-    """ParityVerdict on the whole comparison."""
+    """Verdict on the whole comparison."""
 
     MATCH = "match"
     A_WORSE = "A is worse"

@@ -1,4 +1,4 @@
-"""SideSettings of a run of a side."""
+"""Settings of a run of a side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
 
 @dataclass(frozen=True)
 class SideSettings:
-    """SideSettings of a run of a model.
+    """Settings of a run of a model.
 
     Attributes:
         dtype: dtype of parameters and floating inputs: "float32", "bfloat16", or "float64" (the truth;

@@ -165,7 +165,7 @@ class _Judge:
         measured = self._meter.of(name, kind)
         findings = self._findings(name, measured, kind, local, accumulated)
         sides = {side: self._side(name, side, findings) for side in ("A", "B")}
-        self._tell(name, findings)
+        self._add_notes(name, findings)
         return LayerResult(
             name=name,
             kind=layer.kind,
@@ -278,7 +278,7 @@ class _Judge:
         present = [side for side in self._sides if side != "E"]
         if any(sides[side] is None for side in present):
             return LayerVerdict.ALONE
-        parting = [side for side in present if self._parts(name, side, findings)]
+        parting = [side for side in present if self._diverges(name, side, findings)]
         if parting:
             both = len(parting) == 2
             only = LayerVerdict.A_PARTS if parting == ["A"] else LayerVerdict.B_PARTS
@@ -306,7 +306,7 @@ class _Judge:
         probes = self._probes.get(Slot(side, True))
         return probes is not None and (probes.fed(name) or probes.pair(name) is None)
 
-    def _parts(
+    def _diverges(
         self, name: str, side: str, findings: Mapping[Slot, Mapping[TensorLocation, TensorFinding]]
     ) -> bool:
         """Record the breaches of a side's own error; return whether there are any."""
@@ -344,7 +344,7 @@ class _Judge:
         )
         return max((max(ref.shape[:2]) for ref in refs if len(ref.shape) > 2), default=1)
 
-    def _tell(
+    def _add_notes(
         self, name: str, findings: Mapping[Slot, Mapping[TensorLocation, TensorFinding]]
     ) -> None:
         for slot, places in findings.items():

@@ -106,7 +106,7 @@ def compare_outputs(
             if name not in worst or output_finding.severity > worst[name][1].severity:
                 worst[name] = shown, output_finding
         lies = tuple(
-            _said(name, pair)
+            _layout_note(name, pair)
             for name, side in sides.items()
             for pair in side.alignment.outputs
             if name != "E" and pair.truth == path
@@ -115,7 +115,7 @@ def compare_outputs(
         counts = [(measured.get(name) or Measurement("float32")).histogram() for name in ("A", "B")]
         histograms.append((f"output {shown}", EDGES, counts[0], counts[1]))
     apart = [unpaired for side in sides.values() for unpaired in side.alignment.apart]
-    checks += [_apart(unpaired) for unpaired in apart]
+    checks += [_unpaired_check(unpaired) for unpaired in apart]
     notes = [note for side in sides.values() for note in side.alignment.output_notes]
     section = Section("outputs", tuple(checks), notes=tuple(dict.fromkeys(notes)))
     phrases = tuple(f"{_name(unpaired)}: {unpaired.why}" for unpaired in apart)
@@ -171,13 +171,13 @@ def _name(apart: Apart) -> str:
     return f"output {path or '0'}"
 
 
-def _apart(apart: Apart) -> ParityCheck:
+def _unpaired_check(apart: Apart) -> ParityCheck:
     """Row of an output that is not compared."""
     note = f"{apart.why}; {apart.remedy}" if apart.remedy else apart.why
     return ParityCheck(_name(apart), None, None, math.inf, False, "", note=note)
 
 
-def _said(side: str, pair: TensorPair) -> str:
+def _layout_note(side: str, pair: TensorPair) -> str:
     """Describe a layout or name of an output that differs from the truth's."""
     named = "" if pair.mine == pair.truth else f"output {pair.mine or '0'}"
     said = ", ".join(filter(None, (named, layout_text(pair.split, pair.axes, pair.shape))))

@@ -72,13 +72,13 @@ def conclude(
     undefined = outputs.undefined
     first = first_parting(judged)
     if first is not None:
-        sentence = _parts(*first, parting, causes, truth)
+        sentence = _divergence_sentence(*first, parting, causes, truth)
     elif parting:
         sentence = _unplaced(judged, outputs, parting, truth)
     elif undefined:
         sentence = _undefined(outputs, undefined, failed)
     elif outputs.apart:
-        sentence = _apart(judged, outputs, truth)
+        sentence = _unpaired_sentence(judged, outputs, truth)
     elif failed:
         sentence = f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}."
     else:
@@ -130,7 +130,7 @@ def _undefined(outputs: Outputs, undefined: Mapping[str, int], failed: Sequence[
     return f"{text}. Besides, {', '.join(others)} failed." if others else f"{text}."
 
 
-def _apart(judged: LayerJudgement, outputs: Outputs, truth: bool) -> str:
+def _unpaired_sentence(judged: LayerJudgement, outputs: Outputs, truth: bool) -> str:
     """Sentence for models with different outputs, and the outputs that agree."""
     text = f"A and B do not return the same outputs: {'; '.join(outputs.apart)}"
     if "B" in outputs.worst:
@@ -152,7 +152,7 @@ def _ratio(output_finding: TensorFinding) -> str:
     return "more than of a correct run in this precision, within the limit"
 
 
-def _parts(
+def _divergence_sentence(
     layer: LayerResult,
     breach: Breach,
     parting: set[str],
@@ -164,7 +164,7 @@ def _parts(
     text = f"{who} at {layer.name or 'the model itself'} ({', '.join(_where(layer))})"
     if breach.place.what == "argument":
         text += f", in what it gives to {breach.place.layer}"
-    text += f": {_own(breach.finding, truth)}"
+    text += f": {_own_error(breach.finding, truth)}"
     if causes:
         likely = "the cause" if causes[0].certain else "the likely cause"
         text += f"; {likely}: {causes[0].text.rstrip('.')}"
@@ -173,7 +173,7 @@ def _parts(
     return text + "."
 
 
-def _own(own_finding: TensorFinding, truth: bool) -> str:
+def _own_error(own_finding: TensorFinding, truth: bool) -> str:
     errors = own_finding.errors
     what = "its own error" if truth else "its own difference from A"
     if own_finding.why == "not finite":
@@ -209,7 +209,7 @@ def _unplaced(judged: LayerJudgement, outputs: Outputs, parting: set[str], truth
     name, output_finding = outputs.worst[side]
     who = "Both are" if len(parting) == 2 else f"{side} is"
     shown = _shown(name)
-    text = f"{who} off: {shown}: {_own(output_finding, truth)}".replace(
+    text = f"{who} off: {shown}: {_own_error(output_finding, truth)}".replace(
         "its own error", "the error"
     )
     carried = next(

@@ -51,7 +51,7 @@ def capture_all(
     work: Path,
     progress: Progress,
 ) -> Captures:
-    """SideRun both sides, the truth and the emulation.
+    """Run both sides, the truth and the emulation.
 
     Raises:
         ParityError: a side cannot run.

@@ -92,7 +92,7 @@ def prepare(
                 raise  # the input's layout is wrong, and following the layers would not show it
             if not _can_be_followed(truth, other, conversion) or checkpoints[1] is not None:
                 raise
-            conversion, said = _found(
+            conversion, said = _fit_by_running(
                 truth, other, inputs, settings[other], conversion, work, progress
             )
             mine = _weights(truth, other, *checkpoints, conversion, work)
@@ -111,7 +111,7 @@ def _can_be_followed(
     return truth.kind in TORCH and followed and conversion.mapping is None
 
 
-def _found(
+def _fit_by_running(
     truth: ComparedSide,
     other: ComparedSide,
     inputs: InputSet,

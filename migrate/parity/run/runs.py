@@ -78,7 +78,7 @@ class SideRun:
     _local: list[Dump] = field(default_factory=list)
 
     def take(self, truth: Dump, numbers: Sequence[int]) -> None:
-        """SideRun the inputs with these numbers, which the truth's dump holds.
+        """Run the inputs with these numbers, which the truth's dump holds.
 
         The first run aligns its layers with the truth's.
         """

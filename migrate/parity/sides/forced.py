@@ -33,7 +33,7 @@ class Forcing(ABC):
             layer, number, at: the call of the side's layer, and the input.
             mine: returns the layer's own arguments.
         """
-        pair, call = self._found(layer, number, at) or (None, None)
+        pair, call = self._paired_call(layer, number, at) or (None, None)
         if pair is None or call is None or not pair.arguments:
             return {}
         return self._tensors(layer, pair.arguments, call.arguments, mine())
@@ -42,7 +42,7 @@ class Forcing(ABC):
         self, layer: str, number: int, at: int, mine: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return the same for outputs, with which the caller continues."""
-        pair, call = self._found(layer, number, at) or (None, None)
+        pair, call = self._paired_call(layer, number, at) or (None, None)
         if pair is None or call is None or not pair.outputs:
             return {}
         return self._tensors(layer, pair.outputs, call.outputs, mine())
@@ -60,7 +60,7 @@ class Forcing(ABC):
             ValueError: the tensor does not fit.
         """
 
-    def _found(self, layer: str, number: int, at: int) -> tuple[Pair, Call] | None:
+    def _paired_call(self, layer: str, number: int, at: int) -> tuple[Pair, Call] | None:
         match = self._alignment.pair(layer, number)
         if match is None:
             return None

@@ -81,7 +81,7 @@ class Turns:
 
 
 class SideProcess(ComparedSide):
-    """ComparedSide of a comparison, in a process of its own.
+    """Side of a comparison, in a process of its own.
 
     Args:
         label: "A" or "B", for messages.

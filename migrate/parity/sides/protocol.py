@@ -134,7 +134,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Loaded model: its kind, the weights that came with it, and `Side.lies_as_torch`."""
+    """Loaded model: its kind, the weights that came with it, and `ComparedSide.lies_as_torch`."""
 
     kind: requests.Kind
     weights: Path | None

@@ -1,4 +1,4 @@
-"""ComparedSide of a comparison: requests (`protocol`) are answered by the holder of a model.
+"""Side of a comparison: requests (`protocol`) are answered by the holder of a model.
 
 The model is in a process of its own (`process.SideProcess`), or, in tests, in this process (`InProcess`).
 """
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class ComparedSide(ABC):
-    """ComparedSide of a comparison.
+    """Side of a comparison.
 
     Args:
         work: a folder for files that are passed.
@@ -45,7 +45,7 @@ class ComparedSide(ABC):
 
 
 class InProcess(ComparedSide):
-    """ComparedSide whose model is in this process.
+    """Side whose model is in this process.
 
     Args:
         runner: the model.

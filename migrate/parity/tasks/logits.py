@@ -27,9 +27,8 @@ from migrate.parity.tasks.party import Parties, Party
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 TOP = 5
-MASKED = (
-    -9e8
-)  # minus infinity, the most negative number of a dtype and -1e9 all mean that a token is excluded
+# Minus infinity, the most negative number of a dtype and -1e9 all mean that a token is excluded.
+MASKED = -9e8
 _PIECE = 1 << 21  # elements in float64 at a time
 _ALL = "every one where the truth's margin is above 6√2σ"
 

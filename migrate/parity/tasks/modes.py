@@ -155,7 +155,7 @@ def _array(file: Path, path: str) -> np.ndarray[Any, Any]:
 
 def _statistics(parties: Parties, folders: dict[str, Path]) -> Iterator[ParityCheck]:
     """Rows of the running statistics: their distance, relative to their norm."""
-    errors = {party.name: _found(party, folders) for party in parties.sides}
+    errors = {party.name: _statistics_errors(party, folders) for party in parties.sides}
     names = dict.fromkeys(name for side_errors in errors.values() for name in side_errors.distances)
     limit = parties.outputs_limit
     for name in names:
@@ -175,7 +175,7 @@ def _statistics(parties: Parties, folders: dict[str, Path]) -> Iterator[ParityCh
             yield ParityCheck(shown, None, math.inf, limit, False, "both must have it")
 
 
-def _found(party: Party, folders: dict[str, Path]) -> GradientErrors:
+def _statistics_errors(party: Party, folders: dict[str, Path]) -> GradientErrors:
     from safetensors import safe_open
 
     errors, name = GradientErrors(), "statistics.safetensors"
@@ -191,7 +191,7 @@ def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[Parit
     """Rows of the dropouts: whether the same values are dropped, at random."""
     if not originals and not port:
         return
-    lacking, surplus = _apart(originals, port)
+    lacking, surplus = _different_draws(originals, port)
     note = "; ".join(
         f"{what} {', '.join(f'{count} numbers at {_rate(rate)}' for rate, count in list(ones)[:3])}"
         for what, ones in (("only A draws", lacking), ("only B draws", surplus))
@@ -224,7 +224,7 @@ def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[Parit
         yield ParityCheck(name, None, worst, limit, worst <= limit, source)
 
 
-def _apart(
+def _different_draws(
     originals: Sequence[Draw], port: Sequence[Draw]
 ) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
     """Rates and sizes of draws that only one side makes; unknown rates match every rate."""

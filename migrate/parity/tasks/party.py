@@ -53,7 +53,7 @@ class Parties:
         work: a folder for files that are passed.
         depth: leaf layers of the truth, the L of √L.
         profile: the limits.
-        seed: of what is drawn.
+        seed: random seed of all draws.
     """
 
     a: Party

@@ -1,4 +1,4 @@
-"""ProofVerdict on the recordings of two runs: the same training, another training, or no evidence for
+"""Verdict on the recordings of two runs: the same training, another training, or no evidence for
 either."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Ranks = Mapping[int, RankRecord]
 
 
 class ProofVerdict(StrEnum):
-    """ProofVerdict of a proof. Only EQUAL means that both sides compute the same."""
+    """Verdict of a proof. Only EQUAL means that both sides compute the same."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -43,7 +43,7 @@ class ProofVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """ProofVerdict with its evidence; the fields are those of `migrate.prove.proof.Proof`."""
+    """Verdict with its evidence; the fields are those of `migrate.prove.proof.Proof`."""
 
     verdict: ProofVerdict
     message: str

@@ -53,7 +53,7 @@ def to_labels(tell: Callable[[list[torch.Tensor]], None]) -> None:
     for name in _LOSSES:
         loss = getattr(torch.nn.functional, name)
 
-        def told(*args: Any, _loss: Callable[..., Any] = loss, **kwargs: Any) -> Any:
+        def reporting(*args: Any, _loss: Callable[..., Any] = loss, **kwargs: Any) -> Any:
             nonlocal inside
             # Under a TorchFunctionMode torch's function calls the function of its name, which is this one,
             # again.
@@ -66,7 +66,7 @@ def to_labels(tell: Callable[[list[torch.Tensor]], None]) -> None:
             finally:
                 inside = False
 
-        setattr(torch.nn.functional, name, functools.wraps(loss)(told))
+        setattr(torch.nn.functional, name, functools.wraps(loss)(reporting))
 
 
 def to_steps(tell: Callable[[str, torch.optim.Optimizer | None], None]) -> None:
@@ -80,13 +80,13 @@ def to_steps(tell: Callable[[str, torch.optim.Optimizer | None], None]) -> None:
     ):
         own = getattr(owner, method)
 
-        def told(
+        def reporting(
             this: Any, *args: Any, _own: Callable[..., Any] = own, _what: str = what, **kwargs: Any
         ) -> Any:
             tell(_what, this if isinstance(this, torch.optim.Optimizer) else None)
             return _own(this, *args, **kwargs)
 
-        setattr(owner, method, functools.wraps(own)(told))
+        setattr(owner, method, functools.wraps(own)(reporting))
 
 
 def _schedulers() -> Iterator[type]:

@@ -31,7 +31,7 @@ def to_modules(tell: Callable[[torch.nn.Module], None]) -> None:
     for method in ("__init__", "__setstate__"):
         create = getattr(torch.nn.Module, method)
 
-        def told(
+        def reporting(
             module: torch.nn.Module,
             *args: Any,
             _made: Callable[..., None] = create,
@@ -40,7 +40,7 @@ def to_modules(tell: Callable[[torch.nn.Module], None]) -> None:
             _made(module, *args, **kwargs)
             tell(module)
 
-        setattr(torch.nn.Module, method, functools.wraps(create)(told))
+        setattr(torch.nn.Module, method, functools.wraps(create)(reporting))
 
 
 def to_losses(tell: Callable[[list[torch.Tensor]], None]) -> None:
@@ -79,11 +79,11 @@ def to_losses(tell: Callable[[list[torch.Tensor]], None]) -> None:
 def to_dropout(tell: Callable[[float], None]) -> None:
     """Report the probability of every dropout in training mode, including zero."""
 
-    def told(probability: float) -> float:
+    def reporting(probability: float) -> float:
         tell(probability)
         return probability
 
-    _at_every_dropout(told)
+    _at_every_dropout(reporting)
 
 
 def without_dropout() -> None:

@@ -22,7 +22,7 @@ def install() -> None:
     """Write the facts after the first optimizer step: by then the script has chosen its modes."""
     done: list[bool] = []
 
-    def told(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def reporting(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if done:
             return
         done.append(True)
@@ -32,7 +32,7 @@ def install() -> None:
         text = json.dumps(vars(machine(held[0].device if held else torch.device("cpu"))))
         machine_path(Path(os.environ[RECORD_DIRECTORY]), number).write_text(text)
 
-    register_optimizer_step_post_hook(told)
+    register_optimizer_step_post_hook(reporting)
 
 
 def machine(device: torch.device) -> Machine:

@@ -260,7 +260,7 @@ class Recorder:
                 self._keep_elements(held, names, number, step)
 
         if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
-            self._hear_of_ends()
+            self._hook_ends()
             # Release the copies of all parameters.
             self._unread.add(read, at_once=bool(snapshot))
         else:
@@ -282,7 +282,7 @@ class Recorder:
             path = records.final_elements_path(self._folder, header.rank)
             save_elements(self._elements.least(held, names), {}, path)
 
-    def _hear_of_ends(self) -> None:
+    def _hook_ends(self) -> None:
         if not self._hears_of_ends:
             self._hears_of_ends = True
             at_each_end(lambda: self._in_graph.ended())

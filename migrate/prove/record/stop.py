@@ -49,9 +49,9 @@ class StepLimit:
         self._inner: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._left = False
         if steps is not None:
-            self._hear_of_optimizers()
+            self._hook_optimizers()
 
-    def _hear_of_optimizers(self) -> None:
+    def _hook_optimizers(self) -> None:
         # Not at the top: the parent of a run only asks which ranks have stopped, and may lack torch.
         from torch.optim import Optimizer
 
@@ -59,11 +59,11 @@ class StepLimit:
         create, counts = kind.__init__, self._made
 
         @functools.wraps(create)
-        def told(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        def reporting(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             create(optimizer, *args, **kwargs)
             counts.setdefault(optimizer, 0)
 
-        kind.__init__ = told
+        kind.__init__ = reporting
 
     def inner(self, optimizer: torch.optim.Optimizer) -> None:
         """Ignore the steps of an optimizer inside another optimizer."""

@@ -32,7 +32,7 @@ class _Note:
         # Simulated replicas have such names; otherwise the starter of the ranks has set it.
         named = re.fullmatch(r"replica (\d+)", multiprocessing.current_process().name)
         self._rank(named[1] if named else os.environ.get("RANK"))
-        self._hear_of_groups()
+        self._hook_groups()
 
     def _answer(self) -> None:
         """Write all stacks when the signal comes: in C, so even while Python waits."""
@@ -51,7 +51,7 @@ class _Note:
             if not path.exists() or path.read_text() != text:
                 path.write_text(text)
 
-    def _hear_of_groups(self) -> None:
+    def _hook_groups(self) -> None:
         import torch.distributed as dist
 
         if not dist.is_available():

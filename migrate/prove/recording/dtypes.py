@@ -37,7 +37,7 @@ def to_products(tell: Callable[[str, str], None]) -> None:
     """
     import torch
 
-    def told(multiply: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def reporting(multiply: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(multiply)
         def product(*args: Any, **kwargs: Any) -> Any:
             result = multiply(*args, **kwargs)
@@ -53,9 +53,9 @@ def to_products(tell: Callable[[str, str], None]) -> None:
     functional = torch.nn.functional
     places = [(functional, name) for name in _FUNCTIONS] + [(torch, name) for name in _PRODUCTS]
     for module, name in places:
-        put(module, name, told(getattr(module, name), name))
+        put(module, name, reporting(getattr(module, name), name))
     for name in (*_PRODUCTS, "__matmul__"):
-        setattr(torch.Tensor, name, told(getattr(torch.Tensor, name), name.strip("_")))
+        setattr(torch.Tensor, name, reporting(getattr(torch.Tensor, name), name.strip("_")))
     _follow_autocast()
 
 

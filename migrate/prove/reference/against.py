@@ -56,7 +56,7 @@ def read_for(
         )
     if args and tuple(args) != reference.args:
         raise ReferenceFileError(
-            f"{path} was recorded with arguments {_said(reference.args)}, not with {_said(args)}",
+            f"{path} was recorded with arguments {_shown_args(reference.args)}, not with {_shown_args(args)}",
             "use the recorded arguments, or record it again",
         )
     known = {**reference.settings, "replicas": reference.replicas}
@@ -124,7 +124,7 @@ def _never(settings: Settings) -> RecordedRun:
     raise RecordingError("the original cannot be run again on this machine", "record it again")
 
 
-def _said(args: Sequence[str]) -> str:
+def _shown_args(args: Sequence[str]) -> str:
     return repr(" ".join(args)) if args else "none"
 
 

@@ -70,10 +70,13 @@ def explained(
     """See `causes.explain`."""
     causes = _tried(model, context, patterns, _TimeLimit(seconds, note))
     known = {cause.name for cause in causes}
-    return (*causes, *(cause for cause in _told(context, patterns) if cause.name not in known))
+    return (
+        *causes,
+        *(cause for cause in _causes_by_settings(context, patterns) if cause.name not in known),
+    )
 
 
-def _told(context: Context, patterns: tuple[Pattern, ...]) -> Iterator[ParityCause]:
+def _causes_by_settings(context: Context, patterns: tuple[Pattern, ...]) -> Iterator[ParityCause]:
     """Yield the causes that the settings alone show."""
     for pattern in patterns:
         text = pattern.differs(context.truth_settings, context.settings)
@@ -92,7 +95,7 @@ def _tried(
     if not trials:
         return ()
     with several(rounded(trials[0].scene, dtype)):
-        matches = list(_found(trials, context, patterns, clock))
+        matches = list(_matching_variants(trials, context, patterns, clock))
     best = max(min((match.fit.after for match in matches), default=0.0), context.noise / 8)
     named: dict[str, ParityCause] = {}
     for match in sorted(matches, key=lambda match: match.order(best)):
@@ -121,7 +124,7 @@ def _suspected(
             yield ParityCause(pattern.name, text, "no variant gives what the side gives", False)
 
 
-def _found(
+def _matching_variants(
     trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], clock: _TimeLimit
 ) -> Iterator[_MatchingVariant]:
     scales = max(1, len(trials[0].scene.parts)) ** 0.5
@@ -162,7 +165,7 @@ def _where(trial: Trial, fit: VariantFit) -> str:
 def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[Trial]:
     forced = frozenset(pair.truth for pair in context.alignment.pairs if pair.outputs)
     for look in looks(context):
-        arguments = _given(context.truth, look.input)
+        arguments = _arguments_of_model(context.truth, look.input)
         if arguments is None:
             continue
         try:
@@ -175,7 +178,7 @@ def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[
             yield Trial(scene, full, context.one_pass)
 
 
-def _given(truth: Dump, number: int) -> Arguments | None:
+def _arguments_of_model(truth: Dump, number: int) -> Arguments | None:
     """The model's arguments on an input, from the truth's dump."""
     call = next(
         (

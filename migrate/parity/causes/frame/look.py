@@ -64,14 +64,14 @@ def _look(context: Context, number: int) -> Comparison | None:
     if local is not None:
         around = None if context.breached_locally or pair is None else _fed(context, pair, number)
         layer, call = around or (context.layer, context.number)
-        own = pair if around is None else _speaks(context, layer, call)
+        own = pair if around is None else _pair_of_call(context, layer, call)
         seen = () if own is None else _outputs(own, call, local, number)
         if not seen:
             seen = _consumed(context, local, layer, call, number)
         if seen or layer:
             return Comparison(layer, call, number, seen)
     elif pair is not None:
-        look = _given(context, pair, number)
+        look = _diverging_arguments(context, pair, number)
         if look is not None:
             return look
         seen = _outputs(pair, context.number, context.accumulated, number)
@@ -86,7 +86,7 @@ def _fed(context: Context, pair: Pair, number: int) -> tuple[str, int] | None:
     layer, call = context.layer, context.number
     parent = context.truth.layers[layer].parent
     seen = _arguments(context.local, pair, call, number)
-    parts = any(_parts(context, tensor, number, layer, call) for tensor in seen)
+    parts = any(_diverges(context, tensor, number, layer, call) for tensor in seen)
     if parent is None or not parts:
         return None
     around = _around(context.truth, parent, layer, call, number)
@@ -99,7 +99,7 @@ def inside(context: Context, look: Comparison, spots: Iterable[Spot]) -> Compari
         return look
     tensors = list(look.seen)
     for spot in spots:
-        pair = None if spot.layer is None else _speaks(context, spot.layer, spot.number)
+        pair = None if spot.layer is None else _pair_of_call(context, spot.layer, spot.number)
         tensor = None if pair is None else _argument(context.local, pair, spot, look.input)
         if tensor is not None:
             tensors.insert(len(tensors) - len(look.seen), tensor)
@@ -121,7 +121,7 @@ def _pair(context: Context) -> Pair | None:
     return None
 
 
-def _speaks(context: Context, layer: str, number: int) -> Pair | None:
+def _pair_of_call(context: Context, layer: str, number: int) -> Pair | None:
     """Pair of a call of the truth."""
     for pair in context.alignment.pairs:
         if pair.truth == layer and (pair.number is None or pair.truth_number == number):
@@ -148,7 +148,7 @@ def _consumed(
     outputs = {} if call is None else {(ref.file, ref.key): ref.path for ref in call.outputs}
     consumed: dict[str, ComparedTensor] = {}
     for taker in truth.calls:
-        pair = _speaks(context, taker.layer, taker.number) if taker.input == which else None
+        pair = _pair_of_call(context, taker.layer, taker.number) if taker.input == which else None
         for ref in taker.arguments if pair is not None else ():
             path = outputs.get((ref.file, ref.key))
             if path is None or path in consumed:
@@ -182,12 +182,12 @@ def _whole(context: Context, number: int) -> tuple[ComparedTensor, ...]:
     )
 
 
-def _given(context: Context, pair: Pair, number: int) -> Comparison | None:
-    """Comparison at the arguments of the layer, if they diverge: then the layer around it is replayed."""
+def _diverging_arguments(context: Context, pair: Pair, number: int) -> Comparison | None:
+    """Look at the arguments of the layer, if they diverge: then the layer around it is replayed."""
     truth = context.truth
     layer, call = context.layer, context.number
     seen = _arguments(context.accumulated, pair, call, number)
-    if not any(_parts(context, tensor, number, layer, call) for tensor in seen):
+    if not any(_diverges(context, tensor, number, layer, call) for tensor in seen):
         return None
     parent = truth.layers[layer].parent
     while parent:
@@ -198,7 +198,7 @@ def _given(context: Context, pair: Pair, number: int) -> Comparison | None:
         if above is None or around is None:
             break
         higher = _arguments(context.accumulated, above, around, number)
-        if not any(_parts(context, tensor, number, parent, around) for tensor in higher):
+        if not any(_diverges(context, tensor, number, parent, around) for tensor in higher):
             break
         layer, call, seen, parent = parent, around, higher, truth.layers[parent].parent
     if parent is None:
@@ -215,7 +215,7 @@ def _arguments(dump: Dump, pair: Pair, call: int, number: int) -> tuple[Compared
     return tuple(argument for argument in arguments if argument is not None)
 
 
-def _parts(context: Context, tensor: ComparedTensor, number: int, layer: str, call: int) -> bool:
+def _diverges(context: Context, tensor: ComparedTensor, number: int, layer: str, call: int) -> bool:
     theirs = _call(context.truth, layer, call, number)
     if theirs is None:
         return False

@@ -19,7 +19,7 @@ _GROUPS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class KernelProduct:
-    """KernelProduct of a known value with an unknown kernel.
+    """Product of a known value with an unknown kernel.
 
     Attributes:
         value: the known value.

@@ -65,7 +65,7 @@ class Below:
         except EnoughSeen:
             return assigned
         flow.finish()
-        away = self._apart(assigned.outputs)
+        away = self._distance_of_outputs(assigned.outputs)
         if away > EXACT:
             assigned.differences.append(ModelDifference("", "", "", flow.after, False, away))
         return assigned
@@ -85,7 +85,7 @@ class Below:
         }
         self._trials.passes += 1
         outputs = self.runner.evaluated(self.settings, self.inputs, Evaluation(), values)
-        last = ModelDifference("", "", "", "", False, self._apart(outputs))
+        last = ModelDifference("", "", "", "", False, self._distance_of_outputs(outputs))
         if last.rounding:
             assigned.unsure |= dict.fromkeys(
                 difference.layer for difference in assigned.differences if difference.layer
@@ -93,7 +93,7 @@ class Below:
             assigned.differences[:] = [last] if last.distance > EXACT else []
         return assigned
 
-    def _apart(self, outputs: Mapping[str, Array]) -> float:
+    def _distance_of_outputs(self, outputs: Mapping[str, Array]) -> float:
         """Distance of the outputs from torch's."""
         truth = {ref.path: self.sources.values(ref) for ref in self.sources.dump.outputs[0]}
         apart = compare_outputs(truth, outputs).apart

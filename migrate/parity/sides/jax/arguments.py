@@ -11,7 +11,7 @@ import numpy as np
 
 from migrate.parity.ground.errors import InputsError
 
-# CallParameters that set training mode, and their values outside training.
+# Arguments that set training mode, and their values outside training.
 MODES = {
     "train": False,
     "training": False,

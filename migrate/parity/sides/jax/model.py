@@ -169,7 +169,7 @@ class FunctionModel(JaxModel):
             return [leaf if _is_array(leaf) else None for _, leaf in others[0][0]]
 
         try:
-            shapes = jax.eval_shape(arrays, *self._given(bound))
+            shapes = jax.eval_shape(arrays, *self._start_arguments(bound))
         except Exception:
             return False
         ((leaves, structure),) = others
@@ -186,10 +186,10 @@ class FunctionModel(JaxModel):
 
         tree = self._start
         if not any(map(_is_array, jax.tree.leaves(tree))):
-            tree = tree(*self._given(bound))
+            tree = tree(*self._start_arguments(bound))
         self._keep(*jax.tree_util.tree_flatten_with_path(tree))
 
-    def _given(self, bound: BoundInputs) -> tuple[Any, ...]:
+    def _start_arguments(self, bound: BoundInputs) -> tuple[Any, ...]:
         """Arguments of the function that returns the pytree: nothing, a key, or a key and the inputs."""
         import jax
 

@@ -1,4 +1,4 @@
-"""Float64Mode reference: a torch model in float64 throughout, even where its code says float32.
+"""Float64 reference: a torch model in float64 throughout, even where its code says float32.
 
 Many models compute a norm, a softmax or rotary angles in float32 by name (`x.float()`, `softmax(…,
 dtype=torch.float32)`), whatever the dtype of their weights. In a model moved to float64 these would round to

@@ -15,7 +15,7 @@ def check(case: StepCase) -> Difference | None:
     for step in case.ranks:
         if not step.original.details.settings and not step.rewritten.details.settings:
             continue
-        theirs, mine = (_known(side[step.rank], step) for side in (case.original, case.ours))
+        theirs, mine = (_settings_at(side[step.rank], step) for side in (case.original, case.ours))
         for group, (theirs_of_group, other) in enumerate(zip(theirs, mine, strict=False)):
             for name in theirs_of_group.keys() & other.keys():
                 if not _equal(theirs_of_group[name], other[name]):
@@ -27,7 +27,7 @@ def check(case: StepCase) -> Difference | None:
     return None
 
 
-def _known(record: RankRecord, step: StepComparison) -> tuple[dict[str, Any], ...]:
+def _settings_at(record: RankRecord, step: StepComparison) -> tuple[dict[str, Any], ...]:
     """Settings at a step: the last recorded ones, because only changes are recorded."""
     known: tuple[dict[str, Any], ...] = ()
     for earlier in record.steps:

@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 
 class LayerRecorder:
-    """LayerRecorder of the calls of all inputs in a dump.
+    """Recorder of the calls of all inputs in a dump.
 
     Args:
         writer: writer of the dump.
