@@ -92,7 +92,7 @@ def models() -> tuple[object, object]:
 
 def run(layers: bool) -> dict[str, float]:
     """One comparison in this process: CPU and wall seconds, and the peak of its memory in bytes."""
-    from migrate.parity.ground.options import Options
+    from migrate.parity.ground.options import ParityOptions
     from migrate.parity.ground.results import LayerVerdict
     from migrate.parity.judge.judge import Judged, judgement
     from migrate.parity.judge.profiles import find_profile
@@ -110,7 +110,7 @@ def run(layers: bool) -> dict[str, float]:
         work = Path(name)
         a = InProcess(TorchRunner(torch_model, "torch", "torch"), work)  # type: ignore[arg-type]
         b = InProcess(JaxRunner(flax_model, "linen", "linen"), work)
-        options = Options(inputs=(f"x=float32[{ROWS},{LENGTH},{WIDTH}]",), layers=layers)
+        options = ParityOptions(inputs=(f"x=float32[{ROWS},{LENGTH},{WIDTH}]",), layers=layers)
         ready = prepare(a, b, options, work, quiet)
         wall, cpu = time.perf_counter(), time.process_time()
         captures = capture_all(a, b, ready, options, work, quiet)

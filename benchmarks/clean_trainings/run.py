@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Settings
 from migrate.report.text.tables import plain_table
@@ -84,7 +84,7 @@ def main(numbers: list[int]) -> int:
             proof = prove(
                 script, rewritten, training.args(), replicas=training.ranks, settings=settings
             )
-            wrong += proof.verdict in (Verdict.DIFFERS, Verdict.PARTED)
+            wrong += proof.verdict in (ProofVerdict.DIFFERS, ProofVerdict.PARTED)
             table.add_row(str(number), _named(training), *_found(proof))
             Console(stderr=True).print(f"{number}: {proof.verdict.value}: {proof.message}")
     Console().print(table)

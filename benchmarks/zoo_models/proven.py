@@ -231,7 +231,7 @@ def _torch_gradients(
 
     from converters.copied import copied
     from migrate.parity.ground.draws import Draws
-    from migrate.parity.sides.torch.draws import Drawn
+    from migrate.parity.sides.torch.draws import ComparisonDraws
     from migrate.port.sizes.instance import SEED, flat
 
     dtype = torch.float64 if wide else torch.float32
@@ -242,7 +242,7 @@ def _torch_gradients(
         tensor = torch.tensor(array)
         given[name] = tensor.to(dtype).requires_grad_() if tensor.is_floating_point() else tensor
     torch.manual_seed(0)
-    with Drawn(Draws(SEED)):  # what it draws is what the port draws
+    with ComparisonDraws(Draws(SEED)):  # what it draws is what the port draws
         outputs = list(flat(_plain(module(**given))))
     if not cotangents:
         for number, one in enumerate(outputs):

@@ -17,7 +17,7 @@ from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 if TYPE_CHECKING:
-    from migrate.parity.ground.options import Options, SideOptions
+    from migrate.parity.ground.options import ParityOptions, SideOptions
 
 _A_PATH = click.Path(path_type=Path)
 _DTYPES = ("float32", "bfloat16")
@@ -247,12 +247,12 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **argume
     sys.exit(FINE if comparison.matches else FINDINGS)
 
 
-def _options(arguments: dict[str, Any]) -> Options:
-    from migrate.parity.ground.options import Options
+def _options(arguments: dict[str, Any]) -> ParityOptions:
+    from migrate.parity.ground.options import ParityOptions
 
     same = ("count", "seed", "mapping", "drop", "align", "profile", "strict", "gradients", "train")
     more = ("optimizer", "learning_rate", "loss", "tokens", "logits", "batch", "timeout", "keep")
-    return Options(
+    return ParityOptions(
         a=_side(arguments, "a"),
         b=_side(arguments, "b"),
         inputs=tuple(arguments["inputs"]),
@@ -266,7 +266,7 @@ def _options(arguments: dict[str, Any]) -> Options:
 def _side(arguments: dict[str, Any], side: str) -> SideOptions:
     from migrate.parity.ground.options import SideOptions
     from migrate.parity.ground.outputs import output_named
-    from migrate.parity.ground.settings import Settings
+    from migrate.parity.ground.settings import SideSettings
 
     def of(name: str, default: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
         for key in (f"{name}_{side}", name):
@@ -276,7 +276,7 @@ def _side(arguments: dict[str, Any], side: str) -> SideOptions:
 
     named = of("channels_last", None, lambda text: tuple(filter(None, text.split(","))))
     inputs = None if named is None else tuple(name for name in named if output_named(name) is None)
-    settings = Settings(
+    settings = SideSettings(
         dtype=of("dtype", "float32"),
         precision=of("precision", "highest"),
         excess_precision=of("excess_precision", True, lambda value: value == "on"),

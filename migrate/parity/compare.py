@@ -1,4 +1,4 @@
-"""`migrate parity`: two sides, one truth, one verdict."""
+"""`migrate parity`: compare two models with one truth and give one verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from migrate.parity.align.weight_map import WeightMap
 from migrate.parity.align.weight_pairs import paired_weights
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.alignment import Alignment, Pair
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.alignment import LayerAlignment, Pair
+from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import Explanation, Parity
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.inputs.set import attended
-from migrate.parity.judge.judge import Breach, Judged, Judgement, judgement
+from migrate.parity.judge.judge import Breach, Judged, LayerJudgement, judgement
 from migrate.parity.judge.measure import own_errors
 from migrate.parity.judge.outputs import compare_outputs
 from migrate.parity.judge.profiles import Profile, limits_as_text, profile_for
@@ -30,42 +30,44 @@ from migrate.parity.run.recorded import compare_recorded
 from migrate.parity.run.runs import Captured
 from migrate.parity.run.sections import compare_sections
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.start import workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
 from migrate.progress import Progress
 
 
-def compare(a: Target, b: Target, options: Options, progress: Progress) -> Parity:
-    """Compare what a user names, each side in a process of its own.
+def compare(a: Target, b: Target, options: ParityOptions, progress: Progress) -> Parity:
+    """Compare two targets of a user, each in a process of its own.
 
     Raises:
         ParityError, ConversionError: the comparison cannot be made.
     """
-    options.rules(truth="A")  # what cannot be read is said before anything is loaded
+    options.rules(truth="A")  # unreadable options are reported before anything is loaded
     if "dump" in (a.kind, b.kind):
         return compare_recorded(a, b, options, progress)
     with workplace(options.keep) as work, contextlib.ExitStack() as stack:
         progress("loading both models")
         first, second, said = load_both(a, b, options, work, stack)
-        found = compare_sides(first, second, options, work, progress)
-        return dataclasses.replace(found, notes=(*said, *found.notes))
+        parity = compare_sides(first, second, options, work, progress)
+        return dataclasses.replace(parity, notes=(*said, *parity.notes))
 
 
-def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Progress) -> Parity:
-    """Compare two models that are loaded.
+def compare_sides(
+    a: ComparedSide, b: ComparedSide, options: ParityOptions, work: Path, progress: Progress
+) -> Parity:
+    """Compare two loaded models.
 
     Args:
         a, b: the sides, started.
-        options: what is asked.
+        options: what to compare and how.
         work: an empty folder.
-        progress: told what is being done.
+        progress: called with the step that begins.
 
     Raises:
         ParityError, ConversionError: the comparison cannot be made.
     """
-    clock = _Clock()
+    clock = _StepClock()
     ready = prepare(a, b, options, work, progress)
     clock.lap("inputs and weights")
     captures = capture_all(a, b, ready, options, work, progress)
@@ -84,7 +86,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     clock.lap("comparing the layers")
     outputs = compare_outputs(captures.truth, *sides, profile, padding=padding)
     parties = _parties(a, b, ready, captures, options, profile, judged, work)
-    # What else there is needs an output that both have.
+    # The rest needs an output that both sides have.
     sections = (
         tuple(compare_sections(a, b, ready, parties, options, progress)) if outputs.worst else ()
     )
@@ -95,7 +97,7 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
         progress("looking for the cause")
         closer = look_closer(a, b, captures, ready, judged.breaches[0], work)
         explanation = _causes(a if ready.truth_of_a else b, judged, closer)
-        places = [(one.layer, one.place) for one in judged.foremost]
+        places = [(breach.layer, breach.place) for breach in judged.foremost]
         tensors = _judged(closer.a), _judged(closer.b)
         histograms = (*own_errors(closer.truth, *tensors, places, padding), *histograms)
     clock.lap("looking for the cause")
@@ -125,19 +127,19 @@ def _judged(captured: Captured) -> Judged:
 
 
 def _parties(
-    a: Side,
-    b: Side,
+    a: ComparedSide,
+    b: ComparedSide,
     ready: Prepared,
     captures: Captures,
-    options: Options,
+    options: ParityOptions,
     profile: Profile,
-    judged: Judgement,
+    judged: LayerJudgement,
     work: Path,
 ) -> Parties:
     source = a if ready.truth_of_a else b
     own = ready.weights_a if ready.truth_of_a else ready.weights_b
 
-    def party(name: str, side: Side, captured: Captured, weights: WeightMap) -> Party:
+    def party(name: str, side: ComparedSide, captured: Captured, weights: WeightMap) -> Party:
         outputs = captured.alignment.outputs
         pairs = paired_weights(weights)
         return Party(name, side, captured.settings, captured.dump, outputs, pairs)
@@ -157,8 +159,8 @@ def _parties(
     )
 
 
-def _causes(source: Side, judged: Judgement, closer: Closer) -> Explanation:
-    """Why the first layer parts that parts by itself; nobody can say where no side is torch's."""
+def _causes(source: ComparedSide, judged: LayerJudgement, closer: Closer) -> Explanation:
+    """Explain why the foremost layer diverges by itself; without a torch side there is no explanation."""
     if source.kind not in TORCH:
         return Explanation()
     breach = judged.breaches[0]
@@ -184,30 +186,38 @@ def _causes(source: Side, judged: Judgement, closer: Closer) -> Explanation:
     )
 
 
-def _seen(truth: Dump, alignment: Alignment, breach: Breach) -> tuple[Pair, int, bool] | None:
-    """Where the side shows the breach: the pair, the truth's call, and whether in what that call is given."""
+def _seen(truth: Dump, alignment: LayerAlignment, breach: Breach) -> tuple[Pair, int, bool] | None:
+    """Locate the breach on the side: the pair, the truth's call, and whether an argument shows it."""
     pairs = {pair.truth: pair for pair in alignment.pairs}
     place = breach.place
     if place.layer in pairs:
         return pairs[place.layer], place.number, place.what == "argument"
-    # A layer that the side has not got as one: it shows in what the next is given.
-    given = {
+    # The side has no such layer: the breach shows in the arguments of the next layer.
+    outputs = {
         (ref.file, ref.key)
         for call in truth.of(place.layer)
         if call.number == place.number
         for ref in call.outputs
     }
     for call in truth.calls:
-        if call.layer in pairs and any((ref.file, ref.key) in given for ref in call.arguments):
+        if call.layer in pairs and any((ref.file, ref.key) in outputs for ref in call.arguments):
             return pairs[call.layer], call.number, True
     return None
 
 
-def _notes(captures: Captures, judged: Judgement, ready: Prepared) -> tuple[str, ...]:
+def _notes(captures: Captures, judged: LayerJudgement, ready: Prepared) -> tuple[str, ...]:
     said = {"A": captures.a, "B": captures.b}
     return (
-        *(f"{name}: {note}" for name, one in said.items() for note in one.dump.facts.notes),
-        *(f"{name}: {note}" for name, one in said.items() for note in one.alignment.notes),
+        *(
+            f"{name}: {note}"
+            for name, captured in said.items()
+            for note in captured.dump.facts.notes
+        ),
+        *(
+            f"{name}: {note}"
+            for name, captured in said.items()
+            for note in captured.alignment.notes
+        ),
         *(f"truth: {note}" for note in captures.truth.facts.notes),
         *judged.notes,
         *ready.weights_a.notes,
@@ -216,8 +226,8 @@ def _notes(captures: Captures, judged: Judgement, ready: Prepared) -> tuple[str,
 
 
 @dataclass
-class _Clock:
-    """What was spent on what."""
+class _StepClock:
+    """Seconds spent on each step."""
 
     def __post_init__(self) -> None:
         self._laps: list[tuple[str, float]] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from converters.graph.merging.methods import as_forward, require_method
 from migrate.parity.ground.errors import InputsError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.port.original import SEED, Given, Original
@@ -111,7 +111,7 @@ def tensors_of(arrays: Arrays) -> dict[str, Any]:
 
     from migrate.parity.sides.torch.call import tensors
 
-    return tensors(arrays, torch.device("cpu"), Settings())
+    return tensors(arrays, torch.device("cpu"), SideSettings())
 
 
 def asked_of_method(

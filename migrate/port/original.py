@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from converters.graph.starts.watch import watching
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.load import has_weights, load_runner, untrained
@@ -170,7 +170,7 @@ class Given:
 
         from migrate.parity.sides.torch.call import tensors
 
-        return tensors(arrays or self.inputs[0], torch.device("cpu"), Settings())
+        return tensors(arrays or self.inputs[0], torch.device("cpu"), SideSettings())
 
 
 def given_inputs(original: Original, specs: Sequence[str], count: int, folder: Path) -> Given:
@@ -196,8 +196,8 @@ def given_inputs(original: Original, specs: Sequence[str], count: int, folder: P
             for number in range(made.count)
         ]
         made = write_inputs(folder / "named", arrays, made.described)
-    runner.prepare(Settings(), made)
-    model, _ = runner.variant(Settings())
+    runner.prepare(SideSettings(), made)
+    model, _ = runner.variant(SideSettings())
     given = Given(made, model)
     import torch
 

@@ -13,10 +13,10 @@ import numpy as np
 from converters.errors import ConversionError
 from migrate.parity.compare import compare_sides
 from migrate.parity.ground.errors import NoGradientsError, ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.ground.results import Parity
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
@@ -186,7 +186,7 @@ def proven(
     """
     original = replace(original, method=method)
     port = Target("port", str(folder), f"port:{shown}", method=method)
-    options = Options(
+    options = ParityOptions(
         a=SideOptions(weights=state),
         b=SideOptions(weights=params),
         seed=seed,
@@ -207,7 +207,7 @@ def proven(
             place = work / f"case{number}"
             place.mkdir()
             written = write_inputs(place / "given", list(case.inputs))
-            settings = Settings(precision=case.precision, seed=seed)  # type: ignore[arg-type]
+            settings = SideSettings(precision=case.precision, seed=seed)  # type: ignore[arg-type]
             how = replace(
                 options,
                 a=replace(options.a, settings=settings),

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.parity.ground.results import Check, LayerResult, LayerVerdict, Parity, Verdict
+from migrate.parity.ground.results import (
+    LayerResult,
+    LayerVerdict,
+    Parity,
+    ParityCheck,
+    ParityVerdict,
+)
 from migrate.parity.sides.references import narrower
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
 from migrate.parity.tasks.modes import SECTION
@@ -55,7 +61,7 @@ class Case:
         No layer parts in the port alone, and no output is more than `LIMIT` times as far off as its own.
         """
         parity = self.parity
-        if parity is None or parity.verdict is not Verdict.BOTH_WORSE:
+        if parity is None or parity.verdict is not ParityVerdict.BOTH_WORSE:
             return False
         alone = any(one.verdict is LayerVerdict.B_PARTS for one in parity.layers)
         outputs = [one for one in self._rows("outputs") if not one.passed]
@@ -111,9 +117,9 @@ class Case:
         name = max(found, key=lambda one: found[one], default=None)
         return None if name is None else (_weight(name), found[name])
 
-    def _wrong(self) -> list[Check]:
+    def _wrong(self) -> list[ParityCheck]:
         """The rows of gradients or of training that failed, where nothing else did."""
-        if self.parity is None or self.parity.verdict is not Verdict.PARTLY:
+        if self.parity is None or self.parity.verdict is not ParityVerdict.PARTLY:
             return []
         rows = [*self._rows(GRADIENTS), *self._rows(TRAINING)]
         return [check for check in rows if not check.passed]
@@ -122,7 +128,7 @@ class Case:
         """The rows of a section by name, each with the relative L2 of the port."""
         return {check.name: check.b for check in self._rows(section) if check.b is not None}
 
-    def _rows(self, name: str) -> list[Check]:
+    def _rows(self, name: str) -> list[ParityCheck]:
         """The rows of a section, without those of several parameters together."""
         sections = () if self.parity is None else self.parity.sections
         rows = [check for one in sections if one.name == name for check in one.checks]

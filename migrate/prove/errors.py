@@ -1,4 +1,4 @@
-"""What a run or a proof can fail with, apart from a difference, which is a result."""
+"""Errors of a run or a proof, apart from a difference, which is a result."""
 
 from __future__ import annotations
 

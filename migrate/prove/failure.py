@@ -1,4 +1,4 @@
-"""What a run that failed says, and whose error it is: the script's own, or that of its rewrite."""
+"""Message of a failed run, and the origin of the error: the script itself, or its rewrite."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from migrate.prove.errors import (
 )
 from migrate.prove.run import Side, run_script
 
-# Of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.
+# Time limit of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.
 _AT_LEAST_SECONDS, _TIMES_AS_LONG = 60.0, 2.0
 
 
 def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> str:
-    """Whose the error is that ended the rewrite of a script, in one line: the original is run to see.
+    """Run the original to see whose error ended the rewrite of a script; return that in one line.
 
     It runs on the CPU with gloo, in a mirror of its folders that is removed at the end.
 
@@ -32,7 +32,7 @@ def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> s
         script: the original.
         args: its arguments.
         replicas: number of ranks.
-        seconds: after which the rewrite failed: an original that runs longer is beyond that.
+        seconds: time after which the rewrite failed; an original that runs longer does not have the error.
     """
     limit = max(_AT_LEAST_SECONDS, _TIMES_AS_LONG * seconds)
     with tempfile.TemporaryDirectory(prefix="migrate-run-") as folder:
@@ -65,12 +65,12 @@ _OURS = "the error comes from the rewrite or from XLA, not from the script"
 
 
 def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
-    """The error of a script that failed.
+    """Create the error of a failed script.
 
     Args:
         path: the script.
-        side: which it is.
-        returncode: that it ended with.
+        side: original or rewrite.
+        returncode: exit code of the script.
         output: the last lines that it wrote.
     """
     reason = last_error(output) or _ending(returncode)
@@ -97,7 +97,7 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
     )
 
 
-# What shims refuse, and what reaches a CUDA that is not there: it passed them by.
+# Features that shims reject, and calls of a CUDA that does not exist: they were not answered by shims.
 _NOT_ANSWERED = (
     r"shims\.\w+\.|.*(Torch not compiled with CUDA|NVIDIA driver|No CUDA GPUs|without ATen_cuda|"
     r"torch\._C' has no attribute '_(cuda|scatter|gather|broadcast|reduce|nccl)|"
@@ -112,10 +112,7 @@ def _ending(returncode: int) -> str:
 
 
 def last_error(output: str) -> str | None:
-    """The last line of the output that names an exception, or what XLA's compiler aborts with.
-
-    Torch puts the rank before it.
-    """
+    """Last line of the output that names an exception, or the message with which XLA's compiler aborts."""
     exception = r"(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b"
     named = rf"^(?:\[rank\d+\]: )?((?:{exception}|LLVM ERROR:).*)"
     lines = re.findall(named, output, re.M)

@@ -1,4 +1,4 @@
-"""Progress of a script that runs, in optimizer steps."""
+"""Progress of a running script, in optimizer steps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LOOK_SECONDS = 0.5
 @contextlib.contextmanager
 def steps_told(
     tell: Callable[[int], None],
-    made: Callable[[], int],
+    count_steps: Callable[[], int],
     seconds: float = _LOOK_SECONDS,
 ) -> Iterator[None]:
-    """While the block runs, report the number of steps each time that it has grown.
+    """While the block runs, report the number of steps each time it has grown.
 
     Args:
         tell: takes the number of steps.
-        made: counts the steps so far.
+        count_steps: counts the steps so far.
         seconds: the time between two counts.
     """
     over = threading.Event()
@@ -29,7 +29,7 @@ def steps_told(
     def watch() -> None:
         last = 0
         while not over.wait(seconds):
-            if (now := made()) > last:
+            if (now := count_steps()) > last:
                 last = now
                 tell(now)
 
@@ -43,25 +43,25 @@ def steps_told(
 
 
 def recorded_steps(folder: Path) -> int:
-    """The optimizer steps that the rank which has come farthest has recorded in a folder."""
+    """Number of optimizer steps recorded in a folder, on the rank with the most."""
     # The first line of each is its header.
     return max((_lines(path) - 1 for path in folder.glob("rank*.pid*.jsonl")), default=0)
 
 
 class ObservedSteps:
-    """The optimizer steps that the replicas of a watched run have written of.
+    """Count of the optimizer steps that the replicas of a watched run have written.
 
     Args:
-        folder: of `migrate.observe`.
+        folder: folder of `migrate.observe`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Of each file: how much of it was read, and the steps in that.
+        # For each file: the length that was read, and the steps in that part.
         self._read: dict[Path, tuple[int, int]] = {}
 
     def __call__(self) -> int:
-        """Those of the replica that has come farthest."""
+        """Number of steps of the replica with the most."""
         for path in self._folder.glob("observed.*.jsonl"):
             begin, steps = self._read.get(path, (0, 0))
             with path.open("rb") as file:

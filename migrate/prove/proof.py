@@ -15,7 +15,7 @@ from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
-from migrate.prove.compare.verdict import Verdict, judge_with_floor, judge_with_floors, notes
+from migrate.prove.compare.verdict import ProofVerdict, judge_with_floor, judge_with_floors, notes
 from migrate.prove.errors import (
     RecordingError,
     ReplicasPartedError,
@@ -30,31 +30,31 @@ from migrate.prove.run import Side, run_script
 from migrate.prove.settings import Settings
 
 DEFAULT = Settings()
-# Below the folder of a recording: what XLA did in the rewrite.
+# Subfolder of a recording for XLA's activity in the rewrite.
 OBSERVED = "observed"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison of an original script with its rewrite.
+    """Comparison of an original script with its rewrite.
 
     Attributes:
-        verdict: what was found.
+        verdict: the verdict.
         message: one line that says it in words.
         replicas: the number of ranks asked for.
         steps: every optimizer step of every rank that both sides have, in order.
         weights: the final parameters and buffers, each at its farthest rank; empty if the sides
             made different numbers of steps.
         difference: the first difference, if there is one.
-        notes: what may explain a difference, or limits what the verdict says.
+        notes: notes that explain a difference or limit the verdict.
         original_seconds: wall time of the original run.
         rewritten_seconds: wall time of the rewritten run.
-        floor: how far the original is from itself; None if it was not run a second time.
-        settings: what was made alike on both sides, and when they stopped.
-        bfloat16: whether both sides multiplied matrices in it, for which the gates are others.
+        floor: noise floor of the original; None if it was not run a second time.
+        settings: settings of both sides, with the number of steps.
+        bfloat16: whether both sides multiplied matrices in bfloat16, which has other gates.
     """
 
-    verdict: Verdict
+    verdict: ProofVerdict
     message: str
     replicas: int
     steps: tuple[StepComparison, ...]
@@ -70,7 +70,7 @@ class Proof:
     @property
     def equal(self) -> bool:
         """Whether the rewrite was shown to compute the same."""
-        return self.verdict is Verdict.EQUAL
+        return self.verdict is ProofVerdict.EQUAL
 
     @property
     def max_loss_difference(self) -> float | None:
@@ -80,7 +80,7 @@ class Proof:
 
     @property
     def max_weight_difference(self) -> float | None:
-        """The largest relative L2 distance of a final weight that is held to a gate, None if none is."""
+        """The largest relative L2 distance of a final weight with a gate; None if none has one."""
         held = [weight.difference for weight in self.weights if weight.gate is not None]
         return max(held, default=None)
 
@@ -104,8 +104,8 @@ def prove(
         rewritten: its rewrite for torch_xla.
         args: arguments for both.
         replicas: number of ranks on both sides.
-        settings: what is made alike on both sides, and when they stop.
-        progress: told, in a few words, what is running.
+        settings: settings of both sides, with the number of steps.
+        progress: called with a few words on what is running.
 
     Raises:
         OriginalFailedError: the original does not run.
@@ -123,37 +123,37 @@ SIDES: dict[Side, str] = {
 }
 
 
-class Ran(Protocol):
-    """What a comparison needs of a run: see `Recorded`."""
+class ComparedRun(Protocol):
+    """Run as a comparison needs it: see `RecordedRun`."""
 
     @property
     def ranks(self) -> dict[int, RankRecord]:
-        """What they recorded."""
+        """Records of the ranks."""
 
     @property
     def seconds(self) -> float:
-        """Wall time."""
+        """Wall time in seconds."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What limits what its recording says."""
+        """Notes that limit what the recording proves."""
 
     @property
     def parted(self) -> str:
-        """Where its replicas execute other graphs than each other, in words."""
+        """Location where its replicas run different graphs, in words."""
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a run left.
+class RecordedRun:
+    """Recorded run.
 
     Attributes:
-        ranks: what they recorded.
+        ranks: records of the ranks.
         seconds: wall time.
-        place: the mirror in which it ran, with what it wrote.
-        folder: of the recording.
-        notes: what limits what its recording says.
-        parted: where its replicas execute other graphs than each other, in words; "" if they do not.
+        place: the mirror in which it ran, with the files that it wrote.
+        folder: folder of the recording.
+        notes: notes that limit what the recording proves.
+        parted: location where its replicas run different graphs, in words; "" if they do not.
     """
 
     ranks: dict[int, RankRecord]
@@ -166,15 +166,15 @@ class Recorded:
 
 @dataclass
 class Runs:
-    """The runs of one proof, each in a mirror and with a recording of its own.
+    """Runs of a proof, each in a mirror and with a recording of its own.
 
     Attributes:
-        folder: an empty one for all of them.
+        folder: an empty folder for all runs.
         script: the original.
         rewritten: its rewrite.
         args: arguments for both.
         replicas: number of ranks.
-        settings: those of the proof.
+        settings: settings of the proof.
     """
 
     folder: Path
@@ -190,33 +190,33 @@ class Runs:
         """Run both sides and compare them: see `prove`."""
         self.telling(progress, f"running the {SIDES['original'].format(self.replicas)}")
         original = self.record("original")
-        steps = max((len(one.steps) for one in original.ranks.values()), default=0)
+        steps = max((len(record.steps) for record in original.ranks.values()), default=0)
         self.telling(progress, f"running the {SIDES['xla'].format(self.replicas)}", steps)
         try:
             ours = self.record("xla")
         except ReplicasPartedError as error:
-            return self.without_steps(Verdict.PARTED, error.where, original)
+            return self.without_steps(ProofVerdict.PARTED, error.where, original)
         progress("comparing")
 
-        def again(settings: Settings) -> Recorded:
+        def again(settings: Settings) -> RecordedRun:
             return self.record("original", reordered=True, settings=settings)
 
         return compared(original, ours, self, again, progress)
 
     def telling(self, progress: Progress, message: str, steps: int | None = None) -> None:
-        """Tell what is running, and of the next run each step that it makes.
+        """Report what is running, and each step of the next run.
 
         Args:
-            progress: told, in a few words.
+            progress: called with a few words.
             message: what is running.
-            steps: how many there will be; None: unknown, unless the settings say it.
+            steps: expected number of steps; None: unknown, unless the settings say it.
         """
         total = steps or self.settings.steps or 0
         progress(message, 0, total, "step")
         self._tell = lambda done: progress(message, done, max(total, done) if total else 0, "step")
 
-    def without_steps(self, verdict: Verdict, message: str, original: Ran) -> Proof:
-        """A proof that compares nothing, as there is nothing to compare the original with."""
+    def without_steps(self, verdict: ProofVerdict, message: str, original: ComparedRun) -> Proof:
+        """Create a proof without a comparison, because there is nothing to compare the original with."""
         return Proof(
             verdict=verdict,
             message=message,
@@ -240,17 +240,17 @@ class Runs:
         before: Callable[[Place], None] = lambda place: None,
         until: Callable[[Place, Path], bool] | None = None,
         checkpoint: Path | None = None,
-    ) -> Recorded:
+    ) -> RecordedRun:
         """Run one side.
 
         Args:
-            side: which.
+            side: original or rewrite.
             reordered: with other rounding.
-            settings: other ones than those of the proof.
+            settings: settings other than those of the proof.
             more: arguments besides those of the proof.
-            before: puts into the mirror what the run shall find.
-            until: ends the run once it is true of its mirror and of the folder of its recording; what the
-                ranks recorded is then read so far as it can be.
+            before: puts files into the mirror before the run.
+            until: ends the run once it is true for its mirror and the folder of its recording; the records
+                of the ranks are then read as far as possible.
             checkpoint: a file of the script whose first version is kept in the folder of the recording.
 
         Raises:
@@ -285,26 +285,26 @@ class Runs:
         parted = parted_replicas(folder) if side == "xla" else ""
         if side == "xla" and not parted:
             notes += _alone_replicas(folder)
-        return Recorded(ranks, seconds, place, folder, notes, parted)
+        return RecordedRun(ranks, seconds, place, folder, notes, parted)
 
 
 def compared(
-    original: Ran,
-    ours: Ran,
+    original: ComparedRun,
+    ours: ComparedRun,
     runs: Runs,
-    again: Callable[[Settings], Recorded],
+    again: Callable[[Settings], RecordedRun],
     progress: Progress = no_progress,
     floors: Iterable[NoiseFloor] | None = None,
 ) -> Proof:
     """Compare two runs.
 
     Args:
-        original: the run that is right.
-        ours: the run that is compared with it.
-        runs: of the proof.
-        again: runs the first once more with other rounding, and these settings.
-        progress: told, in a few words, what is running.
-        floors: measurements of the noise of the first, where they were made before: nothing is run again.
+        original: the reference run.
+        ours: the run to compare.
+        runs: runs of the proof.
+        again: runs the reference once more with other rounding and the given settings.
+        progress: called with a few words on what is running.
+        floors: earlier measurements of the reference's noise, instead of running it again.
     """
     failed: list[str] = []
 
@@ -316,7 +316,7 @@ def compared(
         try:
             return again(replace(settings, amp="off", half=True) if bfloat16 else settings).ranks
         except (ScriptFailedError, RunTimeoutError) as error:
-            # Not that the original is broken: it ran a moment ago.
+            # This does not mean that the original is broken: it has just run.
             reason = getattr(error, "reason", "") or error.what
             failed.append(
                 f"the run of the original that measures its noise failed ({reason}): the gates are the "
@@ -330,9 +330,9 @@ def compared(
         judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
     else:
         judgement = judge_with_floors(original.ranks, ours.ranks, floors, bfloat16)
-    if ours.parted and judgement.verdict is not Verdict.DIFFERS:
+    if ours.parted and judgement.verdict is not ProofVerdict.DIFFERS:
         said = f"{ours.parted}. Of the values: {judgement.verdict.value}, {judgement.message}"
-        judgement = replace(judgement, verdict=Verdict.PARTED, message=said)
+        judgement = replace(judgement, verdict=ProofVerdict.PARTED, message=said)
     return Proof(
         verdict=judgement.verdict,
         message=_in_bfloat16(original.ranks) + judgement.message,
@@ -358,38 +358,38 @@ def compared(
 
 
 def parted_replicas(folder: Path) -> str:
-    """Where the replicas of a watched run execute other graphs than each other, in words; "" if they do not.
+    """Location where the replicas of a watched run run different graphs, in words; "" if they do not.
 
     Args:
-        folder: of its recording.
+        folder: folder of its recording.
     """
-    for one in partings(read_lines(folder / OBSERVED)):
+    for parting in partings(read_lines(folder / OBSERVED)):
         return (
-            f"the replicas of the rewrite diverge at sync {one.step}: {_in_words(one)}; on a TPU they may "
-            "wait for each other in the next collective"
+            f"the replicas of the rewrite diverge at sync {parting.step}: {_in_words(parting)}; on a TPU "
+            "they may wait for each other in the next collective"
         )
     return ""
 
 
 def _alone_replicas(folder: Path) -> tuple[str, ...]:
-    """A note on graphs with no collective in them that only some replicas of a watched run execute."""
-    for one in alone(read_lines(folder / OBSERVED)):
-        if one.pending:
+    """Return a note on graphs without collectives that only some replicas of a watched run execute."""
+    for parting in alone(read_lines(folder / OBSERVED)):
+        if parting.pending:
             return (
-                f"the replicas of the rewrite run different graphs at sync {one.step}, after a read: "
-                f"{_in_words(one)}. A read runs only what its value needs, so a collective before it may "
+                f"the replicas of the rewrite run different graphs at sync {parting.step}, after a read: "
+                f"{_in_words(parting)}. A read runs only what its value needs, so a collective before it may "
                 "still be pending on a TPU, and replicas may wait for each other. Call torch_xla.sync() "
                 "on all replicas after the collective",
             )
         return (
-            f"the replicas of the rewrite run different graphs without collectives at sync {one.step}: "
-            f"{_in_words(one)}. Nothing waits on a TPU, but each shape is compiled",
+            f"the replicas of the rewrite run different graphs without collectives at sync {parting.step}: "
+            f"{_in_words(parting)}. Nothing waits on a TPU, but each shape is compiled",
         )
     return ()
 
 
 def _in_words(parting: Parting) -> str:
-    """The line of each replica, and what the graph of the second has that the first has not."""
+    """Line of each replica, and the operations that only the second graph has."""
     lines = (
         f"{Path(frame.file).name}:{frame.line}" if frame else "nothing more"
         for frame in parting.frames
@@ -411,7 +411,7 @@ _FLOAT16 = (
 
 
 def _in_bfloat16(ranks: dict[int, RankRecord]) -> str:
-    """What the verdict begins with where both sides were made to run in what the rewrite uses."""
+    """Prefix of the verdict where both sides were changed to the dtype of the rewrite."""
     if any(step.made_bfloat16 for record in ranks.values() for step in record.steps):
         return (
             "with autocast in bfloat16 on both sides, as the rewrite has it (--amp keep: float16 in the "
@@ -421,9 +421,9 @@ def _in_bfloat16(ranks: dict[int, RankRecord]) -> str:
 
 
 def multiplied_in(ranks: dict[int, RankRecord], settings: Settings) -> set[str]:
-    """The dtypes of a run's matrix multiplications; none where autocast was switched off."""
+    """Dtypes of a run's matrix multiplications; none where autocast was switched off."""
     if settings.amp == "off":
-        # What was recorded is what autocast would have chosen.
+        # The record has what autocast would have chosen.
         return set()
     return {
         dtype
@@ -447,18 +447,18 @@ def record_run(
     until: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
 ) -> tuple[dict[int, records.RankRecord], float]:
-    """Run one side, and read what its ranks recorded in `folder`; with the seconds that it took.
+    """Run one side; return the records of its ranks from `folder`, and the seconds of the run.
 
     Args:
         path: the script.
         args: its arguments.
-        side: which it is.
+        side: original or rewrite.
         replicas: number of ranks.
-        folder: for the recording.
-        settings: what is made alike on both sides, and when they stop.
+        folder: folder for the recording.
+        settings: settings of both sides, with the number of steps.
         reordered: with other rounding.
         place: the mirror to run in; None: the working directory.
-        until: ends the run once it is true; the recording is then read so far as it can be.
+        until: ends the run once it is true; the recording is then read as far as possible.
         checkpoint: a file whose first version is kept in `folder`.
 
     Raises:
@@ -496,5 +496,5 @@ def record_run(
     except RecordingError:
         if until is None or not until():
             raise
-        # It was ended in the middle of a line.
+        # The process was ended in the middle of a line.
         return {}, result.seconds

@@ -1,11 +1,11 @@
 """Prove that a checkpoint of the original continues in the rewrite, and one of the rewrite in the original.
 
-The original runs until it has written its checkpoint; from that file both sides start, and their steps are
-compared. Then the rewrite runs until it has written its own, and the original that starts from that is
-compared with the original that started from the original's. The script's own code does all the loading.
+The original runs until it has written its checkpoint. Both sides start from that file, and their steps are
+compared. Then the rewrite runs until it has written its own checkpoint. The original that starts from that
+is compared with the original that started from the original's. The script's own code does all the loading.
 
-Of each run the first version of the file counts, so that both sides are at the same step: scripts
-that save by the clock cannot be compared so.
+The first version of the file counts in each run, so that both sides are at the same step: scripts that save
+by the clock cannot be compared so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from migrate.place import Place
 from migrate.progress import Progress, no_progress
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import (
     CheckpointPlaceError,
     NotWrittenError,
@@ -27,7 +27,7 @@ from migrate.prove.errors import (
     RewriteFailedError,
     ScriptFailedError,
 )
-from migrate.prove.proof import DEFAULT, Proof, Recorded, Runs, compared
+from migrate.prove.proof import DEFAULT, Proof, RecordedRun, Runs, compared
 from migrate.prove.record.capture import copy, kept_path, stamp
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side
@@ -35,9 +35,9 @@ from migrate.prove.settings import Settings
 
 Ranks = Mapping[int, RankRecord]
 
-# A file that nobody has written to for so long is whole.
+# A file without writes for this time is complete.
 _STILL_SECONDS = 2.0
-# Of the first step's values from a fresh start, where the same program runs twice on one CPU.
+# Tolerance for the first step's values after a fresh start, where the same program runs twice on one CPU.
 _SAME = 1e-6
 
 FORWARD = "the original's checkpoint in the rewrite"
@@ -46,11 +46,11 @@ REVERSE = "the rewrite's checkpoint in the original"
 
 @dataclass(frozen=True)
 class Direction:
-    """Whether the checkpoint of one side continues in the other.
+    """Proof that the checkpoint of one side continues in the other.
 
     Attributes:
-        name: of the direction, in words.
-        proof: of the steps after it.
+        name: name of the direction, in words.
+        proof: proof of the steps after the checkpoint.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Direction:
 
 @dataclass(frozen=True)
 class ResumeProof:
-    """The proof of both directions.
+    """Proof of both directions.
 
     Attributes:
-        checkpoint: the file, as it was given.
-        directions: one or two of them.
+        checkpoint: path of the file, as the user passed it.
+        directions: one or two directions.
     """
 
     checkpoint: Path
@@ -72,7 +72,7 @@ class ResumeProof:
     @property
     def equal(self) -> bool:
         """Whether both directions were shown to continue the training."""
-        return all(one.proof.equal for one in self.directions)
+        return all(direction.proof.equal for direction in self.directions)
 
 
 def prove_resuming(
@@ -92,14 +92,14 @@ def prove_resuming(
         script: the original.
         rewritten: its rewrite.
         args: arguments for both.
-        checkpoint: the file, or the folder, that the script writes. If it is there, all runs start from it.
-        resume_args: arguments besides `args` where a run starts from the checkpoint.
+        checkpoint: the file, or the folder, that the script writes. If it exists, all runs start from it.
+        resume_args: arguments besides `args` for runs that start from the checkpoint.
         replicas: number of ranks.
-        settings: what is made alike; its `steps` are counted after the start from the checkpoint.
-        progress: told, in a few words, what is running.
+        settings: settings of both sides; `steps` are counted from the checkpoint.
+        progress: called with a few words on what is running.
 
     Raises:
-        CheckpointPlaceError: the file is in no folder that is mirrored.
+        CheckpointPlaceError: the file is in no mirrored folder.
         NotWrittenError: the original never writes it.
         OriginalFailedError: the original does not run, or cannot start from its own file.
         RunTimeoutError: a run took too long.
@@ -122,7 +122,7 @@ class _Resuming:
         self._checkpoint = checkpoint
         self._resume_args = resume_args
         self._progress = progress
-        # What is there when the command starts: all runs that write a checkpoint start from it.
+        # State at the start of the command: all runs that write a checkpoint start from it.
         self._start: Path | None = None
         if checkpoint.exists():
             self._start = runs.folder / "start"
@@ -136,7 +136,7 @@ class _Resuming:
             fresh = writing.ranks
         fresh = fresh or self._fresh()
         original = self._resumed_original(theirs)
-        if vacuous := self._says_nothing(fresh, original):
+        if vacuous := self._without_evidence(fresh, original):
             return ResumeProof(self._checkpoint, (Direction(FORWARD, vacuous),))
         return ResumeProof(
             self._checkpoint,
@@ -146,10 +146,10 @@ class _Resuming:
             ),
         )
 
-    def _says_nothing(self, fresh: Ranks, original: Recorded) -> Proof | None:
+    def _without_evidence(self, fresh: Ranks, original: RecordedRun) -> Proof | None:
         if not original.ranks:
             return self._runs.without_steps(
-                Verdict.NO_STEPS,
+                ProofVerdict.NO_STEPS,
                 f"the original makes no step when it starts from {self._checkpoint}: give arguments with "
                 "which it trains longer",
                 original,
@@ -157,12 +157,12 @@ class _Resuming:
         if not _same_start(fresh, original.ranks):
             return None
         return self._runs.without_steps(
-            Verdict.VACUOUS,
+            ProofVerdict.VACUOUS,
             f"the original does not read {self._checkpoint}: its first step is that of a fresh start",
             original,
         )
 
-    def _forward(self, original: Recorded, theirs: Path, fresh: Ranks) -> Proof:
+    def _forward(self, original: RecordedRun, theirs: Path, fresh: Ranks) -> Proof:
         self._runs.telling(self._progress, "starting the rewrite from the original's checkpoint")
         try:
             ours = self._from("xla", theirs)
@@ -180,11 +180,11 @@ class _Resuming:
             return replace(proof, message=f"{proof.message}; {unread}")
         return proof
 
-    def _reverse(self, original: Recorded) -> Proof:
+    def _reverse(self, original: RecordedRun) -> Proof:
         try:
             _, mine = self._written("xla")
         except (NotWrittenError, RewriteFailedError) as error:
-            return self._runs.without_steps(Verdict.CANNOT_RESUME, error.what, original)
+            return self._runs.without_steps(ProofVerdict.CANNOT_RESUME, error.what, original)
         if self._start is not None:
             _, theirs = self._written("original")
             original = self._resumed_original(theirs)
@@ -194,7 +194,7 @@ class _Resuming:
         except OriginalFailedError as error:
             return self._cannot("the original", "the rewrite", error, original)
 
-        def again(settings: Settings) -> Recorded:
+        def again(settings: Settings) -> RecordedRun:
             _, reordered = self._written("original", reordered=True, settings=settings)
             return self._from("original", reordered, reordered=True, settings=settings)
 
@@ -202,13 +202,13 @@ class _Resuming:
 
     def _written(
         self, side: Side, *, reordered: bool = False, settings: Settings | None = None
-    ) -> tuple[Recorded, Path]:
+    ) -> tuple[RecordedRun, Path]:
         """Run one side until it has written its checkpoint, and return the first version."""
         name = "the original" if side == "original" else "the rewrite"
         self._runs.telling(
             self._progress, f"running {name} until it has written {self._checkpoint}"
         )
-        watch = _Watch(self._checkpoint)
+        watch = _CheckpointWatch(self._checkpoint)
 
         def before(place: Place) -> None:
             self._put(place, self._start)
@@ -235,7 +235,7 @@ class _Resuming:
         return recorded, kept
 
     def _fresh(self) -> Ranks:
-        """The first step of the original without the checkpoint; none where it insists on it."""
+        """First step of the original without the checkpoint; none where it requires the checkpoint."""
         self._runs.telling(self._progress, "running one step of the original from a fresh start")
         try:
             return self._runs.record(
@@ -246,7 +246,7 @@ class _Resuming:
         except OriginalFailedError:
             return {}
 
-    def _resumed_original(self, file: Path) -> Recorded:
+    def _resumed_original(self, file: Path) -> RecordedRun:
         self._runs.telling(self._progress, "starting the original from its own checkpoint")
         try:
             return self._from("original", file)
@@ -264,7 +264,7 @@ class _Resuming:
         *,
         reordered: bool = False,
         settings: Settings | None = None,
-    ) -> Recorded:
+    ) -> RecordedRun:
         return self._runs.record(
             side,
             reordered=reordered,
@@ -283,16 +283,16 @@ class _Resuming:
         place.put(self._checkpoint, file)
 
     def _cannot(
-        self, reader: str, writer: str, error: ScriptFailedError, original: Recorded
+        self, reader: str, writer: str, error: ScriptFailedError, original: RecordedRun
     ) -> Proof:
         message = (
             f"{reader} cannot start from {self._checkpoint} as {writer} wrote it: {error.reason}"
         )
-        return self._runs.without_steps(Verdict.CANNOT_RESUME, message, original)
+        return self._runs.without_steps(ProofVerdict.CANNOT_RESUME, message, original)
 
 
-class _Watch:
-    """Looks from outside at a file that a run will write.
+class _CheckpointWatch:
+    """Watch of a file that a run will write, from outside.
 
     Args:
         checkpoint: the path, as the user gave it.
@@ -304,7 +304,7 @@ class _Watch:
         self._since = 0.0
 
     def begin(self, place: Place) -> None:
-        """Keep how the file is before the run."""
+        """Record the state of the file before the run."""
         self._before = self._last = stamp(place.inside(self._checkpoint))
 
     def changed(self, place: Place) -> bool:
@@ -313,7 +313,7 @@ class _Watch:
         return bool(now) and now != self._before
 
     def whole(self, place: Place, folder: Path) -> bool:
-        """Whether its first version was kept, or it was left alone for a while after it was written."""
+        """Whether its first version was kept, or the file has not changed for a while."""
         if kept_path(folder).exists():
             return True
         now = stamp(place.inside(self._checkpoint))
@@ -329,10 +329,10 @@ def _same_start(fresh: Ranks, resumed: Ranks, tolerance: float = _SAME) -> bool:
     for rank, record in fresh.items():
         if not record.steps or not resumed[rank].steps:
             return False
-        one, other = record.steps[0], resumed[rank].steps[0]
+        first_step, other = record.steps[0], resumed[rank].steps[0]
         pairs = [
-            *zip(one.losses, other.losses, strict=False),
-            *zip(one.checksum, other.checksum, strict=False),
+            *zip(first_step.losses, other.losses, strict=False),
+            *zip(first_step.checksum, other.checksum, strict=False),
         ]
         if not all(math.isclose(*pair, rel_tol=tolerance) for pair in pairs):
             return False

@@ -37,17 +37,17 @@ from shims.tpu import tpu_present
 
 Side = Literal["original", "xla"]
 Output = Literal["inherit", "stderr", "capture"]
-# What each side runs on, and the extra of this package that brings it.
+# Packages that each side needs, and the extra of this package that installs them.
 _NEEDED: dict[Side, tuple[str, ...]] = {"original": ("torch",), "xla": NEEDS["run"]}
 
-# Enough for the traceback of one process; what a script logs before it is not wanted here.
+# Enough for the traceback of a process; earlier output of a script is not needed here.
 _TAIL_LINES = 80
-# Time between asking the processes of a run to end and killing them: more than `python -m shims` gives
-# the ranks of its script.
+# Time between asking the processes of a run to end and killing them: more than `python -m shims` gives the
+# ranks of its script.
 _GRACE_SECONDS = 5.0
-# For a script to end by itself after all its ranks have made their last step.
+# Time for a script to end by itself after all its ranks have made their last step.
 _LEAVING_SECONDS = 30.0
-# Without `timeout`: seconds in which a run neither prints nor notes a step. Compiling may take long.
+# Without `timeout`: seconds in which a run neither prints nor records a step. Compiling may take long.
 SILENT_SECONDS = 3600.0
 _SILENT_LOOKS_SECONDS = 5.0
 # No exit code of a process.
@@ -56,13 +56,13 @@ _STOPPED = -1000
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        returncode: of the script's main process; negative, or 128 + n: the signal that ended it.
+        returncode: exit code of the script's main process; negative, or 128 + n: the signal that ended it.
         seconds: wall time from its start to its end.
         output: the last lines that it wrote, if they were captured, otherwise "".
-        ranks: how many processes had a rank.
+        ranks: number of processes with a rank.
     """
 
     returncode: int
@@ -159,7 +159,9 @@ def run_script(
         return settings.steps is not None and record_dir is not None and all_stopped(record_dir)
 
     def over() -> int | None:
-        """As if it had ended well: what was waited for is there, or its ranks made their last step."""
+        """Whether the run can count as ended well: its condition holds, or its ranks made their last
+        step.
+        """
         if until is not None and until():
             return 0
         if stopped():
@@ -179,9 +181,9 @@ def run_script(
         returncode = process.wait(running, timeout, over)
         ranks = len(watch.ranks())
         if returncode is not None and returncode != _STOPPED and stopped():
-            returncode = 0  # whatever came after the last step of its ranks
+            returncode = 0  # errors after the last step of its ranks do not count
     finally:
-        # Also after a normal end: children that it left behind hold its pipes and the cores.
+        # Also after a normal end: remaining children hold its pipes and the cores.
         process.end(running, _GRACE_SECONDS)
         waiting.cleanup()
         if reader is not None and running.stdout is not None:
@@ -210,13 +212,13 @@ def run_script(
 
 
 def shown_script(script: Path) -> str:
-    """The name of a script for a message: that of its original, where it is a rewritten form of one."""
+    """Name of a script in messages: that of its original, where it is a rewritten form of one."""
     original = stand_in.stands_for(script)
     return str(script) if original is None else f"the rewrite of {original.name}"
 
 
 def _silence(timeout: float | None, lines: list[int], *folders: Path | None) -> Callable[[], bool]:
-    """Whether a run without a time limit has given no sign of life for `SILENT_SECONDS`."""
+    """Whether a run without a time limit has shown no sign of life for `SILENT_SECONDS`."""
     now = time.monotonic()
     state = {"looked": now, "since": now}
     last: list[tuple[int, int]] = [(0, 0)]
@@ -236,7 +238,7 @@ def _silence(timeout: float | None, lines: list[int], *folders: Path | None) -> 
 
 
 def require_script(script: Path) -> None:
-    """See that a script is there, which can be run.
+    """Require a script that can be run.
 
     Raises:
         NoScriptError: it is not a file, or a notebook.
@@ -252,7 +254,7 @@ def _command(
     side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None, on: On = "cpu"
 ) -> list[str]:
     if side == "xla":
-        # -P: what is imported lies beside the script that a stand-in stands for.
+        # -P: imports are beside the script that a stand-in stands for.
         alone = ["-P"] if stand_in.stands_for(script) else []
         module = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={replicas}"]
         return [sys.executable, *(module if start == "torchrun" else alone), str(script), *args]
@@ -302,7 +304,7 @@ def _environment(
     # As torchrun does: N ranks with a thread for each core each would hinder one another.
     defaults = {"OMP_NUM_THREADS": "1"}
     if record_dir is not None:
-        # Both sides go through sets of words in one order.
+        # Both sides iterate over sets of words in the same order.
         defaults["PYTHONHASHSEED"] = "0"
     return {**defaults, **os.environ, **variables}
 

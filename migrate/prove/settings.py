@@ -1,4 +1,4 @@
-"""What is made alike on both sides of a proof, and when they stop."""
+"""Settings that make both sides of a proof alike, with the number of steps."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Literal, get_args
 Amp = Literal["bf16", "keep", "off"]
 AMPS: tuple[str, ...] = get_args(Amp)
 
-# Where an original runs: on the CPU, which answers for CUDA there, or on the GPUs that it was written for.
+# Device of an original: the CPU, which answers for CUDA there, or the GPUs that it was written for.
 On = Literal["cpu", "cuda"]
-# The environment variable that says it to the processes of an original on GPUs.
+# The environment variable with the device, for the processes of an original on GPUs.
 ON = "MIGRATE_PROVE_ON"
 # Both sides start from the same draws wherever the script sets no seed itself.
 SEED = 0
 # The environment variable with the number of steps after which the ranks stop.
 STEPS = "MIGRATE_PROVE_STEPS"
-# That with the path of the checkpoint to keep as it is first written.
+# The environment variable with the path of the checkpoint to keep as it is first written.
 CHECKPOINT = "MIGRATE_PROVE_CHECKPOINT"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How both sides run.
+    """Settings of both sides.
 
     Attributes:
-        deterministic: every dropout is off, and what a script draws on its device is the same on both.
+        deterministic: whether every dropout is off, and draws on the device are the same on both sides.
         amp: autocast in bfloat16 where the script says float16, as the rewrite has it ("bf16"), as the
             script has it ("keep"), or none ("off").
         steps: the optimizer steps after which each rank stops; None: the script runs to its end.
@@ -33,8 +33,8 @@ class Settings:
             `python -m shims --start`; None: as torchrun does.
         timeout: seconds for each run; None waits for ever.
         half: whether a run that measures noise rounds to 16 bits where autocast would, while it is off.
-        on: where the original runs.
-        reference: whether its ranks say on what they run, for a proof on another machine.
+        on: device of the original.
+        reference: whether its ranks record their machine, for a proof on another machine.
         tf32: False lets no GPU multiply in TF32, whatever the script says.
     """
 
@@ -49,7 +49,7 @@ class Settings:
     tf32: bool = True
 
     def plugins(self) -> list[str]:
-        """What every process of a recorded run loads for these settings."""
+        """Plugins that every process of a recorded run loads for these settings."""
         plugins = []
         if self.deterministic:
             plugins += [
@@ -64,10 +64,10 @@ class Settings:
         return plugins
 
     def notes(self) -> tuple[str, ...]:
-        """What these settings change in the script, in words."""
-        found = []
+        """Changes of the script by these settings, in words."""
+        changes = []
         if self.amp == "off":
-            found.append("autocast was switched off on both sides")
+            changes.append("autocast was switched off on both sides")
         if self.steps is not None:
-            found.append(f"each rank was stopped after {self.steps} optimizer steps")
-        return tuple(found)
+            changes.append(f"each rank was stopped after {self.steps} optimizer steps")
+        return tuple(changes)

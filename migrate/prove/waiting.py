@@ -1,4 +1,6 @@
-"""Ranks that wait for each other for ever, found from outside: none works, and one waits in a collective."""
+"""Ranks that wait for each other for ever, detected from outside: none works, and one waits in a
+collective.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ import migrate
 import shims
 from migrate.observe.places import is_the_users
 
-# The environment variable with the folder in which each process notes its rank and where it is.
+# The environment variable with the folder in which each process notes its rank and its stacks.
 DIRECTORY = "MIGRATE_WAITING_DIRECTORY"
 # The environment variable with the seconds without work after which a run counts as hanging.
 SECONDS = "MIGRATE_HANG_SECONDS"
 DEFAULT_SECONDS = 60.0
-# Scripts have handlers of their own for the ordinary ones.
+# Scripts may have handlers for the ordinary signals.
 SIGNAL = signal.SIGRTMAX - 1
 
-# A rank that waits looks now and then whether it still has to; one that works, on however busy a machine,
-# gets more of a core than this.
+# A waiting rank polls now and then; a working rank, on however busy a machine, gets more of a core than
+# this.
 _SHARE = 0.03
-_LOOKS = 12  # in the time without work
+_LOOKS = 12  # checks in the time without work
 _ANSWER_SECONDS = 5.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[^\n]*\n", re.M)
@@ -37,8 +39,8 @@ _COLLECTIVES = ("/torch/distributed/", "/shims/_simulated/", "/torch/nn/parallel
 
 
 @dataclass(frozen=True)
-class Frame:
-    """A line of a stack: file, line and function."""
+class StackFrame:
+    """Line of a stack: file, line and function."""
 
     file: str
     line: int
@@ -47,28 +49,28 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stack:
-    """Where a rank is.
+    """Stack of a rank.
 
     Attributes:
         frames: the stack of the thread that runs the script, innermost first.
     """
 
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
     @property
-    def users(self) -> tuple[Frame, ...]:
-        """The frames of the user's code, innermost first."""
+    def users(self) -> tuple[StackFrame, ...]:
+        """Frames of the user's code, innermost first."""
         return tuple(frame for frame in self.frames if is_the_users(frame.file))
 
     @property
-    def _called(self) -> tuple[Frame, ...]:
-        """The frames of libraries that the innermost line of the user's called, innermost first."""
+    def _called(self) -> tuple[StackFrame, ...]:
+        """Frames of libraries that the user's innermost line called, innermost first."""
         users = self.users
         return self.frames[: self.frames.index(users[0])] if users else self.frames
 
     @property
     def collective(self) -> str:
-        """The collective that the rank waits in; "" if it waits in none."""
+        """Collective that the rank waits in; "" if it waits in none."""
         called = self._called
         for frame in reversed(called):
             if frame.file.endswith("/distributed_c10d.py") and _is_public(frame):
@@ -82,37 +84,41 @@ class Stack:
         return ""
 
     def __str__(self) -> str:
-        """Where it is: `in forward, all_gather (networks.py:27, called at train.py:82)`."""
-        public = [one for one in reversed(self._called) if _is_public(one) and not _is_ours(one)]
-        torch = [one for one in public if "/torch/" in one.file or "/torch_xla/" in one.file]
-        outermost = next((one.function for one in torch or public), "")
+        """Location in words: `in forward, all_gather (networks.py:27, called at train.py:82)`."""
+        public = [
+            frame for frame in reversed(self._called) if _is_public(frame) and not _is_ours(frame)
+        ]
+        torch = [
+            frame for frame in public if "/torch/" in frame.file or "/torch_xla/" in frame.file
+        ]
+        outermost = next((frame.function for frame in torch or public), "")
         names = dict.fromkeys(filter(None, (outermost, self.collective)))
         users = self.users
-        place = ", called at ".join(f"{Path(one.file).name}:{one.line}" for one in users[:2])
+        place = ", called at ".join(f"{Path(frame.file).name}:{frame.line}" for frame in users[:2])
         inside = f"in {', '.join(names)}" if names else "outside of a collective"
         return f"{inside} ({place})" if place else inside
 
 
-def _is_public(frame: Frame) -> bool:
+def _is_public(frame: StackFrame) -> bool:
     return not frame.function.startswith(("_", "<")) and frame.function not in ("wrapper", "inner")
 
 
-def _is_ours(frame: Frame) -> bool:
+def _is_ours(frame: StackFrame) -> bool:
     return frame.file.startswith(_OURS)
 
 
 def stack_of(dump: str) -> Stack:
-    """The stack of the thread that runs the script, from what `faulthandler` wrote of all threads."""
+    """Return the stack of the thread that runs the script, from faulthandler's dump of all threads."""
     threads = [
         Stack(
             tuple(
-                Frame(one["file"], int(one["line"]), one["function"])
-                for one in _FRAME.finditer(text)
+                StackFrame(match["file"], int(match["line"]), match["function"])
+                for match in _FRAME.finditer(text)
             )
         )
         for text in _THREAD.split(dump)[1:]
     ]
-    # Threads come before the main one. Backward passes and replicas run in threads of their own.
+    # Threads come before the main thread. Backward passes and replicas run in threads of their own.
     for users, collective in ((True, True), (True, False), (False, True)):
         for thread in threads:
             if (thread.users or not users) and (thread.collective or not collective):
@@ -121,12 +127,12 @@ def stack_of(dump: str) -> Stack:
 
 
 class Watch:
-    """Whether the ranks of a run still work.
+    """Watch of the ranks of a run, which detects that none works.
 
     Args:
-        folder: where each process notes its rank and where it is.
+        folder: folder in which each process notes its rank and its stacks.
         outside: turns paths of a mirror into those of the user.
-        seconds: without work after which the run counts as hanging; None: as the environment says.
+        seconds: seconds without work after which the run counts as hanging; None: from the environment.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class Watch:
         self._seen: deque[tuple[float, dict[int, float]]] = deque()
 
     def hang(self) -> str:
-        """Where each rank waits, if they wait for ever; "" as long as they may go on."""
+        """Description of where each rank waits, if they wait for ever; "" while they may continue."""
         now = time.monotonic()
         if now - self._looked < self.seconds / _LOOKS:
             return ""
@@ -161,7 +167,7 @@ class Watch:
         if any(time - before.get(process, -most - 1) > most for process, time in used.items()):
             return ""
         stacks = {rank: self._stack(process) for rank, process in ranks.items()}
-        # If it is none of our business, it is asked again after the same time.
+        # If it is no concern of ours, it is asked again after the same time.
         self._seen.clear()
         if not any(stack.collective for stack in stacks.values()):
             return ""
@@ -171,18 +177,18 @@ class Watch:
         )
 
     def ranks(self) -> dict[int, int]:
-        """The process of each rank: the first that took it, as workers have its environment too."""
+        """Process of each rank: the first that took it, because workers have its environment too."""
         noted = []
         for path in self._folder.glob("*.rank"):
             with contextlib.suppress(OSError, ValueError):
                 noted.append((path.stat().st_mtime_ns, int(path.read_text()), int(path.stem)))
-        found: dict[int, int] = {}
+        processes: dict[int, int] = {}
         for _, rank, process in sorted(noted):
-            found.setdefault(rank, process)
-        return found
+            processes.setdefault(rank, process)
+        return processes
 
     def _stack(self, process: int) -> Stack:
-        """Where a process is, which writes that itself without running any Python."""
+        """Stack of a process, which writes it itself without running any Python."""
         path = self._folder / f"{process}.stack"
         before = path.stat().st_size if path.exists() else 0
         with contextlib.suppress(ProcessLookupError):
@@ -198,7 +204,7 @@ class Watch:
 
 
 def _used(process: int) -> float:
-    """The seconds of CPU that a process and all its descendants have used."""
+    """Seconds of CPU that a process and all its descendants have used."""
     return sum(map(_seconds, (process, *_descendants(process))))
 
 
@@ -211,7 +217,7 @@ def _descendants(process: int) -> Iterator[int]:
 
 
 def _seconds(process: int) -> float:
-    """The seconds of CPU of a process and of its children that have ended."""
+    """Seconds of CPU of a process and of its children that have ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS
@@ -219,7 +225,7 @@ def _seconds(process: int) -> float:
 
 
 def noted(folders: Sequence[Path | None]) -> int:
-    """How much a run has written of its steps so far: another number is a sign of life."""
+    """Measure of what a run has written of its steps so far: a change is a sign of life."""
     paths = (path for folder in folders if folder is not None for path in folder.rglob("*"))
     sizes = 0
     for path in paths:

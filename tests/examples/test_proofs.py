@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Amp, Settings
 from migrate.rewrite.story import rewrite
@@ -61,6 +61,6 @@ def trains_the_same(name: str, replicas: int, amp: Amp, monkeypatch: pytest.Monk
         replicas=replicas,
         settings=Settings(amp=amp, start=START.get(name), timeout=LIMIT),
     )
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert {step.rank for step in proof.steps} == set(range(replicas))
     assert proof.difference is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from migrate.observe.boundaries import MOST_STEPS
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
 from tests.prove.test_prove import AFTER, BEFORE, edited
@@ -74,6 +74,6 @@ def test_such_a_loop_is_not_proven_equal(tmp_path: Path) -> None:
     before.write_text(edited(BEFORE, few))
     after.write_text(edited(AFTER, few, ("with torch_xla.step():", "if True:")))
     proof = prove(before, after, replicas=2, settings=Settings(timeout=LIMIT))
-    assert proof.verdict is Verdict.UNENDED
+    assert proof.verdict is ProofVerdict.UNENDED
     (line,) = [n for n, text in enumerate(after.read_text().splitlines(), 1) if ".step()" in text]
     assert f"the rewrite have no step boundary (train_xla.py:{line}): 16" in proof.message

@@ -8,30 +8,30 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 from migrate.parity.ground.results import (
-    Cause,
-    Check,
     Errors,
     LayerResult,
     LayerVerdict,
     Parity,
+    ParityCause,
+    ParityCheck,
+    ParityVerdict,
     Ratio,
     Section,
-    Side,
-    Verdict,
+    SideResult,
 )
 
 INPUTS = 8
 LOCAL_LIMIT = 1e-6
-TORCH = Facts(
+TORCH = RunFacts(
     framework="torch",
     target="bert.py:make",
     device="cpu",
     dtype="float32",
     versions={"torch": "2.9.1", "transformers": "5.0.0"},
 )
-LINEN = Facts(
+LINEN = RunFacts(
     framework="linen",
     target="bert_flax.py:make",
     device="cpu",
@@ -143,12 +143,12 @@ def layers(
 
 def _side(
     name: str, framework: str, local: float | None, accumulated: float | None, ratios: bool
-) -> Side:
+) -> SideResult:
     file = "models/bert.py" if framework == "torch" else "ports/bert_flax.py"
     line = 100 + sum(map(ord, name)) % 400
     place = ".".join(f"layer_{p}" if p.isdigit() else p for p in name.split("."))
     ratio = None if local is None or not local else local / 8e-8
-    return Side(
+    return SideResult(
         name=name if framework == "torch" else place.replace("layer.layer_", "layer_"),
         aligned="same model" if framework == "torch" else "weights",
         defined=f"{file}:{line}",
@@ -188,7 +188,7 @@ def outputs(b: float, limit: float = 1.3e-5) -> Section:
     return Section(
         "outputs",
         tuple(
-            Check(f"output {name}", 3.1e-7, b, limit, b <= limit, source)
+            ParityCheck(f"output {name}", 3.1e-7, b, limit, b <= limit, source)
             for name in ("last_hidden_state", "pooler_output")
         ),
     )
@@ -215,7 +215,7 @@ def matching(blocks: int = 12) -> Parity:
         sections=(outputs(3.4e-7),),
         first=None,
         causes=(),
-        verdict=Verdict.MATCH,
+        verdict=ParityVerdict.MATCH,
         sentence="A and B match: of 226 layers none is farther from float64 than 25 % of its limit, "
         "and B's outputs are as near to it as A's (3.4e-07 and 3.1e-07).",
         seconds=(("capture A", 2.1), ("capture B", 4.75), ("truth", 6.0), ("judge", 0.4)),
@@ -240,20 +240,20 @@ def parting(blocks: int = 12, fault: str = FAULT, times: float = 440.0) -> Parit
         sections=(outputs(4.4e-4),),
         first=first,
         causes=(
-            Cause(
+            ParityCause(
                 "gelu-form",
                 "B's GELU has the tanh form, A's the exact one (erf).",
                 "with the tanh form the truth's layer gives B's output: 3.1e-08 instead of 4.4e-04",
                 True,
             ),
-            Cause(
+            ParityCause(
                 "activation-dtype",
                 "B's activation may compute in another dtype.",
                 "only the settings differ: dtype None and float32",
                 False,
             ),
         ),
-        verdict=Verdict.B_WORSE,
+        verdict=ParityVerdict.B_WORSE,
         sentence=f"B diverges from the reference at {fault}: its own error there is 4.4e-04, "
         "440 times the limit; the likely cause: gelu-form.",
         histograms=(
@@ -287,8 +287,10 @@ def _training(steps: int = 40) -> Section:
     return Section(
         "training",
         (
-            Check("loss of step 1", None, 2.1e-7, 1e-5, True, "float32, one forward pass"),
-            Check("loss curve outside of the band", None, 0.0, 0.05, True, "seed-to-seed, 5 seeds"),
+            ParityCheck("loss of step 1", None, 2.1e-7, 1e-5, True, "float32, one forward pass"),
+            ParityCheck(
+                "loss curve outside of the band", None, 0.0, 0.05, True, "seed-to-seed, 5 seeds"
+            ),
         ),
         curves=(
             ("A", tuple(a)),
@@ -307,7 +309,9 @@ def with_all_sections() -> Parity:
     gradients = Section(
         "gradients",
         tuple(
-            Check(f"gradient {name}.weight", 2.2e-7, 2.9e-7, 4e-6, True, "4 × the forward pass'")
+            ParityCheck(
+                f"gradient {name}.weight", 2.2e-7, 2.9e-7, 4e-6, True, "4 × the forward pass'"
+            )
             for name, kind in bert(12)
             if kind in ("Linear", "LayerNorm", "Embedding")
         ),
@@ -315,38 +319,44 @@ def with_all_sections() -> Parity:
     logits = Section(
         "logits",
         (
-            Check(
+            ParityCheck(
                 "KL", None, 0.031, 0.015, False, "bfloat16: measured", note="mean of 4096 tokens"
             ),
-            Check("KL p99.9", None, 0.2, 0.5, True, "bfloat16: measured"),
-            Check("top-1 agreement", None, 0.997, 1.0, False, "where margin > 6√2σ", True),
-            Check("top-5 agreement", None, 0.9991, 0.99, True, "near-ties apart", True),
+            ParityCheck("KL p99.9", None, 0.2, 0.5, True, "bfloat16: measured"),
+            ParityCheck("top-1 agreement", None, 0.997, 1.0, False, "where margin > 6√2σ", True),
+            ParityCheck("top-5 agreement", None, 0.9991, 0.99, True, "near-ties apart", True),
         ),
         notes=("112 of 4096 tokens are near-ties (margin below 6√2σ) and are not counted",),
     )
     generation = Section(
         "generation",
         (
-            Check(
+            ParityCheck(
                 "greedy tokens in common", None, 17, 32, False, "of 32 tokens", True, "parts at 18"
             ),
         ),
     )
-    batch = Section("batch", (Check("batch 1 against 8", 1.1e-7, 1.2e-7, 2e-6, True, "ρ ≤ 2"),))
+    batch = Section(
+        "batch", (ParityCheck("batch 1 against 8", 1.1e-7, 1.2e-7, 2e-6, True, "ρ ≤ 2"),)
+    )
     excess = Section(
         "excess precision",
-        (Check("reduce-precision instructions", None, 3, 0, False, "jit with the option off"),),
+        (
+            ParityCheck(
+                "reduce-precision instructions", None, 3, 0, False, "jit with the option off"
+            ),
+        ),
         notes=("add.7 (models/bert.py:120) keeps 24 bits where bfloat16 has 8",),
     )
     topk = Section(
         "approximate top-k",
-        (Check("recall of approx_max_k", None, 1.0, 0.95, True, "recall_target", True),),
+        (ParityCheck("recall of approx_max_k", None, 1.0, 0.95, True, "recall_target", True),),
     )
     sections = (outputs(3.4e-7), gradients, _training(), logits, generation, batch, excess, topk)
     return dataclasses.replace(
         matching(),
         sections=sections,
-        verdict=Verdict.PARTLY,
+        verdict=ParityVerdict.PARTLY,
         sentence="The layers match; logits, generation and excess precision do not: KL 0.031, limit 0.015.",
     )
 
@@ -363,11 +373,15 @@ def with_nan() -> Parity:
         sections=(
             Section(
                 "outputs",
-                (Check("output 0", 3e-7, math.nan, 1e-5, False, "measured", note="NaN: 4096"),),
+                (
+                    ParityCheck(
+                        "output 0", 3e-7, math.nan, 1e-5, False, "measured", note="NaN: 4096"
+                    ),
+                ),
             ),
         ),
         first=first,
-        verdict=Verdict.B_WORSE,
+        verdict=ParityVerdict.B_WORSE,
         sentence=f"B gives NaN at {fault}, where the truth is finite.",
         histograms=(),
     )

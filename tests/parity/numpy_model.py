@@ -14,8 +14,8 @@ import numpy as np
 
 from migrate.parity.dump.dump import Dump, Layer, Named
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.alignment import Alignment
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.alignment import LayerAlignment
+from migrate.parity.ground.facts import RunFacts
 
 Array = np.ndarray[Any, Any]
 Model = Callable[["Run", Array], Array]
@@ -34,7 +34,7 @@ class Run:
         number: int,
         weights: Mapping[str, Array],
         dtype: str,
-        forced: tuple[Dump, Alignment] | None = None,
+        forced: tuple[Dump, LayerAlignment] | None = None,
     ) -> None:
         self.weights = {name: array.astype(dtype) for name, array in weights.items()}
         self._writer, self._input, self._dtype, self._forced = writer, number, dtype, forced
@@ -118,10 +118,10 @@ def capture(
     dtype: str = "float32",
     *,
     framework: str = "torch",
-    forced: tuple[Dump, Alignment] | None = None,
+    forced: tuple[Dump, LayerAlignment] | None = None,
 ) -> Dump:
     """Run a model on inputs; a forced run takes the truth's dump and the alignment with it."""
-    writer = DumpWriter(folder, Facts(framework, "model.py", "cpu", dtype), len(inputs))
+    writer = DumpWriter(folder, RunFacts(framework, "model.py", "cpu", dtype), len(inputs))
     kept = []
     for number, x in enumerate(inputs):
         run = Run(writer, number, weights, dtype, forced)

@@ -8,9 +8,9 @@ from torch import nn
 
 from migrate.parity.compare import compare_sides
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
-from migrate.parity.ground.results import LayerVerdict, Verdict
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.options import ParityOptions, SideOptions
+from migrate.parity.ground.results import LayerVerdict, ParityVerdict
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
@@ -78,13 +78,13 @@ def compared(tmp_path, torch_model, flax_model, *inputs, **options):
         if isinstance(flax_model, nn.Module)
         else JaxRunner(flax_model, "linen", "flax_net.py:Net")
     )
-    given = Options(inputs=inputs or INPUTS, **options)
+    given = ParityOptions(inputs=inputs or INPUTS, **options)
     return compare_sides(a, InProcess(runner, tmp_path), given, tmp_path, no_progress)
 
 
 def test_a_port_matches(tmp_path):
     found = compared(tmp_path, Net(), FlaxNet(), gradients=True, train=3, batch=True)
-    assert found.verdict is Verdict.MATCH, found.sentence
+    assert found.verdict is ParityVerdict.MATCH, found.sentence
     assert found.matches
     assert {layer.verdict for layer in found.layers} == {LayerVerdict.MATCH}
     assert [section.name for section in found.sections] == [
@@ -103,7 +103,7 @@ def test_a_port_matches(tmp_path):
 
 def test_a_mistake_is_found_where_it_is_and_named(tmp_path):
     found = compared(tmp_path, Net(), FlaxNet(fault=True), gradients=True)
-    assert found.verdict is Verdict.B_WORSE
+    assert found.verdict is ParityVerdict.B_WORSE
     assert found.first is not None
     assert found.first.name == "blocks.1.act"
     assert found.causes[0].name == "gelu-form"
@@ -119,22 +119,22 @@ def test_a_mistake_is_found_where_it_is_and_named(tmp_path):
 
 @pytest.mark.long
 def test_bfloat16_is_held_to_its_own_limits(tmp_path):
-    half = SideOptions(Settings(dtype="bfloat16"))
+    half = SideOptions(SideSettings(dtype="bfloat16"))
     found = compared(tmp_path, Net(), FlaxNet(), b=half)
     assert found.profile == "bf16"
-    assert found.verdict is Verdict.MATCH, found.sentence
+    assert found.verdict is ParityVerdict.MATCH, found.sentence
     assert found.floor > 1e-3
 
 
 @pytest.mark.long
 def test_an_emulated_tpu_is_held_to_its_own_limits(tmp_path):
-    tpu = SideOptions(Settings(precision="default"))
+    tpu = SideOptions(SideSettings(precision="default"))
     found = compared(tmp_path, Net(), FlaxNet(), b=tpu)
     assert found.profile == "tpu-default"
     assert found.b.emulated
-    assert found.verdict is Verdict.MATCH, found.sentence
+    assert found.verdict is ParityVerdict.MATCH, found.sentence
     strict = compared(tmp_path / "strict", Net(), FlaxNet(), b=tpu, profile="f32-highest")
-    assert strict.verdict is not Verdict.MATCH
+    assert strict.verdict is not ParityVerdict.MATCH
 
 
 def test_nan_on_both_sides_is_no_match(tmp_path):
@@ -147,7 +147,7 @@ def test_nan_on_both_sides_is_no_match(tmp_path):
             return self.layer(x).log()
 
     found = compared(tmp_path, Log(), Log(), "x=float32[2,3]")
-    assert found.verdict is not Verdict.MATCH
+    assert found.verdict is not ParityVerdict.MATCH
     assert "NaN" in found.sentence
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from migrate.cli.parity import _options, parity
 from migrate.parity.compare import compare, compare_sides
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
-from migrate.parity.ground.results import Parity, Verdict
+from migrate.parity.ground.options import ParityOptions, SideOptions
+from migrate.parity.ground.results import Parity, ParityVerdict
 from migrate.parity.run.recorded import record
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.target import parse_target
@@ -40,7 +40,7 @@ def compared(
     """Net against Net, each with what it makes of its tensor."""
     folder.mkdir(exist_ok=True)
     of_sides = {"a": SideOptions(), "b": sides or SideOptions()}
-    given = Options(**of_sides, inputs=(f"x=float32[{shape}]",), count=2, **options)
+    given = ParityOptions(**of_sides, inputs=(f"x=float32[{shape}]",), count=2, **options)
     made = (
         InProcess(TorchRunner(Net(give), "torch", name), folder)
         for name, give in (("A", a), ("B", b))
@@ -192,7 +192,7 @@ def test_channels_last_names_inputs_and_outputs(
 
 def test_a_truth_of_nan_is_not_finite(tmp_path: Path) -> None:
     found = compared(tmp_path, torch.log, torch.log)
-    assert found.verdict is Verdict.NOT_FINITE
+    assert found.verdict is ParityVerdict.NOT_FINITE
     assert not found.matches
     assert "matches" not in found.sentence
     assert "NaN in float64" in found.sentence
@@ -241,17 +241,17 @@ def test_a_dump_is_held_to_the_same(a: str, b: str, pair: str, tmp_path: Path) -
     (tmp_path / "net.py").write_text(NETS)
     inputs = ("x=float32[2,6]",)
     plain = parse_target(f"{tmp_path}/net.py:Plain")
-    recorded = Options(inputs=inputs, count=2, keep=tmp_path / "dump")
+    recorded = ParityOptions(inputs=inputs, count=2, keep=tmp_path / "dump")
     record(plain, recorded, no_progress)
     sides = [parse_target(one.format(tmp_path)) for one in (a, b)]
     for said in ((), (pair,)):
-        found = compare(*sides, Options(count=2, outputs=said), no_progress)
+        found = compare(*sides, ParityOptions(count=2, outputs=said), no_progress)
         assert found.matches is bool(said), found.sentence
 
 
 def test_layers_are_compared_where_no_output_can_be(tmp_path: Path) -> None:
     found = compared(tmp_path, same, lambda y: {"a": y.T, "b": y[0]}, gradients=True)
-    assert found.verdict is Verdict.PARTLY
+    assert found.verdict is ParityVerdict.PARTLY
     assert found.sentence.startswith("A and B do not return the same outputs: ")
     assert [section.name for section in found.sections] == ["outputs"]
     assert found.layers[0].name == "layer"

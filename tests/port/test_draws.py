@@ -20,7 +20,7 @@ from converters import convert_to_pytree
 from converters.graph import Port, port
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
-from migrate.parity.sides.torch.draws import Drawn
+from migrate.parity.sides.torch.draws import ComparisonDraws
 
 
 class Variational(nn.Module):
@@ -202,7 +202,7 @@ def distance(
 ) -> float:
     """The largest relative distance of an output, or of the gradient of the input."""
     given = x.clone().requires_grad_()
-    with Drawn(Draws(0)):
+    with ComparisonDraws(Draws(0)):
         wanted = model(given)
     wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
     real = [one.sum() for one in wanted if one.requires_grad]
@@ -281,7 +281,7 @@ def test_jax_draws_from_the_same_distribution(name: str) -> None:
     torch.manual_seed(0)
     x = torch.zeros(20_000)
     own = make(x).double().numpy()
-    with Drawn(Draws(0)):
+    with ComparisonDraws(Draws(0)):
         ours = make(x).double().numpy()
     key = jax.random.key(0)
     theirs = np.asarray(eval(text, {"jax": jax, "key": key, "x": jnp.zeros(20_000)}), np.float64)

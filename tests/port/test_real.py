@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file, save_file
 
 from migrate.cli import commands
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.target import parse_target
@@ -282,7 +282,7 @@ def test_the_proof_passes_over_weights_that_the_forward_does_not_use(
     assert weights is not None
     side.load_weights(weights)
     inputs = write_inputs(tmp_path / "inputs", [{"x": np.ones((2, 6), np.float32)}])
-    side.prepare(Settings(), inputs)
+    side.prepare(SideSettings(), inputs)
 
 
 def test_arrays_that_are_missing_are_refused_by_name(spare: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from migrate.parity.ground.results import Check, LayerVerdict, Parity, Section, Verdict
+from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, ParityVerdict, Section
 from migrate.port.results import LOW_PRECISION, Case
 from tests.parity.made import matching
 
@@ -15,8 +15,8 @@ def both_off(a: float, b: float, layer: LayerVerdict = LayerVerdict.MATCH) -> Pa
     """A comparison in which both sides are further from float64 than is allowed."""
     made = matching(1)
     layers = (replace(made.layers[0], verdict=layer), *made.layers[1:])
-    outputs = Section("outputs", (Check("output 0", a, b, 1e-3, False, "measured"),))
-    return replace(made, layers=layers, sections=(outputs,), verdict=Verdict.BOTH_WORSE)
+    outputs = Section("outputs", (ParityCheck("output 0", a, b, 1e-3, False, "measured"),))
+    return replace(made, layers=layers, sections=(outputs,), verdict=ParityVerdict.BOTH_WORSE)
 
 
 @pytest.mark.parametrize(

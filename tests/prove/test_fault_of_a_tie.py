@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict, judge
+from migrate.prove.compare.verdict import ProofVerdict, judge
 from migrate.prove.proof import record_run
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Settings
@@ -75,7 +75,7 @@ def test_a_lost_tie_is_named_and_a_kept_one_is_equal(tmp_path: Path) -> None:
     original = recorded(tmp_path, "original", BEFORE)
     after = rewrite(tmp_path / "original" / "train.py").data.decode()
     judgement = judge(original, recorded(tmp_path, "clean", after))
-    assert judgement.verdict is Verdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
     ours = recorded(tmp_path, "lost", edited(after, *LOST.edits))
     check(LOST, tmp_path / "lost" / "train.py", original, ours)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.prove.compare.difference import Kind
-from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor
+from migrate.prove.compare.verdict import ProofVerdict, judge, judge_with_floor
 from migrate.prove.proof import record_run
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Amp, Settings
@@ -207,7 +207,7 @@ def check(
 ) -> None:
     """Hold a fault to what the proof has to say of it; `again` is a second run of the original."""
     judgement = judge_with_floor(original, ours, lambda: again or original)
-    assert judgement.verdict is Verdict.DIFFERS, judgement.message
+    assert judgement.verdict is ProofVerdict.DIFFERS, judgement.message
     assert judgement.difference is not None
     found = judgement.difference.step, judgement.difference.kind
     assert found == (fault.step, fault.kind), judgement.message
@@ -254,7 +254,7 @@ def test_no_fault_is_found_in_the_clean_twin(
     original: dict[int, RankRecord], tmp_path: Path
 ) -> None:
     judgement = judge(original, recorded(tmp_path, Settings(timeout=LIMIT))[1])
-    assert judgement.verdict is Verdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
     assert judgement.difference is None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import NotAnsweredError, OriginalFailedError, RewriteFailedError
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Amp, Settings
@@ -51,7 +51,7 @@ def test_the_toy_example_is_equal(replicas: int) -> None:
         settings=TIMED,
         progress=lambda what, *_: said.append(what),
     )
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert proof.equal
     assert proof.difference is None
     assert proof.notes == ()
@@ -79,7 +79,7 @@ def test_the_toy_example_is_equal(replicas: int) -> None:
 def test_training_that_says_nothing_is_vacuous(tmp_path: Path) -> None:
     nothing = ("loss = loss_fn(outputs, labels)", "loss = (outputs * 0).sum()")
     proof = prove_texts(tmp_path, edited(BEFORE, *SHORT, nothing), edited(AFTER, *SHORT, nothing))
-    assert proof.verdict is Verdict.VACUOUS, proof.message
+    assert proof.verdict is ProofVerdict.VACUOUS, proof.message
     assert not proof.equal
 
 
@@ -105,7 +105,7 @@ def test_ranks_that_leave_by_exit_have_made_their_steps(tmp_path: Path) -> None:
     imported = ("import torch\n", "import sys\n\nimport torch\n")
     before, after = (edited(text, *SHORT, ended, imported) for text in (BEFORE, AFTER))
     proof = prove_texts(tmp_path, before, after)
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert {step.step for step in proof.steps if step.rank == 1} == {1, 2, 3}
 
 
@@ -170,7 +170,7 @@ def prove_accumulation(folder: Path, *edits: tuple[str, str], settings: Settings
 @pytest.mark.long
 def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.0"))
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert [(step.optimizer, step.step) for step in proof.steps] == [
         (optimizer, step) for step in (1, 2, 3) for optimizer in (0, 1)
     ]
@@ -197,7 +197,7 @@ def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
     edits = ("DROPOUT", "0.5"), ("MOMENTUM", "0.0")
     settings = Settings(deterministic=False, timeout=LIMIT)
     proof = prove_accumulation(tmp_path, *edits, settings=settings)
-    assert proof.verdict is Verdict.DIFFERS
+    assert proof.verdict is ProofVerdict.DIFFERS
     assert any("dropout with p=0.5 was active" in note for note in proof.notes)
 
 
@@ -214,7 +214,7 @@ PLAIN = ("AdamW(body.parameters(), lr=0.01)", "SGD(body.parameters(), lr=0.01)")
 @pytest.mark.long
 def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"), PLAIN)
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     (variance,) = [weight for weight in proof.weights if weight.name == "1.running_var"]
     assert variance.difference < PARAMETER_GATE
     assert BIASED in proof.notes
@@ -226,7 +226,7 @@ def test_another_momentum_of_a_normalisation_is_found(tmp_path: Path) -> None:
     before = edited(program, ("SYNC", "pass"), ("MOMENTUM", "0.1")) + "train('cuda')\n"
     after = edited(program, ("SYNC", "torch_xla.sync()"), ("MOMENTUM", "0.11")) + "train('xla')\n"
     proof = prove_texts(tmp_path, before, f"import torch_xla\n{after}")
-    assert proof.verdict is Verdict.DIFFERS
+    assert proof.verdict is ProofVerdict.DIFFERS
     assert proof.difference is not None
     assert proof.difference.kind == "buffers"
     assert "1.running_" in proof.message
@@ -258,14 +258,14 @@ STATE = "torch.set_autocast_dtype('xla', torch.bfloat16); torch.set_autocast_ena
     [
         # Whether bfloat16 is within the noise of float16 is for the CPU's kernels to say.
         pytest.param(False, "keep", None, marks=pytest.mark.long),
-        (False, "off", Verdict.EQUAL),
+        (False, "off", ProofVerdict.EQUAL),
         # As by default: see the next test.
-        pytest.param(False, "bf16", Verdict.EQUAL, marks=pytest.mark.long),
-        pytest.param(True, "off", Verdict.EQUAL, marks=pytest.mark.long),
+        pytest.param(False, "bf16", ProofVerdict.EQUAL, marks=pytest.mark.long),
+        pytest.param(True, "off", ProofVerdict.EQUAL, marks=pytest.mark.long),
     ],
 )
 def test_autocast_can_be_kept_or_off_or_in_bfloat16(
-    by_state: bool, amp: Amp, verdict: Verdict | None, tmp_path: Path
+    by_state: bool, amp: Amp, verdict: ProofVerdict | None, tmp_path: Path
 ) -> None:
     before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
     program = edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.float16"), ("SYNC", "pass"))
@@ -296,6 +296,6 @@ def test_by_default_a_script_in_float16_is_compared_in_bfloat16(tmp_path: Path) 
     own = edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.bfloat16"))
     after.write_text(f"import torch_xla\n{edited(own, ('SYNC', 'torch_xla.sync()'))}train('xla')\n")
     proof = prove(before, after, replicas=1, settings=Settings(timeout=LIMIT))
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     first = next(text for text in map(str, proof_summary(proof)) if "equal" in text)
     assert "equal[/bold green]: with autocast in bfloat16 on both sides" in first

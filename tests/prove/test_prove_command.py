@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from migrate.prove import failure, proof, resume
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import NotWrittenError
 from migrate.prove.proof import Proof
 from migrate.prove.resume import FORWARD, REVERSE, Direction, ResumeProof
@@ -23,7 +23,7 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(commands, [str(arg) for arg in args])
 
 
-def found(verdict: Verdict, message: str) -> Proof:
+def found(verdict: ProofVerdict, message: str) -> Proof:
     return Proof(verdict, message, 2, (), (), None, ("a note",), 1.0, 2.0)
 
 
@@ -41,19 +41,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def prove(script: Path, rewritten: Path, args: Any, **options: Any) -> Proof:
         kept.update(options)
-        return found(Verdict.EQUAL, "they agree")
+        return found(ProofVerdict.EQUAL, "they agree")
 
     def resuming(
         script: Path, rewritten: Path, args: Any, checkpoint: Path, **options: Any
     ) -> ResumeProof:
         kept.update(options, checkpoint=checkpoint)
         reverse = found(
-            Verdict.CANNOT_RESUME, "the original cannot start from last.pt: KeyError: 'a'"
+            ProofVerdict.CANNOT_RESUME, "the original cannot start from last.pt: KeyError: 'a'"
         )
         return ResumeProof(
             checkpoint,
             (
-                Direction(FORWARD, found(Verdict.EQUAL, "they agree")),
+                Direction(FORWARD, found(ProofVerdict.EQUAL, "they agree")),
                 Direction(REVERSE, reverse),
             ),
         )
@@ -122,8 +122,8 @@ def test_what_could_not_be_compared_is_one_line(
 
 
 def test_both_directions_are_on_the_page(tmp_path: Path) -> None:
-    forward = found(Verdict.EQUAL, "they agree")
-    reverse = found(Verdict.VACUOUS, "the <file> is not read")
+    forward = found(ProofVerdict.EQUAL, "they agree")
+    reverse = found(ProofVerdict.VACUOUS, "the <file> is not read")
     directions = (Direction(FORWARD, forward), Direction(REVERSE, reverse))
     path = tmp_path / "page.html"
     write_prove_page(ResumeProof(Path("last.pt"), directions), Path("train.py"), path)

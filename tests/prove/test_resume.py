@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import CheckpointPlaceError, NotWrittenError, OriginalFailedError
 from migrate.prove.proof import prove
 from migrate.prove.resume import FORWARD, REVERSE, ResumeProof, prove_resuming
@@ -76,8 +76,8 @@ def test_both_directions(tmp_path: Path) -> None:
     scripts = written(tmp_path)
     proof = resumed(scripts)
     assert [(one.name, one.proof.verdict) for one in proof.directions] == [
-        (FORWARD, Verdict.EQUAL),
-        (REVERSE, Verdict.EQUAL),
+        (FORWARD, ProofVerdict.EQUAL),
+        (REVERSE, ProofVerdict.EQUAL),
     ], [one.proof.message for one in proof.directions]
     assert proof.equal
     # One epoch of three was done before the checkpoint.
@@ -104,17 +104,17 @@ def test_a_file_that_is_there_is_the_start(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_rewrite_that_forgets_the_optimizer(tmp_path: Path) -> None:
     forward, reverse = resumed(written(tmp_path, after=("pass", XM_SAVE))).directions
-    assert forward.proof.verdict is Verdict.DIFFERS
+    assert forward.proof.verdict is ProofVerdict.DIFFERS
     assert "step 1" in forward.proof.message
-    assert reverse.proof.verdict is Verdict.EQUAL
+    assert reverse.proof.verdict is ProofVerdict.EQUAL
 
 
 @pytest.mark.long
 def test_a_rewrite_whose_file_the_original_cannot_load(tmp_path: Path) -> None:
     other = XM_SAVE.replace("'optimizer':", "'optim':")
     forward, reverse = resumed(written(tmp_path, after=(LOAD, other))).directions
-    assert forward.proof.verdict is Verdict.EQUAL
-    assert reverse.proof.verdict is Verdict.CANNOT_RESUME
+    assert forward.proof.verdict is ProofVerdict.EQUAL
+    assert reverse.proof.verdict is ProofVerdict.CANNOT_RESUME
     assert reverse.proof.message == (
         "the original cannot start from snapshot.pt as the rewrite wrote it: KeyError: 'optimizer'"
     )
@@ -135,7 +135,7 @@ def test_a_script_that_does_not_read_its_file(tmp_path: Path) -> None:
     text = scripts[0].read_text()
     scripts[0].write_text(text.replace("exists('snapshot.pt')", "exists('other.pt')"))
     (direction,) = resumed(scripts).directions
-    assert direction.proof.verdict is Verdict.VACUOUS
+    assert direction.proof.verdict is ProofVerdict.VACUOUS
     assert "the original does not read snapshot.pt" in direction.proof.message
 
 
@@ -164,7 +164,7 @@ def test_a_file_outside_of_the_project(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_script_that_resumes_does_not_meet_the_other_sides_file(tmp_path: Path) -> None:
     proof = prove(*written(tmp_path), replicas=1, settings=SETTINGS)
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert len(proof.steps) == 9
 
 
@@ -181,6 +181,6 @@ def test_the_transformer_with_all_its_state() -> None:
         settings=Settings(amp="off", steps=2, timeout=LIMIT),
     )
     forward, reverse = (one.proof for one in proof.directions)
-    assert forward.verdict is Verdict.EQUAL, forward.message
+    assert forward.verdict is ProofVerdict.EQUAL, forward.message
     # The rewrite scales no loss, but keeps the scaler's state for the original.
-    assert reverse.verdict is Verdict.EQUAL, reverse.message
+    assert reverse.verdict is ProofVerdict.EQUAL, reverse.message

@@ -48,7 +48,7 @@ def step_record(
 
 def proof(
     difference: Callable[[int, int], float],
-    verdict: prove.Verdict = prove.Verdict.EQUAL,
+    verdict: prove.ProofVerdict = prove.ProofVerdict.EQUAL,
     *,
     optimizers: int = 1,
 ) -> Proof:
@@ -90,7 +90,7 @@ def _growing(step: int, rank: int) -> float:
     return math.inf if (step, rank) == (STEPS, 1) else 1e-4 if step > 6 else 1e-7
 
 
-def _without_steps(verdict: prove.Verdict, message: str) -> Proof:
+def _without_steps(verdict: prove.ProofVerdict, message: str) -> Proof:
     return dataclasses.replace(
         proof(_small, verdict), message=message, steps=(), weights=(), notes=()
     )
@@ -99,11 +99,11 @@ def _without_steps(verdict: prove.Verdict, message: str) -> Proof:
 PROOFS: dict[str, Callable[[], Proof | ResumeProof]] = {
     "equal": lambda: proof(_small, optimizers=2),
     "differs": lambda: dataclasses.replace(
-        proof(_growing, prove.Verdict.DIFFERS),
+        proof(_growing, prove.ProofVerdict.DIFFERS),
         message="step 7, rank 0: loss 1.1429, in the original 1.1428 (loss: <train>.py:31)",
     ),
     "no steps": lambda: _without_steps(
-        prove.Verdict.NO_STEPS, "no optimizer step was recorded in the rewrite"
+        prove.ProofVerdict.NO_STEPS, "no optimizer step was recorded in the rewrite"
     ),
     "resume": lambda: ResumeProof(
         Path("last.pt"),
@@ -111,7 +111,9 @@ PROOFS: dict[str, Callable[[], Proof | ResumeProof]] = {
             Direction(FORWARD, proof(_small)),
             Direction(
                 REVERSE,
-                _without_steps(prove.Verdict.CANNOT_RESUME, "the original ended with an error"),
+                _without_steps(
+                    prove.ProofVerdict.CANNOT_RESUME, "the original ended with an error"
+                ),
             ),
         ),
     ),

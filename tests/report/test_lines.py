@@ -35,7 +35,7 @@ from migrate.observe.report import (
     Unended,
     Untrained,
 )
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.resume import Direction, ResumeProof
 from migrate.report.text.assess import assess_summary
 from migrate.report.text.doctor import devices_summary, diagnosis_summary
@@ -111,11 +111,11 @@ def ran() -> Iterable[Any]:
 
 
 def proven() -> Iterable[Any]:
-    return proof_summary(marked(proof(Verdict.DIFFERS, (1.5, 1.5))))
+    return proof_summary(marked(proof(ProofVerdict.DIFFERS, (1.5, 1.5))))
 
 
 def resumed() -> Iterable[Any]:
-    direction = Direction(CODES, marked(proof(Verdict.EQUAL, (1.5, 1.5))))
+    direction = Direction(CODES, marked(proof(ProofVerdict.EQUAL, (1.5, 1.5))))
     return resume_summary(ResumeProof(PATH, (direction,)))
 
 

@@ -13,12 +13,12 @@ from rich.console import Console
 
 import migrate.report.schema
 from migrate.parity.ground.results import (
-    Check,
     LayerResult,
     LayerVerdict,
-    Layout,
     Parity,
+    ParityCheck,
     Section,
+    TensorLayout,
 )
 from migrate.report.text.parity.nodes import module_tree
 from migrate.report.text.parity.summary import parity_as_json, parity_summary
@@ -81,8 +81,8 @@ def test_a_layer_that_parts_is_shown_in_full() -> None:
 
 def test_how_a_side_lies_is_shown() -> None:
     parity = made.parting()
-    lies = Layout("output", "", None, (0, 2, 3, 1), None)
-    merged = Layout("argument", "0", None, (0, 2, 1), (8, 96))
+    lies = TensorLayout("output", "", None, (0, 2, 3, 1), None)
+    merged = TensorLayout("argument", "0", None, (0, 2, 1), (8, 96))
 
     def laid(layer: LayerResult) -> LayerResult:
         assert layer.b is not None
@@ -182,7 +182,7 @@ def test_a_section_that_passed_is_a_line_and_one_that_failed_has_its_rows() -> N
     assert "KL               0.031  ≤ 0.015" in text
     assert "top-1 agreement  0.997  ≥ 1" in text
     assert "112 of 4096 tokens are near-ties" in text
-    many = Section("gradients", (Check("w", 1.0, math.nan, 1e-6, False, "float32"),) * 50)
+    many = Section("gradients", (ParityCheck("w", 1.0, math.nan, 1e-6, False, "float32"),) * 50)
     text = shown(dataclasses.replace(made.matching(), sections=(many,)))
     assert text.count("NaN") == 8
     assert "… 42 more failed" in text
@@ -248,13 +248,13 @@ def test_the_schema_has_the_fields_of_the_results() -> None:
 
     of = dict(described(json.loads(SCHEMA.read_text())))
     for name, kind in (
-        ("facts", dump.Facts),
+        ("facts", dump.RunFacts),
         ("errors", results.Errors),
         ("ratio", results.Ratio),
-        ("side", results.Side),
+        ("side", results.SideResult),
         ("layer", results.LayerResult),
-        ("cause", results.Cause),
-        ("check", results.Check),
+        ("cause", results.ParityCause),
+        ("check", results.ParityCheck),
     ):
         assert of[name] == {field.name for field in dataclasses.fields(kind)}, name
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from migrate.parity.ground.results import Cause, Check, LayerVerdict, Layout, Parity, Section
+from migrate.parity.ground.results import (
+    LayerVerdict,
+    Parity,
+    ParityCause,
+    ParityCheck,
+    Section,
+    TensorLayout,
+)
 from migrate.report.html.parity.cells import SHADES, WORST, HeatMap, cell
 from migrate.report.html.parity.page import write_parity_page
 from migrate.report.text.parity.nodes import module_tree
@@ -63,7 +70,7 @@ def test_a_deep_model_is_a_small_page(tmp_path: Path) -> None:
 
 def test_how_a_side_lies_is_on_the_page(tmp_path: Path) -> None:
     parity = made.parting(1, "pooler.dense")
-    lies = Layout("output", "", None, (0, 2, 3, 1), None)
+    lies = TensorLayout("output", "", None, (0, 2, 3, 1), None)
     layers = [
         dataclasses.replace(one, b=one.b and dataclasses.replace(one.b, layouts=(lies,)))
         for one in parity.layers
@@ -84,9 +91,9 @@ def test_names_are_text(tmp_path: Path) -> None:
         layers=tuple(layers),
         first=layers[at],
         sentence=odd,
-        causes=(Cause(odd, odd, odd, True),),
+        causes=(ParityCause(odd, odd, odd, True),),
         sections=(
-            Section(odd, (Check(odd, 1.0, math.inf, 2.0, False, odd),), ((odd, (1.0, 2.0)),)),
+            Section(odd, (ParityCheck(odd, 1.0, math.inf, 2.0, False, odd),), ((odd, (1.0, 2.0)),)),
         ),
         histograms=((odd, (-2.0, -1.0, 0.0), (1, 2), (0, 0)),),
     )

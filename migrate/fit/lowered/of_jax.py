@@ -17,7 +17,7 @@ from migrate.fit.errors import FitError
 from migrate.fit.lowered.optimizers import optimizer_named
 from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import Argument, Part, Step, Wanted
-from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.values import tensors
 from migrate.parity.sides.jax.passes import in_user_code
 from migrate.parity.sides.jax.runner import JaxRunner
@@ -56,7 +56,7 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
     if wanted.shard:
         specs = {name: layout.cut(array, specs[name]) for name, array in weights.items()}
     there = {name: layout.placed(array, specs[name]) for name, array in weights.items()}
-    bound = Bound(
+    bound = BoundInputs(
         tuple(layout.batch(array) for array in replica.args),
         {name: layout.batch(array) for name, array in replica.kwargs.items()},
         replica.modes,
@@ -145,9 +145,11 @@ class _Layout:
         return self.placed(whole, (self._along,))
 
 
-def _outputs(runner: JaxRunner, bound: Bound, *, train: bool) -> Callable[..., dict[str, Any]]:
+def _outputs(
+    runner: JaxRunner, bound: BoundInputs, *, train: bool
+) -> Callable[..., dict[str, Any]]:
     def forward(weights: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-        here = Bound(args, kwargs, bound.modes, bound.renamed)
+        here = BoundInputs(args, kwargs, bound.modes, bound.renamed)
         return tensors(runner.model.apply(weights, here, train=train)[0])
 
     return forward
@@ -156,7 +158,7 @@ def _outputs(runner: JaxRunner, bound: Bound, *, train: bool) -> Callable[..., d
 def _training(
     runner: JaxRunner,
     wanted: Wanted,
-    bound: Bound,
+    bound: BoundInputs,
     there: Mapping[str, Any],
     specs: Mapping[str, Any],
     layout: _Layout,
@@ -195,9 +197,11 @@ def _rematerialised(model: Any) -> Any:
     changed = copy.copy(model)
     original = model.apply
 
-    def apply(weights: Any, bound: Bound, *, train: bool = False) -> Any:
+    def apply(weights: Any, bound: BoundInputs, *, train: bool = False) -> Any:
         def run(weights: Any, args: Any, kwargs: Any) -> Any:
-            return original(weights, Bound(args, kwargs, bound.modes, bound.renamed), train=train)
+            return original(
+                weights, BoundInputs(args, kwargs, bound.modes, bound.renamed), train=train
+            )
 
         return in_pieces(run)(weights, bound.args, dict(bound.kwargs))
 

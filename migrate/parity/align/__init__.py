@@ -1,1 +1,1 @@
-"""Which layer, tensor and weight of a side is which of the truth's."""
+"""Alignment: pairs the layers, tensors and weights of a side with those of the truth."""

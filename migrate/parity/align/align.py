@@ -1,9 +1,12 @@
-"""Which layer of a side is which of the truth's, and how their tensors lie.
+"""Pair the layers of a side with those of the truth, and find how their tensors lie.
 
-In this order: what a file says; the same names, where the models are the same; the weights (a layer belongs
-to the one that holds the same of the truth's weights, a container to the one whose contents do; one that is
-called n times, with stacked or shared weights, to n layers); and inside of what is known by then, between
-known neighbours, the order of execution, kinds, shapes and values (`align.order`).
+Layers are paired in this order:
+
+- what an alignment file says;
+- the same names, if the models are the same;
+- the weights: a layer belongs to the layer that holds the same weights of the truth, a container to the
+  container whose contents do. A layer called n times, with stacked or shared weights, belongs to n layers;
+- inside known pairs and between known neighbors: order, kinds, shapes and values (`align.order`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from migrate.parity.align.model import Model
 from migrate.parity.align.outputs import pair_outputs
 from migrate.parity.align.tensors import Tensors, pair_tensors
 from migrate.parity.dump.dump import Call, Dump, TensorRef
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.kinds import does_nothing
 from migrate.parity.ground.outputs import OutputRules
@@ -32,23 +35,23 @@ def align(
     weights: Weights | None = None,
     explicit: Mapping[str, str] | None = None,
     rules: OutputRules | None = None,
-) -> Alignment:
+) -> LayerAlignment:
     """Align a side's dump with the truth's.
 
     Args:
-        truth, mine: captured on the same inputs, each model as it runs.
-        weights: the side's weight names → the truth's that each is made from.
+        truth, mine: dumps captured on the same inputs, each model as it runs.
+        weights: the side's weight names → names of the truth's weights that each is made from.
         explicit: layers of the side → of the truth, from `load_alignment_file`.
-        rules: what is said of the outputs of two models; None: it is one.
+        rules: the user's rules for the outputs of two models; None: both sides run one model.
 
     Raises:
-        ParityError: `explicit` names layers, or `rules` outputs, that are not there.
+        ParityError: `explicit` names layers that do not exist, or `rules` such outputs.
     """
     names = {
         name: (held,) if isinstance(held, str) else tuple(held)
         for name, held in (weights or {}).items()
     }
-    identity = {one: (one,) for held in names.values() for one in held}
+    identity = {token: (token,) for held in names.values() for token in held}
     tensors = Tensors(truth, mine)
     matching = Matching(Model(truth, identity), Model(mine, names), tensors)
     if explicit:
@@ -66,10 +69,10 @@ def align(
 
 
 def load_alignment_file(path: Path) -> dict[str, str]:
-    """Read `--align`: a YAML mapping, the side's layers → the truth's.
+    """Read the file of `--align`: a YAML mapping, the side's layers → the truth's.
 
     Raises:
-        ParityError: it cannot be read, or is none.
+        ParityError: the file cannot be read, or is no such mapping.
     """
     import yaml
 
@@ -114,11 +117,11 @@ def _same(truth: Dump, mine: Dump) -> bool:
 
 def _finished(
     truth: Dump, mine: Dump, matching: Matching, tensors: Tensors, rules: OutputRules | None
-) -> Alignment:
+) -> LayerAlignment:
     notes: list[str] = []
     first = min(truth.outputs, default=0)
-    given = truth.outputs.get(first, ()), mine.outputs.get(first, ())
-    of_model = pair_outputs(tensors, *given, rules)
+    outputs_of_models = truth.outputs.get(first, ()), mine.outputs.get(first, ())
+    of_model = pair_outputs(tensors, *outputs_of_models, rules)
     pairs = []
     for (layer, number), (other, truth_number), how in _merged(matching):
         calls = (
@@ -126,37 +129,37 @@ def _finished(
             matching.mine.nodes[layer, number or 0].call,
         )
         arguments, outputs = _tensors(tensors, *calls, notes)
-        if _whole(calls, given) and of_model.pairs:
+        if _whole(calls, outputs_of_models) and of_model.pairs:
             outputs = of_model.pairs
         if calls[0].outputs and calls[1].outputs and not outputs:
             notes.append(f"{layer} and {other} belong together ({how}), but no output of them fits")
             continue
         idle = does_nothing(truth.layers[other].kind) and all(map(_hands_on, calls))
-        if idle:  # it is neither fed nor judged: what it gives on is its caller's, and shown where it arrives
+        if idle:  # an idle layer is not fed or judged: its caller's output shows the same values
             arguments = outputs = ()
         pairs.append(Pair(layer, other, how, number, truth_number, arguments, outputs))
-    found, others = {pair.layer for pair in pairs}, {pair.truth for pair in pairs}
-    alone = [name for name in matching.mine.called() if name not in found]
+    paired, others = {pair.layer for pair in pairs}, {pair.truth for pair in pairs}
+    alone = [name for name in matching.mine.called() if name not in paired]
     truth_alone = [name for name in matching.truth.called() if name not in others]
     nothing = sum(does_nothing(truth.layers[name].kind) for name in truth_alone)
     nothing += sum(does_nothing(mine.layers[name].kind) for name in alone)
     if nothing:
         notes.append(f"{nothing} layers without a partner are dropout or identity: they do nothing")
     left = tuple(alone), tuple(truth_alone), tuple(notes)
-    return Alignment(tuple(pairs), of_model.pairs, *left, of_model.apart, of_model.notes)
+    return LayerAlignment(tuple(pairs), of_model.pairs, *left, of_model.apart, of_model.notes)
 
 
 def _hands_on(call: Call) -> bool:
-    """Whether a call gives nothing but what it is given."""
-    given = {(ref.file, ref.key) for ref in call.arguments}
-    return all((ref.file, ref.key) in given for ref in call.outputs)
+    """Whether a call only returns its own arguments."""
+    arguments = {(ref.file, ref.key) for ref in call.arguments}
+    return all((ref.file, ref.key) in arguments for ref in call.outputs)
 
 
-def _whole(calls: Sequence[Call], given: Sequence[Sequence[TensorRef]]) -> bool:
-    """Whether these are calls of the models themselves, which give what the models do."""
+def _whole(calls: Sequence[Call], outputs_of_models: Sequence[Sequence[TensorRef]]) -> bool:
+    """Whether both are calls of the models themselves, with the models' outputs."""
     return all(
         not call.layer and [ref.path for ref in call.outputs] == [ref.path for ref in refs]
-        for call, refs in zip(calls, given, strict=True)
+        for call, refs in zip(calls, outputs_of_models, strict=True)
     )
 
 
@@ -173,7 +176,7 @@ def _tensors(
 def _merged(
     matching: Matching,
 ) -> list[tuple[tuple[str, int | None], tuple[str, int | None], str]]:
-    """Pairs of calls as pairs of layers, where all calls of both are paired one by one in order."""
+    """Merge pairs of calls into pairs of layers, where all calls of both layers are paired in order."""
     by_layer: dict[str, list[tuple[Key, Key, str]]] = defaultdict(list)
     for mine, (truth, how) in matching.pairs.items():
         by_layer[mine[0]].append((mine, truth, how))
@@ -185,4 +188,6 @@ def _merged(
             merged.append(((layer, None), (truth[0], None), how))
         else:
             merged += pairs
-    return sorted(merged, key=lambda one: matching.mine.nodes[one[0][0], one[0][1] or 0].call.order)
+    return sorted(
+        merged, key=lambda pair: matching.mine.nodes[pair[0][0], pair[0][1] or 0].call.order
+    )

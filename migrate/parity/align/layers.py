@@ -1,11 +1,11 @@
-"""Which call of a side's layer is which of the truth's: by weights, inside of what is known by order."""
+"""Pair the calls of a side's layers with the truth's: by weights, then by order inside known pairs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from migrate.parity.align.model import Model, Node, Tokens
+from migrate.parity.align.model import CallNode, Model, Tokens
 from migrate.parity.align.order import Likeness, best_chain
 from migrate.parity.align.tensors import Tensors
 
@@ -13,14 +13,14 @@ Key = tuple[str, int]
 
 
 class Matching:
-    """The pairs of calls that were found.
+    """Pairs of calls, collected step by step.
 
     Args:
         truth, mine: the models.
-        tensors: compares their tensors.
+        tensors: compares the tensors of the two models.
 
     Attributes:
-        pairs: call of the side → call of the truth, and how it was found.
+        pairs: call of the side → call of the truth, and how the pair was found.
     """
 
     def __init__(self, truth: Model, mine: Model, tensors: Tensors) -> None:
@@ -30,25 +30,25 @@ class Matching:
         self._likeness = Likeness(truth, mine, tensors)
 
     def add(self, truth: Key, mine: Key, how: str) -> None:
-        """Take a pair, if neither has one."""
+        """Add a pair, if neither call has a partner yet."""
         if mine not in self.pairs and truth not in self._back:
             self.pairs[mine] = (truth, how)
             self._back[truth] = mine
 
     def fixed(self, layers: Mapping[str, str], how: str) -> None:
-        """Take layers of the side → of the truth, all their calls one by one."""
+        """Pair all calls of the given layers in order; `layers` maps the side's layers to the truth's."""
         for mine, truth in layers.items():
             for number in range(max(self.mine.calls(mine), self.truth.calls(truth))):
                 if (mine, number) in self.mine.nodes and (truth, number) in self.truth.nodes:
                     self.add((truth, number), (mine, number), how)
 
     def by_weights(self) -> None:
-        """Calls that hold the same of the truth's weights, and no other calls do.
+        """Pair the only calls of the two sides that hold the same weights of the truth.
 
-        Where several do (a wrapper and what it wraps; one layer that is called often), the values decide,
-        from the inside to the outside.
+        Several calls may hold them: a wrapper and the layer it wraps, or a layer called several times. Then
+        the values decide, from the inside to the outside.
         """
-        groups: dict[Tokens, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
+        groups: dict[Tokens, tuple[list[CallNode], list[CallNode]]] = defaultdict(lambda: ([], []))
         for side, model, known in ((0, self.truth, self._back), (1, self.mine, self.pairs)):
             for key, node in model.nodes.items():
                 if node.tokens and key not in known:
@@ -56,7 +56,7 @@ class Matching:
         for truth, mine in groups.values():
             self._group(self._sorted(self.truth, truth), self._sorted(self.mine, mine))
 
-    def _group(self, truth: Sequence[Node], mine: Sequence[Node]) -> None:
+    def _group(self, truth: Sequence[CallNode], mine: Sequence[CallNode]) -> None:
         if len(truth) == len(mine) and all(
             self._likeness.near(t, m) is not None for t, m in zip(truth, mine, strict=True)
         ):
@@ -67,13 +67,13 @@ class Matching:
             self.add(_key(t), _key(m), "weights")
 
     @staticmethod
-    def _sorted(model: Model, nodes: Iterable[Node]) -> list[Node]:
+    def _sorted(model: Model, nodes: Iterable[CallNode]) -> list[CallNode]:
         return sorted(
-            nodes, key=lambda one: (one.call.number, model.height(one.name), one.call.order)
+            nodes, key=lambda node: (node.call.number, model.height(node.name), node.call.order)
         )
 
     def by_order(self) -> None:
-        """Calls inside of paired ones, between their paired neighbours; containers before what is in them."""
+        """Pair calls inside paired calls, between paired neighbors; containers before their contents."""
         done: set[Key] = set()
         while left := [key for key in self.pairs if key not in done]:
             mine = max(left, key=lambda key: self.mine.nodes[key].call.order)
@@ -81,8 +81,8 @@ class Matching:
             truth = self.truth.nodes[self.pairs[mine][0]]
             self._inside(self.truth.inside(truth), self.mine.inside(self.mine.nodes[mine]))
 
-    def _inside(self, truth: list[Node], mine: list[Node]) -> None:
-        """Pair what is in two calls; a container without a partner is replaced by what is in it."""
+    def _inside(self, truth: list[CallNode], mine: list[CallNode]) -> None:
+        """Pair the calls inside two calls; a container without a partner is replaced by its contents."""
         while truth and mine:
             for t, m in self._between_known(truth, mine):
                 self.add(_key(t), _key(m), "fingerprint" if self._likeness.near(t, m) else "order")
@@ -95,18 +95,18 @@ class Matching:
             truth, mine = opened
 
     @staticmethod
-    def _opened(model: Model, nodes: list[Node], known: Mapping[Key, object]) -> list[Node]:
-        opened: list[Node] = []
+    def _opened(model: Model, nodes: list[CallNode], known: Mapping[Key, object]) -> list[CallNode]:
+        opened: list[CallNode] = []
         for node in nodes:
             inside = [] if _key(node) in known else model.inside(node)
             opened.extend(inside or [node])
         return opened
 
     def _between_known(
-        self, truth: Sequence[Node], mine: Sequence[Node]
-    ) -> list[tuple[Node, Node]]:
-        """New pairs between each two known ones that follow one another on both sides."""
-        found: list[tuple[Node, Node]] = []
+        self, truth: Sequence[CallNode], mine: Sequence[CallNode]
+    ) -> list[tuple[CallNode, CallNode]]:
+        """Return new pairs between each two known pairs that follow one another on both sides."""
+        pairs: list[tuple[CallNode, CallNode]] = []
         place = {_key(node): number for number, node in enumerate(truth)}
         start, left = 0, []
         for node in mine:
@@ -115,16 +115,18 @@ class Matching:
             if known is None:
                 left.append(node)
             elif at is not None and at >= start:
-                found += self._free(truth[start:at], left)
+                pairs += self._free(truth[start:at], left)
                 start, left = at + 1, []
-        return found + self._free(truth[start:], left)
+        return pairs + self._free(truth[start:], left)
 
-    def _free(self, truth: Sequence[Node], mine: Sequence[Node]) -> list[tuple[Node, Node]]:
+    def _free(
+        self, truth: Sequence[CallNode], mine: Sequence[CallNode]
+    ) -> list[tuple[CallNode, CallNode]]:
         free = [node for node in truth if _key(node) not in self._back]
         return best_chain(free, mine, self._likeness.score)
 
     def by_contents(self) -> None:
-        """Containers without a partner that contain the same paired leaves as one of the other side."""
+        """Pair containers without a partner that contain the same paired leaves."""
         held = [
             self._contents(self.truth, {truth: truth for truth, _ in self.pairs.values()}),
             self._contents(self.mine, {mine: truth for mine, (truth, _) in self.pairs.items()}),
@@ -143,15 +145,15 @@ class Matching:
     @staticmethod
     def _contents(model: Model, leaves: Mapping[Key, Key]) -> dict[Key, frozenset[Key]]:
         known = {key: frozenset({leaf}) for key, leaf in leaves.items()}
-        found: dict[Key, frozenset[Key]] = {}
-        for key, node in sorted(model.nodes.items(), key=lambda one: one[1].call.order):
-            inside = [_key(one) for one in model.inside(node)]
+        contents: dict[Key, frozenset[Key]] = {}
+        for key, node in sorted(model.nodes.items(), key=lambda pair: pair[1].call.order):
+            inside = [_key(child) for child in model.inside(node)]
             if inside:
-                found[key] = frozenset().union(
-                    *(found.get(one) or known.get(one, frozenset()) for one in inside)
+                contents[key] = frozenset().union(
+                    *(contents.get(child) or known.get(child, frozenset()) for child in inside)
                 )
-        return {key: held for key, held in found.items() if held}
+        return {key: held for key, held in contents.items() if held}
 
 
-def _key(node: Node) -> Key:
+def _key(node: CallNode) -> Key:
     return node.name, node.call.number

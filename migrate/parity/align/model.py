@@ -1,4 +1,4 @@
-"""A dump's layers as a tree of calls, and which of the truth's weights each holds."""
+"""A dump's layers as a tree of calls, and the truth's weights that each layer holds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Tokens = frozenset[str]
 
 
 @dataclass(frozen=True)
-class Node:
-    """One call of a layer on the first input.
+class CallNode:
+    """Call of a layer on the first input.
 
     Attributes:
         layer: the layer.
         call: its call.
-        tokens: the truth's weights that it and the layers inside it hold.
+        tokens: the truth's weights that the layer and the layers inside it hold.
     """
 
     layer: Layer
@@ -27,16 +27,16 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Of its layer."""
+        """Name of the layer."""
         return self.layer.name
 
 
 class Model:
-    """The calls of a dump on its first input.
+    """Calls of a dump on its first input.
 
     Args:
-        dump: of a side or of the truth.
-        weights: the dump's weight names → the truth's that each is made from.
+        dump: dump of a side or of the truth.
+        weights: the dump's weight names → names of the truth's weights that each is made from.
     """
 
     def __init__(self, dump: Dump, weights: Mapping[str, tuple[str, ...]]) -> None:
@@ -52,7 +52,7 @@ class Model:
                 self._children[layer.parent].append(layer.name)
         self._own = self._held(weights)
         self.nodes = {
-            (name, call.number): Node(
+            (name, call.number): CallNode(
                 dump.layers[name], call, self._tokens(name, call.number, len(calls))
             )
             for name, calls in self._calls.items()
@@ -60,19 +60,19 @@ class Model:
         }
 
     def calls(self, layer: str) -> int:
-        """How often it is called."""
+        """Return how often a layer is called."""
         return len(self._calls.get(layer, ()))
 
     def called(self) -> Iterable[str]:
-        """The layers that are called."""
+        """Return the layers that are called."""
         return self._calls
 
     def is_leaf(self, layer: str) -> bool:
-        """Whether no layer is called inside it."""
+        """Whether no other layer is called inside this layer."""
         return not self._children.get(layer)
 
-    def inside(self, node: Node) -> list[Node]:
-        """The calls that are made in this one, in the order in which they end."""
+    def inside(self, node: CallNode) -> list[CallNode]:
+        """Return the calls made inside a call, in the order in which they end."""
         before = -1
         for call in self._calls[node.name]:
             if call.order < node.call.order:
@@ -84,19 +84,19 @@ class Model:
                 for call in self._calls[name]
                 if before < call.order < node.call.order
             ),
-            key=lambda one: one.call.order,
+            key=lambda child: child.call.order,
         )
 
     def height(self, layer: str) -> int:
-        """0 for a leaf, else one more than the highest inside it."""
-        return max((self.height(one) + 1 for one in self._children.get(layer, ())), default=0)
+        """Height in the tree of layers: 0 for a leaf, else one more than the highest child."""
+        return max((self.height(child) + 1 for child in self._children.get(layer, ())), default=0)
 
     def _held(self, weights: Mapping[str, tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
-        """Of each layer, the truth's names of its weights and of those inside it."""
+        """Return for each layer the truth's names of its weights and of the weights inside it."""
         owner = {
             weight: layer.name for layer in self.dump.layers.values() for weight in layer.weights
         }
-        found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+        held: dict[str, list[tuple[str, ...]]] = defaultdict(list)
         for weight, names in weights.items():
             place: str | None = owner.get(weight)
             if place is None or place not in self._calls:
@@ -104,14 +104,16 @@ class Model:
             seen: set[str] = set()
             while place is not None and place not in seen:
                 seen.add(place)
-                found[place].append(names)
+                held[place].append(names)
                 place = self.dump.layers[place].parent if place in self.dump.layers else None
-        return found
+        return held
 
     def _above(self, weight: str) -> str | None:
-        """The called layer with the longest name that the weight's begins with: it uses it."""
+        """Return the called layer whose name is the longest prefix of the weight's name: it uses the
+        weight.
+        """
         parts = weight.split("/" if "/" in weight else ".")
-        # linen's begin with the collection, nnx's do not.
+        # Names of linen begin with the collection, names of nnx do not.
         for path in (parts, parts[1:]):
             for end in range(len(path) - 1, 0, -1):
                 if (name := ".".join(path[:end])) in self._calls:
@@ -119,8 +121,8 @@ class Model:
         return "" if "" in self._calls else None
 
     def _tokens(self, name: str, number: int, calls: int) -> Tokens:
-        """Of one call: of weights that are stacked for all calls, the one that is this call's."""
+        """Tokens of a call; of weights stacked for all calls, only the weight of this call."""
         held = self._own.get(name, ())
         if calls > 1 and held and all(len(names) == calls for names in held):
             return frozenset(names[number] for names in held)
-        return frozenset(one for names in held for one in names)
+        return frozenset(token for names in held for token in names)

@@ -1,20 +1,20 @@
-"""Which of two sequences of layers correspond, keeping their order: what kinds, names and values say."""
+"""Match two sequences of layers in order, by their kinds, names and values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from migrate.parity.align.model import Model, Node
+from migrate.parity.align.model import CallNode, Model
 from migrate.parity.align.tensors import ALIKE, SURE, Tensors
-from migrate.parity.ground.kinds import Operation, does_nothing, family, operation
+from migrate.parity.ground.kinds import OperationClass, does_nothing, family, operation
 
-Score = Callable[[Node, Node], float]
+Score = Callable[[CallNode, CallNode], float]
 
 
 def best_chain(
-    truth: Sequence[Node], mine: Sequence[Node], score: Score
-) -> list[tuple[Node, Node]]:
-    """The pairs (truth, mine) with the largest sum of scores, no two of them crossing.
+    truth: Sequence[CallNode], mine: Sequence[CallNode], score: Score
+) -> list[tuple[CallNode, CallNode]]:
+    """Return the pairs (truth, mine) with the largest sum of scores, no two of them crossing.
 
     Needleman and Wunsch's alignment (1970) with gaps that cost nothing; only scores above 0 make a pair.
     """
@@ -38,26 +38,26 @@ def best_chain(
 
 
 class Likeness:
-    """How much speaks for two calls being of the same layer.
+    """Evidence that two calls are of the same layer.
 
     Args:
         truth, mine: the models.
-        tensors: compares their tensors.
+        tensors: compares the tensors of the two models.
     """
 
     def __init__(self, truth: Model, mine: Model, tensors: Tensors) -> None:
         self._truth, self._mine, self._tensors = truth, mine, tensors
 
-    def score(self, truth: Node, mine: Node) -> float:
-        """Above 0 where they may be the same.
+    def score(self, truth: CallNode, mine: CallNode) -> float:
+        """Score of a pair: above 0 if the two calls may be of the same layer.
 
-        Values that agree count most, then the same kind of layer, then the same last part of the name. Layers
-        with different weights are never the same; neither is one with and one without.
+        Values that agree count most, then the same kind of layer, then the same last part of the name.
+        Layers with different weights are never the same. Nor are a layer with weights and a layer without.
         """
         if truth.tokens != mine.tokens:
             return 0.0
         if does_nothing(truth.layer.kind) != does_nothing(mine.layer.kind):
-            return 0.0  # a dropout gives what the activation before it gave
+            return 0.0  # a dropout returns the output of the activation before it
         near = self.near(truth, mine)
         if near is None:
             return 0.0
@@ -67,8 +67,8 @@ class Likeness:
             return 1.5 + near + kinds + names
         return near + kinds + names if near > 0 or kinds >= 1.0 else 0.0
 
-    def near(self, truth: Node, mine: Node) -> float | None:
-        """What their outputs say: None: cannot be the same; 0: nothing; 3: alike; 4: equal but for noise."""
+    def near(self, truth: CallNode, mine: CallNode) -> float | None:
+        """Score of the outputs; None: cannot be the same; 0: unknown; 3: alike; 4: equal but for noise."""
         outputs, others = truth.call.outputs, mine.call.outputs
         if not outputs or not others:
             return 0.0 if bool(outputs) == bool(others) else None
@@ -78,13 +78,13 @@ class Likeness:
         t, m = fitting[0]
         if self._tensors.unlike(t, m):
             return 0.0
-        found = self._tensors.between(t, m)
-        if found is None or found.distance > ALIKE:
+        match = self._tensors.between(t, m)
+        if match is None or match.distance > ALIKE:
             return 0.0
-        return 4.0 if found.distance <= SURE else 3.0
+        return 4.0 if match.distance <= SURE else 3.0
 
-    def _kinds(self, truth: Node, mine: Node) -> float:
+    def _kinds(self, truth: CallNode, mine: CallNode) -> float:
         a, b = operation(truth.layer.kind), operation(mine.layer.kind)
         leaves = self._truth.is_leaf(truth.name) == self._mine.is_leaf(mine.name)
         same = family(truth.layer.kind) == family(mine.layer.kind)
-        return 0.5 * leaves + 2.0 * same + 0.5 * (a is b and a is not Operation.COMPOSITE)
+        return 0.5 * leaves + 2.0 * same + 0.5 * (a is b and a is not OperationClass.COMPOSITE)

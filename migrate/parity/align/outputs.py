@@ -1,7 +1,8 @@
-"""Which output of a side is which of the truth's, and how they lie: as they are, but where a user says else.
+"""Pair the outputs of a side with the truth's; axes stay as they are unless a user says otherwise.
 
-What a model gives is what its users get: an output under another name, with its axes in another order or
-merged is another output, whatever its values. What would make it the same is told, not assumed.
+A model's outputs are what its users receive. An output under another name, with merged axes or with axes in
+another order, is a different output, whatever its values. The rule that would make it equal is reported, not
+assumed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from migrate.parity.align.tensors import ALIKE, SURE, Tensors, Way, distance
+from migrate.parity.align.tensors import ALIKE, SURE, TensorArrangement, Tensors, distance
 from migrate.parity.dump.dump import TensorRef
 from migrate.parity.ground.alignment import Apart, OutputPairs, TensorPair
 from migrate.parity.ground.errors import ParityError
@@ -18,7 +19,7 @@ from migrate.parity.ground.outputs import ONE, Axes, OutputRules, Said, shown
 
 Shape = tuple[int, ...]
 Refs = Mapping[str, TensorRef]
-_PLAIN = Way()
+_PLAIN = TensorArrangement()
 
 
 def pair_outputs(
@@ -27,15 +28,15 @@ def pair_outputs(
     mine: Sequence[TensorRef],
     rules: OutputRules | None,
 ) -> OutputPairs:
-    """Pair the outputs of the models.
+    """Pair the outputs of two models.
 
     Args:
-        tensors: compares their tensors.
-        truth, mine: the outputs on one input.
-        rules: what a user says; None: both are of one model.
+        tensors: compares the tensors of the two models.
+        truth, mine: their outputs on the same input.
+        rules: the user's rules; None: both sides run one model.
 
     Raises:
-        ParityError: the rules name outputs that are not there.
+        ParityError: the rules name outputs that do not exist.
     """
     refs = {ref.path: ref for ref in truth}, {ref.path: ref for ref in mine}
     return _Pairing(tensors, *refs, rules or OutputRules()).pairs()
@@ -52,8 +53,8 @@ class _Pairing:
     def pairs(self) -> OutputPairs:
         truth_last, mine_last = self._channels_last()
         said = [self._named(pair) for pair in self._rules.pairs]
-        # What a rule pairs is not left out by that name.
-        taken = {one.path for one, _ in said}, {other.path for _, other in said}
+        # `--skip-output` does not remove an output that a rule pairs.
+        taken = {truth.path for truth, _ in said}, {other.path for _, other in said}
         self._skip(*taken)
         alike = [path for path in self._truth if path in self._mine]
         said += [
@@ -62,10 +63,10 @@ class _Pairing:
             if path not in taken[0] and path not in taken[1]
         ]
         order = list(self._truth)
-        for one, other in sorted(said, key=lambda pair: order.index(pair[0].path)):
-            last = one.path in truth_last, other.path in mine_last
-            self._pair(one, other, *last)
-        paired = {one.path for one, _ in said}, {other.path for _, other in said}
+        for truth, other in sorted(said, key=lambda pair: order.index(pair[0].path)):
+            last = truth.path in truth_last, other.path in mine_last
+            self._pair(truth, other, *last)
+        paired = {truth.path for truth, _ in said}, {other.path for _, other in said}
         self._left(
             [ref for path, ref in self._truth.items() if path not in paired[0]],
             [ref for path, ref in self._mine.items() if path not in paired[1]],
@@ -73,10 +74,10 @@ class _Pairing:
         return OutputPairs(tuple(self._pairs), tuple(self._apart), tuple(self._notes))
 
     def _channels_last(self) -> tuple[set[str], set[str]]:
-        found: tuple[set[str], set[str]] = (set(), set())
+        last: tuple[set[str], set[str]] = (set(), set())
         for letter, path in self._rules.last:
-            found[letter != self._rules.truth].add(self._path(letter, path, "--channels-last"))
-        return found
+            last[letter != self._rules.truth].add(self._path(letter, path, "--channels-last"))
+        return last
 
     def _named(self, pair: tuple[Said, Said]) -> tuple[Said, Said]:
         a, b = (
@@ -97,7 +98,7 @@ class _Pairing:
             self._notes.append(f"output {path or '0'} is not compared: --skip-output {name}")
 
     def _path(self, letter: str, named: str, option: str) -> str:
-        """The path of an output that a user names."""
+        """Path of an output that a user names."""
         refs = self._truth if letter == self._rules.truth else self._mine
         if named in refs:
             return named
@@ -110,49 +111,52 @@ class _Pairing:
             f"did you mean {near[0]}?" if near else f"it has: {', '.join(known)}",
         )
 
-    def _pair(self, one: Said, other: Said, truth_last: bool, mine_last: bool) -> None:
-        ref, mine = self._truth[one.path], self._mine[other.path]
-        if one.axes is not None and other.axes is not None:
+    def _pair(self, truth: Said, other: Said, truth_last: bool, mine_last: bool) -> None:
+        ref, mine = self._truth[truth.path], self._mine[other.path]
+        if truth.axes is not None and other.axes is not None:
             if truth_last != mine_last:
-                where = f"output {one.path or '0'}"
+                where = f"output {truth.path or '0'}"
                 raise ParityError(
                     f"--outputs and --channels-last both set the layout of {where}", "set it once"
                 )
-            way = way_of(one.axes, other.axes, ref.shape, mine.shape)
+            way = way_of(truth.axes, other.axes, ref.shape, mine.shape)
         elif truth_last != mine_last:
             rank = len(ref.shape)
             to_last = (0, *range(2, rank), 1)
-            way = Way((0, rank - 1, *range(1, rank - 1)) if truth_last else to_last)
+            way = TensorArrangement((0, rank - 1, *range(1, rank - 1)) if truth_last else to_last)
         else:
             way = _PLAIN
         floats = ["float" in each.dtype for each in (ref, mine)]
         lies = None if way is None else _shape(way, ref.shape)
         if floats[0] != floats[1]:
-            self._differ(ref, mine, _whose(self._rules, ref.dtype, mine.dtype))
+            self._differ(ref, mine, _side_texts(self._rules, ref.dtype, mine.dtype))
         elif way is None or lies != mine.shape:
             said = "" if way == _PLAIN else ", which is not what was said of its axes"
-            shapes = _whose(self._rules, str(ref.shape), str(mine.shape))
+            shapes = _side_texts(self._rules, str(ref.shape), str(mine.shape))
             self._differ(ref, mine, f"{shapes}{said}")
         else:
             pair = way.pair(mine.path, ref.path)
             self._pairs.append(pair)
             if way == _PLAIN and math.prod(mine.shape) > 1:
-                self._look_around(ref, mine)
+                self._note_likely_match(ref, mine)
 
     def _differ(self, ref: TensorRef, mine: TensorRef, how: str) -> None:
         spec = self._spec(ref, mine)
         remedy = f"if that is meant, --outputs '{spec}'" if spec else ""
         self._apart.append(Apart(ref.path, mine.path, how, remedy))
 
-    def _look_around(self, ref: TensorRef, mine: TensorRef) -> None:
-        """Values that differ as they are, and are the same in another order of axes or under another name."""
+    def _note_likely_match(self, ref: TensorRef, mine: TensorRef) -> None:
+        """Note where the values differ as they are, but agree with other axes or another output."""
         plain = distance(self._tensors.values(ref, True), self._tensors.values(mine, False))
         if plain <= ALIKE:
             return
-        for one in (ref, *(one for one in self._truth.values() if one is not ref)):
-            if (spec := self._spec(one, mine)) is not None:
-                names = shown(self._rules.mine, mine.path), shown(self._rules.truth, one.path)
-                how = " with its axes in another order" if one is ref else ""
+        for candidate in (
+            ref,
+            *(candidate for candidate in self._truth.values() if candidate is not ref),
+        ):
+            if (spec := self._spec(candidate, mine)) is not None:
+                names = shown(self._rules.mine, mine.path), shown(self._rules.truth, candidate.path)
+                how = " with its axes in another order" if candidate is ref else ""
                 self._notes.append(
                     f"{names[0]} has the values of {names[1]}{how}: if that is meant, "
                     f"--outputs '{spec}'"
@@ -160,19 +164,20 @@ class _Pairing:
                 return
 
     def _left(self, truth: list[TensorRef], mine: list[TensorRef]) -> None:
-        """Outputs that no other has the name of; those with the same values are told together."""
+        """Report outputs without a namesake; outputs with the same values are reported as a pair."""
         alone = len(truth) == len(mine) == 1
         for ref in truth:
             for other in mine:
                 likely = alone and ref.shape == other.shape
-                spec = self._spec(ref, other) or (self._said(ref, other) if likely else None)
+                spec = self._spec(ref, other) or (self._rule_text(ref, other) if likely else None)
                 if spec is not None:
                     names = (
-                        f"'{one.path}'" if one.path else "a single tensor" for one in (ref, other)
+                        f"'{output.path}'" if output.path else "a single tensor"
+                        for output in (ref, other)
                     )
-                    why = f"{_whose(self._rules, *names)}: another name or structure"
+                    why = f"{_side_texts(self._rules, *names)}: another name or structure"
                     self._apart.append(Apart(ref.path, other.path, why, f"--outputs '{spec}'"))
-                    mine = [one for one in mine if one is not other]
+                    mine = [output for output in mine if output is not other]
                     break
             else:
                 self._alone(ref, self._rules.truth, mine=False)
@@ -185,32 +190,32 @@ class _Pairing:
         remedy = f"name the other's with --outputs, or leave it out: --skip-output {named}"
         self._apart.append(Apart(truth, own, f"only {letter} has it", remedy))
 
-    def _said(self, ref: TensorRef, mine: TensorRef, axes: tuple[str, str] = ("", "")) -> str:
+    def _rule_text(self, ref: TensorRef, mine: TensorRef, axes: tuple[str, str] = ("", "")) -> str:
         texts = [
-            shown(letter, one.path) + named
-            for letter, one, named in zip(
+            shown(letter, output.path) + named
+            for letter, output, named in zip(
                 (self._rules.truth, self._rules.mine), (ref, mine), axes, strict=True
             )
         ]
         return "=".join(sorted(texts))
 
     def _spec(self, ref: TensorRef, mine: TensorRef) -> str | None:
-        found = self._tensors.between(ref, mine)
-        if found is None or found.distance > SURE:
+        match = self._tensors.between(ref, mine)
+        if match is None or match.distance > SURE:
             return None
-        named = axes_of(found.way, ref.shape, mine.shape)
+        named = axes_of(match.way, ref.shape, mine.shape)
         if named is None:
             return None
-        return self._said(ref, mine, named)
+        return self._rule_text(ref, mine, named)
 
 
-def _whose(rules: OutputRules, truth: str, mine: str) -> str:
+def _side_texts(rules: OutputRules, truth: str, mine: str) -> str:
     said = sorted([(rules.truth, truth), (rules.mine, mine)])
     return " and ".join(f"{what} in {letter}" for letter, what in said)
 
 
-def _shape(way: Way, truth: Shape) -> Shape | None:
-    """The shape of the truth's tensor as the side's lies; None: it cannot."""
+def _shape(way: TensorArrangement, truth: Shape) -> Shape | None:
+    """Shape of the truth's tensor in the side's layout; None: there is no such layout."""
     shape = truth
     if way.split is not None:
         if math.prod(way.split) != math.prod(shape):
@@ -225,11 +230,13 @@ def _shape(way: Way, truth: Shape) -> Shape | None:
     return shape
 
 
-def way_of(truth: Axes, mine: Axes, truth_shape: Shape, mine_shape: Shape) -> Way | None:
-    """The way that named axes say; None: they do not fit the shapes.
+def way_of(
+    truth: Axes, mine: Axes, truth_shape: Shape, mine_shape: Shape
+) -> TensorArrangement | None:
+    """Arrangement that the named axes describe; None: the axes do not fit the shapes.
 
     Raises:
-        ParityError: the sizes of merged axes cannot be known.
+        ParityError: the sizes of merged axes are unknown.
     """
     if len(truth) != len(truth_shape) or len(mine) != len(mine_shape):
         return None
@@ -261,15 +268,15 @@ def way_of(truth: Axes, mine: Axes, truth_shape: Shape, mine_shape: Shape) -> Wa
     split = tuple(sizes[name] for name in names)
     axes = tuple(names.index(name) for name in order)
     moved = tuple(sizes[name] for name in order)
-    return Way(
+    return TensorArrangement(
         axes if axes != tuple(range(len(axes))) else None,
         mine_shape if moved != mine_shape else None,
         split if split != truth_shape else None,
     )
 
 
-def axes_of(way: Way, truth: Shape, mine: Shape) -> tuple[str, str] | None:
-    """How `--outputs` says a way: the axes of both sides; None: it does not."""
+def axes_of(way: TensorArrangement, truth: Shape, mine: Shape) -> tuple[str, str] | None:
+    """Axes of both sides as `--outputs` names them; None: it cannot name this arrangement."""
     if way == _PLAIN:
         return "", ""
     sizes = way.split or (truth if way.axes is not None or len(truth) >= len(mine) else mine)
@@ -279,24 +286,24 @@ def axes_of(way: Way, truth: Shape, mine: Shape) -> tuple[str, str] | None:
         _grouped(names, sizes, truth),
         _grouped([names[axis] for axis in axes], [sizes[axis] for axis in axes], mine),
     )
-    a, b = (None if one is None else f"[{','.join(one)}]" for one in both)
+    a, b = (None if names is None else f"[{','.join(names)}]" for names in both)
     return None if a is None or b is None else (a, b)
 
 
 def _grouped(names: Sequence[str], sizes: Sequence[int], merged: Shape) -> list[str] | None:
-    """The axes of the merged shape, as names joined by `*`; None: they are not made so."""
+    """Axes of the merged shape, as names joined by `*`; None: the shape is no such merge."""
     left: Iterator[tuple[str, int]] = iter(zip(names, sizes, strict=True))
-    found = []
+    groups = []
     for size in merged:
         group: list[str] = []
         product = 1
         while product < size or (size == 1 and not group and len(merged) == len(sizes)):
-            name, one = next(left, ("", 0))
+            name, length = next(left, ("", 0))
             if not name:
                 return None
             group.append(name)
-            product *= one
+            product *= length
         if product != size:
             return None
-        found.append("*".join(group) or ONE)
-    return found if next(left, None) is None else None
+        groups.append("*".join(group) or ONE)
+    return groups if next(left, None) is None else None

@@ -1,9 +1,10 @@
-"""How the tensors of a side lie to the truth's: by shape, and where several ways fit, by the values.
+"""Layout of a side's tensors relative to the truth's: by shape, and by values where several layouts fit.
 
-A way is `reshape, transpose, reshape`: channels first or last, batch or time first, heads apart or together,
-a batch of one, an image that was flattened in either layout. Between ways that all fit (square tensors) the
-relative L2 distance of the values decides, on at most 2^18 elements; where it cannot (the model went wrong
-before), what other tensors of as many axes did.
+An arrangement is `reshape, transpose, reshape`: channels first or last, batch or time first, heads apart or
+together, a batch of one, an image that was flattened in either layout.
+
+If several arrangements fit (square tensors), the relative L2 distance of the values decides, on at most 2^18
+elements. If the values cannot decide (the models diverged before), other tensors with as many axes do.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ from migrate.parity.judge.metrics import Measurement
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
-ALIKE = 0.3  # relative L2 up to which two tensors are taken for the same
-SURE = 1e-2  # and below which no other way is tried
+ALIKE = 0.3  # relative L2 up to which two tensors count as the same
+SURE = 1e-2  # relative L2 below which no other arrangement is tried
 _SAMPLE = 1 << 18
 _WAYS = 24
 _CACHE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Way:
-    """As of `TensorPair`."""
+class TensorArrangement:
+    """Arrangement of a tensor, with the attributes of `TensorPair`."""
 
     axes: Shape | None = None
     shape: Shape | None = None
     split: Shape | None = None
 
     def pair(self, mine: str, truth: str) -> TensorPair:
-        """Of tensors with these paths."""
+        """Pair two tensors with these paths."""
         return TensorPair(mine, truth, self.axes, self.shape, self.split)
 
     @property
     def layout(self) -> tuple[Shape | None, int]:
-        """What it has in common with ways of tensors of other sizes."""
+        """Layout in a form that tensors of other sizes can share."""
         return self.axes, len(self.split or ())
 
 
-def ways(truth: Shape, mine: Shape, images: Iterable[Shape] = ()) -> list[Way]:
-    """The ways in which a tensor of the truth's shape becomes one of the side's, the plainest first.
+def ways(truth: Shape, mine: Shape, images: Iterable[Shape] = ()) -> list[TensorArrangement]:
+    """Arrangements that turn the truth's shape into the side's, the plainest first.
 
     Args:
         truth, mine: the shapes.
@@ -59,36 +60,39 @@ def ways(truth: Shape, mine: Shape, images: Iterable[Shape] = ()) -> list[Way]:
     """
     if math.prod(truth) != math.prod(mine):
         return []
-    found = itertools.islice(_ways(truth, mine, images), _WAYS)
-    return list(dict.fromkeys(found))
+    arrangements = itertools.islice(_ways(truth, mine, images), _WAYS)
+    return list(dict.fromkeys(arrangements))
 
 
-def _ways(truth: Shape, mine: Shape, images: Iterable[Shape]) -> Iterator[Way]:
+def _ways(truth: Shape, mine: Shape, images: Iterable[Shape]) -> Iterator[TensorArrangement]:
     if truth == mine:
-        yield Way()
+        yield TensorArrangement()
     elif refines(truth, mine) or refines(mine, truth):
-        yield Way(shape=mine)
+        yield TensorArrangement(shape=mine)
     if len(truth) <= 5:
         for axes in _moves(truth):
             moved = tuple(truth[axis] for axis in axes)
             if moved == mine:
-                yield Way(axes)
+                yield TensorArrangement(axes)
             elif len(mine) < len(truth) and refines(moved, mine):
-                yield Way(axes, mine)
+                yield TensorArrangement(axes, mine)
     if len(truth) < len(mine) <= 5:
         for axes in itertools.permutations(range(len(mine))):
             split = tuple(mine[axes.index(axis)] for axis in range(len(mine)))
             if axes != tuple(sorted(axes)) and refines(split, truth):
-                yield Way(axes, None, split)
+                yield TensorArrangement(axes, None, split)
     for image in images:
         if len(image) in (3, 4, 5) and len(image) > len(mine) and refines(image, truth):
             axes = (0, *range(2, len(image)), 1)
             if refines(tuple(image[axis] for axis in axes), mine):
-                yield Way(axes, mine, image)
+                yield TensorArrangement(axes, mine, image)
 
 
 def _moves(shape: Shape) -> Iterator[Shape]:
-    """Orders that move more than axes of one element; channels last and time first before others."""
+    """Yield axis orders that change the layout; channels last and time first come before others.
+
+    Axes of one element do not count.
+    """
     rank = len(shape)
     usual = [(0, *range(2, rank), 1), (1, 0, *range(2, rank)), (0, 2, 1, *range(3, rank))]
     orders = [order for order in usual if sorted(order) == list(range(rank))]
@@ -101,15 +105,15 @@ def _moves(shape: Shape) -> Iterator[Shape]:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A way between two tensors, and how far their values then are apart (infinite: nothing is known)."""
+class ArrangementMatch:
+    """Arrangement between two tensors, and the distance of their values (infinite: unknown)."""
 
-    way: Way
+    way: TensorArrangement
     distance: float
 
 
 class Tensors:
-    """Compares tensors of two dumps.
+    """Comparison of the tensors of two dumps.
 
     Args:
         truth, mine: the dumps.
@@ -118,7 +122,7 @@ class Tensors:
     def __init__(self, truth: Dump, mine: Dump) -> None:
         self._dumps = {True: truth, False: mine}
         self._loaded: OrderedDict[tuple[bool, str, str], Array] = OrderedDict()
-        self._found: dict[tuple[str, str, str, str], Found | None] = {}
+        self._found: dict[tuple[str, str, str, str], ArrangementMatch | None] = {}
         self._marks: dict[tuple[bool, str, str], tuple[float, ...]] = {}
         self._votes: Counter[tuple[int, int, Any]] = Counter()
         self._images: dict[int, set[Shape]] = {}
@@ -127,29 +131,29 @@ class Tensors:
                 if len(ref.shape) in (3, 4, 5) and call.input == 0:
                     self._images.setdefault(math.prod(ref.shape), set()).add(ref.shape)
 
-    def between(self, truth: TensorRef, mine: TensorRef) -> Found | None:
-        """The best way between two tensors; None if they do not fit, or are opposite masks."""
+    def between(self, truth: TensorRef, mine: TensorRef) -> ArrangementMatch | None:
+        """Best arrangement between two tensors; None if they do not fit, or are opposite masks."""
         key = (truth.file, truth.key, mine.file, mine.key)
         if key not in self._found:
             self._found[key] = self._between(truth, mine)
         return self._found[key]
 
     def values(self, ref: TensorRef, truth: bool) -> Array:
-        """Of a tensor of the truth, or of the side."""
+        """Values of a tensor of the truth, or of the side."""
         return self._load(truth, ref)
 
     def unlike(self, truth: TensorRef, mine: TensorRef) -> bool:
-        """Whether their values differ in what no layout changes: cheap, and certain where it is true."""
+        """Whether the values differ in what no layout changes. The test is cheap, and True is certain."""
         a, b = self._mark(True, truth), self._mark(False, mine)
         return any(
             abs(x - y) > ALIKE * max(abs(x), abs(y), a[0], 1e-30) for x, y in zip(a, b, strict=True)
         )
 
     def fits(self, truth: TensorRef, mine: TensorRef) -> bool:
-        """Whether there is a way at all."""
+        """Whether any arrangement fits."""
         return _floats(truth) == _floats(mine) and bool(ways(truth.shape, mine.shape))
 
-    def _between(self, truth: TensorRef, mine: TensorRef) -> Found | None:
+    def _between(self, truth: TensorRef, mine: TensorRef) -> ArrangementMatch | None:
         if _floats(truth) != _floats(mine):
             return None
         images = sorted(self._images.get(math.prod(truth.shape), ()))
@@ -157,20 +161,20 @@ class Tensors:
         if not candidates:
             return None
         t, x = self._load(True, truth), self._load(False, mine)
-        found: list[Found] = []
+        matches: list[ArrangementMatch] = []
         for way in candidates:
-            found.append(Found(way, distance(way.pair("", "").as_mine(t), x)))
-            if found[-1].distance <= SURE:
+            matches.append(ArrangementMatch(way, distance(way.pair("", "").as_mine(t), x)))
+            if matches[-1].distance <= SURE:
                 break
-        if any(_opposite(one.way.pair("", "").as_mine(t), x) for one in found):
+        if any(_opposite(match.way.pair("", "").as_mine(t), x) for match in matches):
             return None
         ranks = len(truth.shape), len(mine.shape)
-        best = min(found, key=lambda one: one.distance)
+        best = min(matches, key=lambda match: match.distance)
         if best.distance <= ALIKE:
             self._votes[(*ranks, best.way.layout)] += 1
             return best
-        usual = max(found, key=lambda one: self._votes[(*ranks, one.way.layout)])
-        return Found(usual.way, usual.distance)
+        usual = max(matches, key=lambda match: self._votes[(*ranks, match.way.layout)])
+        return ArrangementMatch(usual.way, usual.distance)
 
     def _load(self, truth: bool, ref: TensorRef) -> Array:
         key = (truth, ref.file, ref.key)
@@ -196,12 +200,12 @@ class Tensors:
 
 
 def distance(truth: Array, mine: Array) -> float:
-    """Relative L2 on a sample; 0 for two of the same mask; infinite where it is not finite."""
+    """Relative L2 on a sample; 0 for two equal masks; infinite where it is not finite."""
     steps = _steps(mine.shape)
     measured = Measurement("float32")
     measured.add(0, truth[steps], mine[steps])
-    found = measured.errors().relative_l2
-    return found if math.isfinite(found) else math.inf
+    relative = measured.errors().relative_l2
+    return relative if math.isfinite(relative) else math.inf
 
 
 def _steps(shape: Shape) -> tuple[slice, ...]:
@@ -209,18 +213,18 @@ def _steps(shape: Shape) -> tuple[slice, ...]:
     left = list(shape)
     while math.prod(left) > _SAMPLE:
         axis = left.index(max(left))
-        # Odd steps, as what repeats along an axis (heads, channels) often does so by powers of two.
+        # Odd steps: what repeats along an axis (heads, channels) often repeats by powers of two.
         steps[axis] = steps[axis] * 2 + 1
         left[axis] = -(-shape[axis] // steps[axis])
     return tuple(slice(None, None, step) for step in steps)
 
 
 def _opposite(truth: Array, mine: Array) -> bool:
-    """Whether these are masks that say the opposite: torch's True is often what is *not* allowed.
+    """Whether two masks are opposite: True in torch often marks what is *not* allowed.
 
-    Such a mask must not be fed to a layer that reads it otherwise.
+    Such a mask must not be fed to a layer that reads it the other way.
     """
-    masks = all(one.dtype.kind in "biu" and np.isin(one, (0, 1)).all() for one in (truth, mine))
+    masks = all(mask.dtype.kind in "biu" and np.isin(mask, (0, 1)).all() for mask in (truth, mine))
     return masks and np.array_equal(truth != 0, mine == 0)
 
 
@@ -231,35 +235,36 @@ def _floats(ref: TensorRef) -> bool:
 def pair_tensors(
     tensors: Tensors, truth: Sequence[TensorRef], mine: Sequence[TensorRef]
 ) -> tuple[tuple[TensorPair, ...], tuple[str, ...]]:
-    """Which tensors of two calls correspond, and what is not certain of it (paths of the side).
+    """Pair the tensors of two calls; also return the side's paths whose arrangement is uncertain.
 
-    Of all pairs that fit, first those with near values, then those of the same path, then those in the same
-    position. A tensor for which others fit too, and whose values are far from all, has no partner if a
-    neighbour's are near: then the model did not go wrong before, and it is something else.
+    Pairs are chosen among all that fit: first by near values, then by path, then by position.
+
+    A tensor stays without a partner if others fit too, its values are far from all of them, and a neighbor's
+    values are near. The model had not diverged then, so the tensor must be something else.
     """
-    fits: list[tuple[int, int, Found]] = []
+    fits: list[tuple[int, int, ArrangementMatch]] = []
     for i, ref in enumerate(mine):
         for j, other in enumerate(truth):
-            if (found := tensors.between(other, ref)) is not None:
-                fits.append((i, j, found))
+            if (match := tensors.between(other, ref)) is not None:
+                fits.append((i, j, match))
 
-    def cost(one: tuple[int, int, Found]) -> tuple[float, bool, int]:
-        i, j, found = one
-        near = 0 if found.distance <= SURE else 1 if found.distance <= ALIKE else 2
+    def cost(fit: tuple[int, int, ArrangementMatch]) -> tuple[float, bool, int]:
+        i, j, match = fit
+        near = 0 if match.distance <= SURE else 1 if match.distance <= ALIKE else 2
         return near, mine[i].path != truth[j].path, abs(i - j)
 
-    taken: list[tuple[int, int, Found]] = []
-    for i, j, found in sorted(fits, key=cost):
-        if all(i != one and j != other for one, other, _ in taken):
-            taken.append((i, j, found))
-    near = any(found.distance <= 0.1 and mine[i].shape for i, _, found in taken)
+    taken: list[tuple[int, int, ArrangementMatch]] = []
+    for i, j, match in sorted(fits, key=cost):
+        if all(i != i_taken and j != other for i_taken, other, _ in taken):
+            taken.append((i, j, match))
+    near = any(match.distance <= 0.1 and mine[i].shape for i, _, match in taken)
     pairs, unsure = [], []
-    for i, j, found in sorted(taken, key=lambda one: one[0]):
-        if found.distance > ALIKE:
-            others = sum(one == i or other == j for one, other, _ in fits) > 1
+    for i, j, match in sorted(taken, key=lambda fit: fit[0]):
+        if match.distance > ALIKE:
+            others = sum(i_fitting == i or other == j for i_fitting, other, _ in fits) > 1
             if near and others and mine[i].path != truth[j].path:
                 continue
             if len(ways(truth[j].shape, mine[i].shape)) > 1:
                 unsure.append(mine[i].path)
-        pairs.append(found.way.pair(mine[i].path, truth[j].path))
+        pairs.append(match.way.pair(mine[i].path, truth[j].path))
     return tuple(pairs), tuple(unsure)

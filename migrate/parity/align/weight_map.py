@@ -1,7 +1,7 @@
-"""One set of weights for both sides: the names of one, brought to those of the other.
+"""The same weights for both sides: maps the names of one model to those of the other.
 
-Between torch modules they go as they are. Into Flax `converters` brings them, by the tree of torch modules,
-fitted to the names and arrangement that the Flax model has; what cannot be placed is refused with its keys.
+Between torch modules names stay as they are. For Flax, `converters` maps the tree of torch modules to the
+names and arrangement of the Flax model. Weights that cannot be placed are refused, with their keys.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.sides import protocol
 from migrate.parity.sides.shapes import shapes_in
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 _TORCH = ("torch", "xla")
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """How the weights of a side come from the truth's.
+    """Origin of a side's weights in the truth's.
 
     Attributes:
-        names: the side's name → those of the truth's that it is made from, in order (several: stacked
+        names: the side's name → names of the truth's weights that it is made from, in order (several: stacked
             blocks, or parts side by side).
-        leaves: how: of a Flax side; empty where the names are the same.
-        notes: what else to know.
+        leaves: how a Flax side's weights are made; empty where the names are the same.
+        notes: what else the user should know.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -40,8 +40,8 @@ class WeightMap:
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """How torch's weights become Flax's.
+class WeightConversion:
+    """Options of the conversion of torch's weights into Flax's.
 
     Attributes:
         mapping: a mapping file of `migrate weights` that says what becomes of each key.
@@ -55,28 +55,30 @@ class Conversion:
 
 
 def same_names(weights: Path) -> WeightMap:
-    """Every name is its own."""
+    """Map every name to itself."""
     return WeightMap({name: (name,) for name in shapes_in(weights)})
 
 
-def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
-    """Give the other side the truth's weights.
+def bring(
+    truth: ComparedSide, other: ComparedSide, work: Path, conversion: WeightConversion
+) -> WeightMap:
+    """Load the truth's weights into the other side.
 
     Args:
-        truth: torch's side, if one is; its names are those of the map.
-        other: the side that gets them.
-        work: a folder for what is passed.
-        conversion: how.
+        truth: torch's side, if there is one; the map uses its names.
+        other: the side that gets the weights.
+        work: a folder for the files that are passed.
+        conversion: how to convert the weights.
 
     Raises:
-        ParityError, ConversionError: they do not fit; it says which.
+        ParityError, ConversionError: weights do not fit; the message names them.
     """
     own = work / "from-truth.safetensors"
     truth.ask(protocol.SaveWeights(own))
     if truth.kind not in _TORCH or other.kind in _TORCH:
         try:
             other.ask(protocol.LoadWeights(own))
-        except ParityError as error:  # the file is ours: say whose weights are in it
+        except ParityError as error:  # the user does not know this file: name the weights in it
             what = error.what.replace(f"the weights of {own}", "the truth's weights")
             raise ParityError(what, "make the two models the same, with the same sizes") from None
         return same_names(own)
@@ -85,8 +87,10 @@ def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> Weigh
     return names
 
 
-def bring_back(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
-    """Give the truth's side the other's weights; else as `bring`."""
+def bring_back(
+    truth: ComparedSide, other: ComparedSide, work: Path, conversion: WeightConversion
+) -> WeightMap:
+    """Load the other side's weights into the truth's side; else as `bring`."""
     theirs, back = work / "from-other.safetensors", work / "back.safetensors"
     other.ask(protocol.SaveWeights(theirs))
     if truth.kind not in _TORCH or other.kind in _TORCH:
@@ -97,8 +101,10 @@ def bring_back(truth: Side, other: Side, work: Path, conversion: Conversion) -> 
     return _converted(truth, other, back, work, conversion)[0]
 
 
-def only_names(truth: Side, other: Side, work: Path, conversion: Conversion) -> WeightMap:
-    """Which weights are which, where each side has its own; empty, with a note, where that is not known."""
+def only_names(
+    truth: ComparedSide, other: ComparedSide, work: Path, conversion: WeightConversion
+) -> WeightMap:
+    """Map the names of weights that each side keeps for itself; empty, with a note, if that fails."""
     own = work / "from-truth.safetensors"
     truth.ask(protocol.SaveWeights(own))
     if truth.kind not in _TORCH or other.kind in _TORCH:
@@ -109,8 +115,8 @@ def only_names(truth: Side, other: Side, work: Path, conversion: Conversion) -> 
         return WeightMap({}, notes=(f"which weights are which is not known: {error}",))
 
 
-def load_file(side: Side, file: Path, work: Path) -> None:
-    """Give a side the weights in a torch checkpoint, or in a pytree on disk, of any format.
+def load_file(side: ComparedSide, file: Path, work: Path) -> None:
+    """Load into a side the weights of a torch checkpoint, or of a pytree on disk in any format.
 
     Raises:
         ParityError, ConversionError: the file cannot be read or does not fit.
@@ -136,18 +142,18 @@ def load_file(side: Side, file: Path, work: Path) -> None:
     write_leaves(output, leaves, {}, overwrite=True)
     try:
         side.ask(protocol.LoadWeights(output))
-    except ParityError as error:  # it knows the copy only
+    except ParityError as error:  # the message names the copy only
         raise ParityError(error.what.replace(str(output), str(file)), error.remedy) from None
 
 
 def _converted(
-    torch: Side, flax: Side, state: Path, work: Path, conversion: Conversion
+    torch: ComparedSide, flax: ComparedSide, state: Path, work: Path, conversion: WeightConversion
 ) -> tuple[WeightMap, Path]:
-    """The state dict as a pytree with the names and shapes of the Flax side, in a file; and the names."""
+    """Write the state dict as a pytree with the Flax side's names and shapes; return names and file."""
     shapes, output, rules = (
         work / name for name in ("shapes.safetensors", "pytree.safetensors", "mapping.yaml")
     )
-    if flax.kind != "jax":  # what a function takes, nobody knows
+    if flax.kind != "jax":  # the parameters of a plain function are unknown
         flax.ask(protocol.SaveWeights(shapes))
         shapes = _without_constants(flax, shapes, work)
     notes = torch.ask(
@@ -171,8 +177,8 @@ def _converted(
     return WeightMap(names, leaves, notes), output
 
 
-def _without_constants(flax: Side, file: Path, work: Path) -> Path:
-    """A side's arrays without those that no checkpoint has, of which torch knows nothing."""
+def _without_constants(flax: ComparedSide, file: Path, work: Path) -> Path:
+    """Write a side's arrays to a file, without the constants that no checkpoint holds and torch has not."""
     if flax.constants is None:
         return file
     constants = {leaf.path for leaf in _arrays(flax.constants)}
@@ -185,10 +191,10 @@ def _without_constants(flax: Side, file: Path, work: Path) -> Path:
 def _arrays(file: Path) -> list[PytreeLeaf]:
     from converters.output.arrays import open_arrays
 
-    found = open_arrays(file)
+    arrays = open_arrays(file)
     return [
-        PytreeLeaf(key, info, functools.partial(found.read, key))
-        for key, info in found.infos.items()
+        PytreeLeaf(key, info, functools.partial(arrays.read, key))
+        for key, info in arrays.infos.items()
     ]
 
 

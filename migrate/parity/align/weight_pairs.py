@@ -1,4 +1,4 @@
-"""Which weights of a side are which of the truth's, so that their gradients can be laid beside each other."""
+"""Pair the weights of a side with the truth's, so that their gradients can be compared."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class WeightPair:
-    """A weight of a side and those of the truth that it is made from.
+    """Weight of a side and the weights of the truth that it is made from.
 
     Attributes:
-        name: the side's.
-        truths: the truth's, in the order of the pieces; one may come twice.
-        pieces: how each of them lies in the side's; empty: the one is as it is.
+        name: name of the side's weight.
+        truths: names of the truth's weights, in the order of the pieces; a name may come twice.
+        pieces: how each of them lies in the side's weight; empty: unchanged.
         join: how the pieces are put together.
     """
 
@@ -33,23 +33,23 @@ class WeightPair:
 
     @property
     def comparable(self) -> bool:
-        """Whether its gradient tells the truth's: not where it was computed from them (weight norm)."""
+        """Whether its gradient shows the truth's: not where it was computed from them (weight norm)."""
         return self.join == ALONE or isinstance(self.join, Stack | Concat | Sum)
 
     def beside(
         self, mine: Array, truth: Callable[[str], Array]
     ) -> Iterator[tuple[str, Array, Array]]:
-        """The parts of the side's gradient with those of the truth's that belong to them.
+        """Yield parts of the side's gradient with the matching gradients of the truth.
 
-        What moves elements moves their gradients likewise. Torch adds the two biases of an LSTM's gate and
-        Flax keeps their sum: each of the two has the sum's gradient.
+        Moving elements moves their gradients likewise. Torch adds the two biases of an LSTM's gate and Flax
+        keeps their sum: each of the two biases has the sum's gradient.
 
         Args:
             mine: the side's gradient.
             truth: name → the truth's gradient.
 
         Yields:
-            The truth's name, its part in the side's arrangement, the side's part.
+            The truth's name, its gradient in the side's arrangement, the side's part.
 
         Raises:
             ValueError: the shapes do not fit.
@@ -62,12 +62,12 @@ class WeightPair:
             parts: list[Array] | None = [mine] * len(taken)
         else:
             parts = self.join.split(mine, [part.shape for part in taken])
-        for piece, one, part in zip(self.pieces, taken, parts or (), strict=True):
-            yield piece.key, one, part
+        for piece, truth_part, part in zip(self.pieces, taken, parts or (), strict=True):
+            yield piece.key, truth_part, part
 
 
 def paired_weights(weights: WeightMap) -> tuple[WeightPair, ...]:
-    """Of the weights that were brought from the truth to a side."""
+    """Pair the weights that were loaded from the truth into a side."""
     leaves = {leaf.path: leaf for leaf in weights.leaves}
     return tuple(
         _of_leaf(leaves[name]) if name in leaves else WeightPair(name, truths)

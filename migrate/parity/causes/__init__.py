@@ -1,6 +1,6 @@
-"""Why a layer parts: variants of the truth's layer are tried until one gives what the side gives.
+"""Causes of a divergence: variants of the truth's layer are tried until one computes what the side computes.
 
-One file a family of causes; a class put into one is tried, nothing else names it.
+One file holds one family of causes. A class added to a file is tried; no list names it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from migrate.parity.causes.frame.context import Context
-from migrate.parity.ground.results import Cause
+from migrate.parity.ground.results import ParityCause
 from migrate.units import classes_in
 
 if TYPE_CHECKING:
@@ -29,12 +29,16 @@ def all_patterns() -> tuple[Pattern, ...]:
     from migrate.parity.causes.frame.pattern import Pattern
 
     classes = classes_in(__name__, __path__)
-    found = [one() for one in classes if issubclass(one, Pattern) and one is not Pattern]
-    names = [pattern.name for pattern in found]
+    patterns = [
+        pattern_class()
+        for pattern_class in classes
+        if issubclass(pattern_class, Pattern) and pattern_class is not Pattern
+    ]
+    names = [pattern.name for pattern in patterns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise TypeError(f"two causes share a name: {twice}")
-    return tuple(sorted(found, key=lambda pattern: (pattern.rank, pattern.name)))
+    return tuple(sorted(patterns, key=lambda pattern: (pattern.rank, pattern.name)))
 
 
 def explain(
@@ -42,15 +46,14 @@ def explain(
     context: Context,
     seconds: float = 20.0,
     note: Callable[[str], None] = lambda _: None,
-) -> tuple[Cause, ...]:
-    """Why the layer parts, the most reliable first; empty if that is unknown.
+) -> tuple[ParityCause, ...]:
+    """Explain why a layer diverges: causes, the most reliable first; empty if none is found.
 
     Args:
-        model: the truth's torch module, in float64 on the CPU, in evaluation mode. It is put back as it
-            was.
-        context: what is known of the layer.
-        seconds: no further variant is tried after that.
-        note: told if for that reason some were not.
+        model: the truth's torch module, in float64 on the CPU, in evaluation mode. It is restored afterwards.
+        context: facts about the layer.
+        seconds: time limit, after which no further variant is tried.
+        note: called with a message if variants were left out for lack of time.
     """
     from migrate.parity.causes.frame.explain import explained
 

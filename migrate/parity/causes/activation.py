@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, normal
+from migrate.parity.causes.frame.pattern import Array, FaultExample, Pattern, Variant, normal
 from migrate.parity.causes.frame.scene import Scene
 
 
@@ -65,7 +65,7 @@ class Activation(Pattern):
     name = "activation"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _ActivationTruth,
             _activation_faulty,
             normal(4, 8),
@@ -118,7 +118,7 @@ class ActivationSlope(Pattern):
 
     name = "activation-slope"
     examples = (
-        Example(
+        FaultExample(
             _activation_slope_truth,
             _activation_slope_faulty,
             normal(4, 16),
@@ -130,14 +130,14 @@ class ActivationSlope(Pattern):
         """Yield the usual values."""
         for name, (argument, default) in _ACTIVATION_SLOPE_FUNCTIONS.items():
             for old in sorted({call.get(1, argument, default) for call in scene.calls(name)}):
-                for new in (one for one in _USUAL if one != old):
+                for new in (slope for slope in _USUAL if slope != old):
                     for where, change in scene.replaced(partial(_slope, name, argument, new)):
                         yield Variant(
                             f"{{side}} has {argument} {new:g}, the truth {old:g}{where}", change
                         )
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that they differ."""
+        """Describe the difference in the settings."""
         a, b = truth.get("negative_slope"), side.get("negative_slope")
         return (
             f"{{side}} has negative_slope {b}, the truth {a}"
@@ -197,7 +197,7 @@ class GeluForm(Pattern):
 
     name = "gelu-form"
     examples = (
-        Example(
+        FaultExample(
             _GeluFormTruth,
             _gelu_form_faulty,
             normal(4, 8),
@@ -205,7 +205,7 @@ class GeluForm(Pattern):
             layer="down",
             locally=False,
         ),
-        Example(_gelu, _exact, normal(4, 16), "has the exact (erf) form"),
+        FaultExample(_gelu, _exact, normal(4, 16), "has the exact (erf) form"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -256,10 +256,10 @@ class SoftCap(Pattern):
 
     name = "soft-cap"
     examples = (
-        Example(
+        FaultExample(
             _SoftCapTruth, lambda twin: _SoftCapFaulty(), normal(4, 16, scale=20.0), "does not cap"
         ),
-        Example(
+        FaultExample(
             _SoftCapFaulty,
             lambda twin: _SoftCapTruth(),
             normal(4, 16, scale=20.0),
@@ -289,13 +289,13 @@ def _left_out() -> Mapping[str, Handler]:
         return value
 
     def tanh(call: FunctionCall) -> Any:
-        return call.args[0] if any(one is call.args[0] for one in divided) else call.run()
+        return call.args[0] if any(quotient is call.args[0] for quotient in divided) else call.run()
 
     return {"div": div, "tanh": tanh}
 
 
-def _capped(cap: float, given: Array, _mine: Array) -> Array:
-    return cap * np.tanh(given / cap)
+def _capped(cap: float, output: Array, _mine: Array) -> Array:
+    return cap * np.tanh(output / cap)
 
 
 def _scores(cap: float) -> Mapping[str, Handler]:
@@ -328,7 +328,7 @@ class SoftmaxAxis(Pattern):
 
     name = "softmax-axis"
     examples = (
-        Example(
+        FaultExample(
             _softmax_axis_truth,
             _softmax_axis_faulty,
             normal(2, 5, 7),
@@ -338,10 +338,10 @@ class SoftmaxAxis(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield all other axes."""
-        found = {
+        axes = {
             (call.get(1, "dim") % call.args[0].ndim, call.args[0].ndim) for call in _calls(scene)
         }
-        for old, count in sorted(found):
+        for old, count in sorted(axes):
             for new in (axis for axis in range(count) if axis != old):
                 for where, change in scene.replaced(partial(_over, new)):
                     yield Variant(
@@ -382,7 +382,7 @@ class DropoutOn(Pattern):
 
     name = "dropout-on"
     examples = (
-        Example(
+        FaultExample(
             _dropout_on_truth, lambda twin: _DropoutOnFaulty(), normal(16, 64), "dropout is left on"
         ),
     )
@@ -392,16 +392,16 @@ class DropoutOn(Pattern):
         yield Variant("dropout is left on in {side}", adjust=_dropped)
 
 
-def _dropped(given: Array, mine: Array) -> Array | None:
-    if given.shape != mine.shape or given.dtype.kind != "f":
+def _dropped(output: Array, mine: Array) -> Array | None:
+    if output.shape != mine.shape or output.dtype.kind != "f":
         return None
-    zeros = (mine == 0) & (given != 0)
-    share = zeros.mean() / max((given != 0).mean(), 1e-9)
+    zeros = (mine == 0) & (output != 0)
+    share = zeros.mean() / max((output != 0).mean(), 1e-9)
     if not 0.005 < share < 0.95:
         return None
-    kept = np.where(zeros, 0.0, given)
+    kept = np.where(zeros, 0.0, output)
     factor = float((kept * mine).sum() / (kept * kept).sum())
-    # What is kept is divided by 1 - p, and about p of all is dropped.
-    if abs((1 - 1 / factor) - share) > 0.02 + 4 * np.sqrt(share * (1 - share) / given.size):
+    # Retained values are divided by 1 - p, and about the fraction p of all values is dropped.
+    if abs((1 - 1 / factor) - share) > 0.02 + 4 * np.sqrt(share * (1 - share) / output.size):
         return None
     return factor * kept

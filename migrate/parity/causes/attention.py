@@ -15,8 +15,8 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import attribute, several, weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, loaded, normal
-from migrate.parity.causes.frame.scene import Part, Scene
+from migrate.parity.causes.frame.pattern import FaultExample, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.scene import Scene, ScenePart
 
 _ATTENTION = "scaled_dot_product_attention"
 
@@ -31,7 +31,7 @@ class _AttentionScaleFaulty(nn.Module):
         return (q @ k.mT).softmax(-1) @ v
 
 
-class _Eager(nn.Module):
+class _AttentionScaleEager(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
 
@@ -54,14 +54,14 @@ class AttentionScale(Pattern):
 
     name = "attention-scale"
     examples = (
-        Example(
+        FaultExample(
             _AttentionScaleTruth,
             lambda twin: _AttentionScaleFaulty(),
             _attention_scale_inputs,
             "scales the scores by 1, the truth by 0.25",
         ),
-        Example(
-            _Eager,
+        FaultExample(
+            _AttentionScaleEager,
             lambda twin: _AttentionScaleFaulty(),
             _attention_scale_inputs,
             "has 4 times the scores",
@@ -120,8 +120,8 @@ def _head_layout_truth() -> nn.Module:
 
 
 def _head_layout_faulty(twin: nn.Module) -> nn.Module:
-    for one in (twin.weight, twin.bias):
-        one.data = one.data.reshape(4, 6, -1).transpose(0, 1).reshape(one.shape)
+    for tensor in (twin.weight, twin.bias):
+        tensor.data = tensor.data.reshape(4, 6, -1).transpose(0, 1).reshape(tensor.shape)
     return twin
 
 
@@ -152,8 +152,8 @@ class HeadLayout(Pattern):
     name = "head-layout"
     rank = 2
     examples = (
-        Example(_head_layout_truth, _head_layout_faulty, normal(4, 8), "of 4 heads"),
-        Example(
+        FaultExample(_head_layout_truth, _head_layout_faulty, normal(4, 8), "of 4 heads"),
+        FaultExample(
             _Heads,
             lambda twin: loaded(_Features(), twin),
             normal(4, 8),
@@ -184,7 +184,7 @@ class HeadLayout(Pattern):
 
 
 def _split(call: FunctionCall) -> Any:
-    """The last axis cut in two, the other way round."""
+    """Cut the last axis in two, in the other order."""
     x, result = call.args[0], call.run()
     cut = result.ndim >= 3 and x.shape[-1:] == (result.shape[-2] * result.shape[-1],)
     if not cut or result.shape[-2] == 1:
@@ -193,7 +193,7 @@ def _split(call: FunctionCall) -> Any:
     return x.reshape(*result.shape[:-2], size, heads).transpose(-1, -2)
 
 
-def _head_layout_reordered(part: Part, axis: int, heads: int) -> Any:
+def _head_layout_reordered(part: ScenePart, axis: int, heads: int) -> Any:
     names = ["weight"] if axis or part.module.bias is None else ["weight", "bias"]
     return several(weight(part.module, name, partial(_moved, axis, heads)) for name in names)
 
@@ -233,7 +233,7 @@ class KvRepeat(Pattern):
 
     name = "kv-repeat"
     examples = (
-        Example(
+        FaultExample(
             _KvRepeatTruth,
             lambda twin: _KvRepeatFaulty(),
             _kv_repeat_inputs,
@@ -267,7 +267,7 @@ def _grouped() -> Mapping[str, Handler]:
         times = q.shape[-3] // k.shape[-3]
         if not call.get(7, "enable_gqa", False) or times < 2:
             return call.run()
-        k, v = (torch.cat([one] * times, -3) for one in (k, v))
+        k, v = (torch.cat([tensor] * times, -3) for tensor in (k, v))
         return call.but(1, "key", k).but(2, "value", v).but(7, "enable_gqa", False).run()
 
     return {"scaled_dot_product_attention": handle}
@@ -275,8 +275,8 @@ def _grouped() -> Mapping[str, Handler]:
 
 def _with_function(scene: Scene) -> Iterator[Any]:
     names = {type(part.module).__module__ for part in scene.parts}
-    found: Callable[[Any], bool] = lambda module: hasattr(module, "repeat_kv")  # noqa: E731
-    yield from filter(found, (sys.modules[name] for name in sorted(names)))
+    has_repeat_kv: Callable[[Any], bool] = lambda module: hasattr(module, "repeat_kv")  # noqa: E731
+    yield from filter(has_repeat_kv, (sys.modules[name] for name in sorted(names)))
 
 
 def _repeat_kv(hidden_states: torch.Tensor, n_rep: int) -> torch.Tensor:
@@ -291,13 +291,13 @@ def _qkv_layout_truth() -> nn.Module:
 
 
 def _qkv_layout_faulty(twin: nn.Module) -> nn.Module:
-    for one in (twin.weight, twin.bias):
-        rows = one.data.reshape(3, 4, 4, -1).transpose(0, 1)  # a head's query, key, value together
-        one.data = rows.reshape(one.shape)
+    for tensor in (twin.weight, twin.bias):
+        rows = tensor.data.reshape(3, 4, 4, -1).transpose(0, 1)  # query, key, value of a head
+        tensor.data = rows.reshape(tensor.shape)
     return twin
 
 
-class _Attention(nn.Module):
+class _QkvLayoutAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -325,8 +325,10 @@ class QkvLayout(Pattern):
     name = "qkv-layout"
     rank = 1
     examples = (
-        Example(_qkv_layout_truth, _qkv_layout_faulty, normal(4, 8), "by 4 heads"),
-        Example(_Attention, _exchanged, normal(2, 5, 8), "key, query, value", layer="attention"),
+        FaultExample(_qkv_layout_truth, _qkv_layout_faulty, normal(4, 8), "by 4 heads"),
+        FaultExample(
+            _QkvLayoutAttention, _exchanged, normal(2, 5, 8), "key, query, value", layer="attention"
+        ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -360,7 +362,7 @@ def _splits(order: tuple[int, ...]) -> Mapping[str, Handler]:
     return dict.fromkeys(("chunk", "split", "unbind", "tensor_split", "iter"), handle)
 
 
-def _fused(scene: Scene) -> Iterable[tuple[Part, list[str]]]:
+def _fused(scene: Scene) -> Iterable[tuple[ScenePart, list[str]]]:
     for part in scene.parts:
         names = (
             ["in_proj_weight"] if getattr(part.module, "in_proj_weight", None) is not None else []
@@ -372,7 +374,7 @@ def _fused(scene: Scene) -> Iterable[tuple[Part, list[str]]]:
             yield part, [*names, *([bias] if getattr(part.module, bias, None) is not None else [])]
 
 
-def _qkv_layout_reordered(part: Part, names: list[str], change: Any) -> Any:
+def _qkv_layout_reordered(part: ScenePart, names: list[str], change: Any) -> Any:
     return several(weight(part.module, name, change) for name in names)
 
 

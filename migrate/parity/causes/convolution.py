@@ -12,7 +12,7 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import attribute, weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import FaultExample, Pattern, Variant, loaded, normal
 from migrate.parity.causes.frame.scene import Scene
 
 _NAMES = ("conv1d", "conv2d", "conv3d")
@@ -37,7 +37,9 @@ class Dilation(Pattern):
     """
 
     name = "dilation"
-    examples = (Example(_dilation_truth, _dilation_faulty, normal(2, 3, 12), "has no dilation"),)
+    examples = (
+        FaultExample(_dilation_truth, _dilation_faulty, normal(2, 3, 12), "has no dilation"),
+    )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield convolutions without it, padded to the same size."""
@@ -47,10 +49,10 @@ class Dilation(Pattern):
 
 
 def _dilation(call: FunctionCall) -> tuple[int, ...]:
-    """The dilation along each axis; empty if it is one everywhere."""
+    """Dilation along each axis; empty if it is 1 everywhere."""
     axes, value = call.args[0].ndim - 2, call.get(5, "dilation", 1)
     each = (value,) * axes if isinstance(value, int) else tuple(value)
-    return each if any(one > 1 for one in each) else ()
+    return each if any(dilation > 1 for dilation in each) else ()
 
 
 def _without(call: FunctionCall) -> Any:
@@ -59,7 +61,7 @@ def _without(call: FunctionCall) -> Any:
         return call.run()
     if not isinstance(padding, str):
         each = (padding,) * len(dilation) if isinstance(padding, int) else padding
-        padding = tuple(one // by for one, by in zip(each, dilation, strict=True))
+        padding = tuple(width // by for width, by in zip(each, dilation, strict=True))
     return call.but(5, "dilation", 1).but(4, "padding", padding).run()
 
 
@@ -86,7 +88,9 @@ class KernelFlipped(Pattern):
     name = "kernel-flipped"
     rank = 1
     examples = (
-        Example(_kernel_flipped_truth, _kernel_flipped_faulty, normal(2, 3, 5, 5), "lies mirrored"),
+        FaultExample(
+            _kernel_flipped_truth, _kernel_flipped_faulty, normal(2, 3, 5, 5), "lies mirrored"
+        ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -128,7 +132,7 @@ class PaddingMode(Pattern):
 
     name = "padding-mode"
     examples = (
-        Example(
+        FaultExample(
             _padding_mode_truth,
             _padding_mode_faulty,
             normal(2, 2, 12),
@@ -184,7 +188,7 @@ class PaddingSame(Pattern):
 
     name = "padding-same"
     examples = (
-        Example(
+        FaultExample(
             _padding_same_truth,
             lambda twin: loaded(_PaddingSameFaulty(3, 8, 3), twin),
             normal(2, 3, 8, 8),
@@ -210,7 +214,7 @@ class PaddingSame(Pattern):
         """Say that one has SAME and a stride."""
         stride = truth.get("stride", 1)
         strided = any(
-            one != 1 for one in (stride if isinstance(stride, list | tuple) else [stride])
+            step != 1 for step in (stride if isinstance(stride, list | tuple) else [stride])
         )
         same = (
             str(side.get("padding")).upper() == "SAME"
@@ -260,7 +264,7 @@ def _pixel_shuffle_order_truth() -> nn.Module:
 class _PixelShuffleOrderFaulty(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, c, h, w = x.shape
-        blocks = x.reshape(n, 2, 2, c // 4, h, w)  # the place in the block first, then the channel
+        blocks = x.reshape(n, 2, 2, c // 4, h, w)  # position in the block first, then channel
         return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // 4, 2 * h, 2 * w)
 
 
@@ -275,7 +279,7 @@ class PixelShuffleOrder(Pattern):
 
     name = "pixel-shuffle-order"
     examples = (
-        Example(
+        FaultExample(
             _pixel_shuffle_order_truth,
             lambda twin: _PixelShuffleOrderFaulty(),
             normal(2, 8, 3, 3),
@@ -318,7 +322,7 @@ _FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-class _Truth(nn.Module):
+class _ResizeFormTruth(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.interpolate(x, (5, 5), mode="bilinear")
 
@@ -342,8 +346,8 @@ class ResizeForm(Pattern):
 
     name = "resize-form"
     examples = (
-        Example(
-            _Truth,
+        FaultExample(
+            _ResizeFormTruth,
             lambda twin: _ResizeFormFaulty(),
             normal(2, 3, 8, 8),
             "resizes bilinear with antialias",
@@ -361,8 +365,8 @@ class ResizeForm(Pattern):
 
 def _resized(options: Mapping[str, Any]) -> Mapping[str, Handler]:
     def handle(call: FunctionCall) -> Any:
-        given = {"size": call.get(1, "size"), "scale_factor": call.get(2, "scale_factor")}
-        return nn.functional.interpolate(call.args[0], **given, **options)
+        sizes = {"size": call.get(1, "size"), "scale_factor": call.get(2, "scale_factor")}
+        return nn.functional.interpolate(call.args[0], **sizes, **options)
 
     return {"interpolate": handle}
 

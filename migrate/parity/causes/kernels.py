@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from migrate.parity.causes.frame.changes import several, weight
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, normal
+from migrate.parity.causes.frame.pattern import Array, FaultExample, Pattern, Variant, normal
 from migrate.parity.causes.frame.scene import Scene
 
 # A head has at least so many features, and is not wider than that.
@@ -21,7 +21,7 @@ GAP = 20.0
 
 
 def _in_halves(width: int) -> torch.Tensor:
-    """Order of the features of neighbours as halves: 0, 2, 4, …, 1, 3, 5, …"""
+    """Order that puts features of neighbors into halves: 0, 2, 4, …, 1, 3, 5, …"""
     return torch.arange(width).reshape(-1, 2).T.flatten()
 
 
@@ -65,7 +65,7 @@ class RotaryRows(Pattern):
     name = "rotary-rows"
     rank = 1
     examples = tuple(
-        Example(_projection, partial(_reordered_twin, order), normal(6, 12), order)
+        FaultExample(_projection, partial(_reordered_twin, order), normal(6, 12), order)
         for order in ORDERS
     )
 
@@ -88,7 +88,7 @@ class RotaryRows(Pattern):
 
 
 def _widths(rows: int) -> Iterator[int]:
-    """Yield the even widths of a head, the usual ones first."""
+    """Yield the even widths of a head, the usual widths first."""
     widths = [width for width in range(SMALLEST, min(rows, WIDEST) + 1, 2) if rows % width == 0]
     yield from sorted(widths, key=lambda width: (width & (width - 1) != 0, -width))
 
@@ -135,8 +135,8 @@ class LowRankUpdate(Pattern):
     name = "low-rank-update"
     rank = 3
     examples = (
-        Example(_linear, _updated, normal(4, 20, 24), "a matrix of low rank"),
-        Example(_embedding, _updated, _tokens, "a matrix of low rank"),
+        FaultExample(_linear, _updated, normal(4, 20, 24), "a matrix of low rank"),
+        FaultExample(_embedding, _updated, _tokens, "a matrix of low rank"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -152,14 +152,14 @@ class LowRankUpdate(Pattern):
         yield Variant(text, adjust=partial(_with_update, min(module.weight.shape)))
 
 
-def _with_update(smaller: int, given: Array, mine: Array) -> Array | None:
-    """Return `given` with the difference to `mine` as far as it has a low rank; None where it has none."""
-    if given.shape != mine.shape or not np.isfinite(mine).all() or mine.ndim < 2:
+def _with_update(smaller: int, output: Array, mine: Array) -> Array | None:
+    """Add to `output` the difference from `mine`, as far as its rank is low; None if it is not."""
+    if output.shape != mine.shape or not np.isfinite(mine).all() or mine.ndim < 2:
         return None
-    difference = (mine - given).reshape(-1, mine.shape[-1])
+    difference = (mine - output).reshape(-1, mine.shape[-1])
     lengths = np.linalg.norm(difference, axis=1)
     if np.mean(lengths > 1e-3 * lengths.max(initial=0.0)) < 0.8:
-        return None  # some rows alone: what they were given differs, not the weights
+        return None  # only some rows differ: the layer's inputs differ, not its weights
     u, values, v = np.linalg.svd(difference, full_matrices=False)
     most = min(len(difference), smaller) // 4
     if most < 1 or len(values) <= most:
@@ -169,4 +169,4 @@ def _with_update(smaller: int, given: Array, mine: Array) -> Array | None:
     if ratios[rank - 1] < GAP or np.allclose(difference, difference[0], atol=1e-3 * lengths.max()):
         return None
     update = (u[:, :rank] * values[:rank]) @ v[:rank]
-    return given + update.reshape(given.shape)
+    return output + update.reshape(output.shape)

@@ -1,4 +1,4 @@
-"""The order of what is there: channels, halves, joined tensors, tensors of the model."""
+"""Order of elements: channels, halves, joined tensors, tensors of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import (
+    Array,
+    FaultExample,
+    Pattern,
+    Variant,
+    loaded,
+    normal,
+)
 from migrate.parity.causes.frame.scene import Scene
 
 
@@ -53,7 +60,7 @@ class ChannelOrder(Pattern):
     name = "channel-order"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _ChannelOrderTruth,
             _channel_order_faulty,
             normal(2, 3, 8, 8),
@@ -61,7 +68,7 @@ class ChannelOrder(Pattern):
             layer="conv",
             locally=False,
         ),
-        Example(
+        FaultExample(
             _ChannelOrderTruth,
             _channel_order_reversed,
             normal(2, 3, 8, 8),
@@ -86,11 +93,11 @@ def _of_colours(_module: nn.Module, _name: str, tensor: torch.Tensor) -> bool:
     return tensor.ndim in (4, 5) and tensor.shape[1] == 3
 
 
-def _flipped(axis: int, given: Array, _mine: Array) -> Array | None:
-    image = given.ndim in (4, 5) and given.shape[axis] == 3
-    order = [slice(None)] * given.ndim
+def _flipped(axis: int, output: Array, _mine: Array) -> Array | None:
+    image = output.ndim in (4, 5) and output.shape[axis] == 3
+    order = [slice(None)] * output.ndim
     order[axis] = slice(None, None, -1)
-    return given[tuple(order)] if image else None
+    return output[tuple(order)] if image else None
 
 
 _CONCAT_ORDER_NAMES = ("cat", "concat", "concatenate", "stack")
@@ -122,7 +129,7 @@ class ConcatOrder(Pattern):
 
     name = "concat-order"
     examples = (
-        Example(
+        FaultExample(
             _ConcatOrderTruth,
             lambda twin: loaded(_ConcatOrderFaulty(), twin),
             normal(4, 8),
@@ -184,7 +191,7 @@ class FlattenOrder(Pattern):
 
     name = "flatten-order"
     examples = (
-        Example(
+        FaultExample(
             _FlattenOrderTruth,
             _flatten_order_faulty,
             normal(2, 3, 8, 8),
@@ -192,7 +199,7 @@ class FlattenOrder(Pattern):
             layer="head",
             locally=False,
         ),
-        Example(
+        FaultExample(
             _FlattenOrderTruth, _spoiled, normal(2, 3, 8, 8), "is for channels last", layer="head"
         ),
     )
@@ -229,11 +236,15 @@ class FlattenOrder(Pattern):
 
 
 def _channels(scene: Scene, module: Any) -> list[int]:
-    """Numbers of channels that an image may have that was flattened for this layer."""
+    """Possible numbers of channels of an image that was flattened for this layer."""
     if not isinstance(module, nn.Linear):
         return []
-    found = {one.out_channels for one in scene.model.modules() if hasattr(one, "out_channels")}
-    return sorted(n for n in found if 1 < n < module.in_features and module.in_features % n == 0)
+    channels = {
+        module_of_model.out_channels
+        for module_of_model in scene.model.modules()
+        if hasattr(module_of_model, "out_channels")
+    }
+    return sorted(n for n in channels if 1 < n < module.in_features and module.in_features % n == 0)
 
 
 def _columns_moved(channels: int, first: bool, tensor: torch.Tensor) -> torch.Tensor:
@@ -257,10 +268,10 @@ def _first(call: FunctionCall) -> Any:
 
 
 def _columns(call: FunctionCall) -> Any:
-    """Height and width of (…, height, width) exchanged where they become one axis."""
+    """Exchange height and width of (…, height, width) where they become one axis."""
     x, result = call.args[0], call.run()
-    one = x.ndim == result.ndim + 1 and result.shape[-1] == x.shape[-1] * x.shape[-2]
-    return x.transpose(-1, -2).reshape(result.shape) if one else result
+    merges = x.ndim == result.ndim + 1 and result.shape[-1] == x.shape[-1] * x.shape[-2]
+    return x.transpose(-1, -2).reshape(result.shape) if merges else result
 
 
 _OTHER_TENSOR_MOST = 200  # sums
@@ -293,7 +304,7 @@ class OtherTensor(Pattern):
     name = "other-tensor"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _Sequence,
             lambda twin: loaded(_Reversed(), twin),
             normal(4, 8),
@@ -302,7 +313,7 @@ class OtherTensor(Pattern):
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
-        """Yield each tensor, and each sum of two, in the place of what is seen."""
+        """Yield each tensor, and each sum of two, in place of the compared tensor."""
         known = {
             name: tensor.detach().numpy()
             for name, tensor in scene.tensors()
@@ -312,16 +323,16 @@ class OtherTensor(Pattern):
             yield Variant(
                 f"{{side}} has the truth's {name} {{where}}", adjust=partial(_taken, array, None)
             )
-        for (a, one), (b, other) in islice(combinations(known.items(), 2), _OTHER_TENSOR_MOST):
-            if one.shape == other.shape:
+        for (a, added), (b, other) in islice(combinations(known.items(), 2), _OTHER_TENSOR_MOST):
+            if added.shape == other.shape:
                 yield Variant(
                     f"{{side}} has the sum of the truth's {a} and {b} {{where}}",
-                    adjust=partial(_taken, one, other),
+                    adjust=partial(_taken, added, other),
                 )
 
 
-def _taken(array: Array, added: Array | None, given: Array, _mine: Array) -> Array | None:
-    if array.shape != given.shape:
+def _taken(array: Array, added: Array | None, output: Array, _mine: Array) -> Array | None:
+    if array.shape != output.shape:
         return None
     return array if added is None else array + added
 
@@ -381,8 +392,8 @@ class SwappedHalves(Pattern):
 
     name = "swapped-halves"
     examples = (
-        Example(_truth, lambda twin: _SwappedHalvesFaulty(), normal(4, 16), "exchanged"),
-        Example(
+        FaultExample(_truth, lambda twin: _SwappedHalvesFaulty(), normal(4, 16), "exchanged"),
+        FaultExample(
             _SwiGlu,
             lambda twin: loaded(_Other(), twin),
             normal(4, 8),
@@ -390,7 +401,7 @@ class SwappedHalves(Pattern):
             layer="down",
             locally=False,
         ),
-        Example(
+        FaultExample(
             _Branches,
             lambda twin: loaded(_Exchanged(), twin),
             normal(4, 8),
@@ -415,15 +426,17 @@ class SwappedHalves(Pattern):
 
 
 def _beside(scene: Scene) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
-    """Calls of layers inside that give the same shape, and of which none is given what the other gives."""
-    made = list(scene.replay.outputs())
+    """Yield pairs of calls of layers inside with equal output shapes; neither receives the other's
+    output.
+    """
+    outputs = list(scene.replay.outputs())
     taken = [(spot.layer, tensor) for spot, tensor in scene.replay.truth.items() if spot.layer]
-    pairs = ((a, b) for n, a in enumerate(made) for b in made[n + 1 :] if a[0] != b[0])
+    pairs = ((a, b) for n, a in enumerate(outputs) for b in outputs[n + 1 :] if a[0] != b[0])
     for a, b in islice(
         (pair for pair in pairs if pair[0][3].shape == pair[1][3].shape), _SWAPPED_HALVES_MOST
     ):
-        inner = [one for name, one in taken if name == b[0] and one.shape == a[3].shape]
-        if not any(torch.equal(one, a[3]) for one in inner):
+        inner = [tensor for name, tensor in taken if name == b[0] and tensor.shape == a[3].shape]
+        if not any(torch.equal(tensor, a[3]) for tensor in inner):
             yield a[:2], b[:2]
 
 
@@ -440,6 +453,6 @@ def _swapped_halves_reversed() -> Mapping[str, Handler]:
     return {"glu": glu, **dict.fromkeys(("chunk", "split", "unbind", "tensor_split"), split)}
 
 
-def _halves(given: Array, _mine: Array) -> Array | None:
-    size = given.shape[-1] if given.ndim else 1
-    return np.roll(given, size // 2, -1) if size % 2 == 0 else None
+def _halves(output: Array, _mine: Array) -> Array | None:
+    size = output.shape[-1] if output.ndim else 1
+    return np.roll(output, size // 2, -1) if size % 2 == 0 else None

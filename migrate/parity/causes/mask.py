@@ -1,4 +1,4 @@
-"""Masks: left out, turned round, added as numbers, causal or not."""
+"""Masks: left out, inverted, added as numbers, causal or not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, loaded
+from migrate.parity.causes.frame.pattern import FaultExample, Pattern, Variant, loaded
 from migrate.parity.causes.frame.scene import Scene
 
 _ATTENTION = "scaled_dot_product_attention"
@@ -27,7 +27,7 @@ class _CausalMaskFaulty(nn.Module):
         return F.scaled_dot_product_attention(x, x, x)
 
 
-class _Eager(nn.Module):
+class _CausalMaskEager(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         allowed = torch.tril(torch.ones(6, 6, dtype=torch.bool))
         return (x @ x.mT).masked_fill(~allowed, -torch.inf).softmax(-1) @ x
@@ -62,14 +62,16 @@ class CausalMask(Pattern):
 
     name = "causal-mask"
     examples = (
-        Example(
+        FaultExample(
             _CausalMaskTruth,
             lambda twin: _CausalMaskFaulty(),
             _causal_mask_inputs,
             "attends to what comes later",
         ),
-        Example(_Eager, lambda twin: _Shifted(), _causal_mask_inputs, "one later"),
-        Example(_Compared, lambda twin: _Shifted(), _causal_mask_inputs, "one later, by positions"),
+        FaultExample(_CausalMaskEager, lambda twin: _Shifted(), _causal_mask_inputs, "one later"),
+        FaultExample(
+            _Compared, lambda twin: _Shifted(), _causal_mask_inputs, "one later, by positions"
+        ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -97,7 +99,7 @@ class CausalMask(Pattern):
 
 
 def _causal_mask_attention(shift: int | None) -> Mapping[str, Handler]:
-    """Attention up to the diagonal and so far beyond it; None: to all."""
+    """Attention up to the diagonal plus `shift`; None: to all positions."""
 
     def handle(call: FunctionCall) -> Any:
         rows, columns = call.args[0].shape[-2], call.args[1].shape[-2]
@@ -125,7 +127,7 @@ def _triangle(shift: int) -> Mapping[str, Handler]:
 
 
 def _causal_mask_compared(shift: int) -> Mapping[str, Handler]:
-    """Positions of rows that are compared with those of columns; `shift` more are attended to."""
+    """Compare positions of rows with positions of columns; `shift` more are attended to."""
 
     def handle(call: FunctionCall) -> Any:
         a, b = call.args[0], call.get(1, "other")
@@ -171,7 +173,7 @@ class MaskAdded(Pattern):
 
     name = "mask-added"
     examples = (
-        Example(
+        FaultExample(
             _MaskAddedTruth, lambda twin: _MaskAddedFaulty(), _mask_added_inputs, "adds the mask"
         ),
     )
@@ -194,7 +196,7 @@ def _handlers(attended: float) -> Mapping[str, Handler]:
 
     def filled(call: FunctionCall) -> Any:
         mask = call.get(1, "mask")
-        if not call.args[0].any():  # a mask is made, no scores are masked
+        if not call.args[0].any():  # this fills a mask, not scores
             return call.run()
         return call.args[0] + torch.where(mask, 1 - attended, attended).to(call.args[0].dtype)
 
@@ -223,7 +225,7 @@ class _PlainMean(nn.Module):
         return x.mean(1)
 
 
-class _Attention(nn.Module):
+class _MaskIgnoredAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
@@ -232,7 +234,7 @@ class _Attention(nn.Module):
         return self.attention(x, x, x, key_padding_mask=mask == 0)[0]
 
 
-class _Unmasked(_Attention):
+class _Unmasked(_MaskIgnoredAttention):
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return self.attention(x, x, x)[0]
 
@@ -253,20 +255,20 @@ class MaskIgnored(Pattern):
 
     name = "mask-ignored"
     examples = (
-        Example(
+        FaultExample(
             _MaskAddedTruth,
             lambda twin: _MaskIgnoredFaulty(),
             _mask_added_inputs,
             "does not apply the mask",
         ),
-        Example(
-            _Attention,
+        FaultExample(
+            _MaskIgnoredAttention,
             lambda twin: loaded(_Unmasked(), twin),
             _padded,
             "does not apply the mask (key_padding_mask)",
             layer="attention",
         ),
-        Example(_Mean, lambda twin: _PlainMean(), _padded, "does not apply the mask"),
+        FaultExample(_Mean, lambda twin: _PlainMean(), _padded, "does not apply the mask"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -366,7 +368,7 @@ class MaskPolarity(Pattern):
 
     name = "mask-polarity"
     examples = (
-        Example(
+        FaultExample(
             _MaskPolarityTruth,
             _faulty,
             _mask_polarity_inputs,
@@ -374,7 +376,7 @@ class MaskPolarity(Pattern):
             layer="attention",
             locally=False,
         ),
-        Example(_Direct, lambda twin: _Inverted(), _mask_added_inputs, "has the opposite"),
+        FaultExample(_Direct, lambda twin: _Inverted(), _mask_added_inputs, "has the opposite"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -413,7 +415,7 @@ def _inverted_at(wanted: str, diagonal: bool, path: str, tensor: torch.Tensor) -
 
 
 def inverted(mask: torch.Tensor) -> torch.Tensor:
-    """The opposite of a mask: of True and False, of 1 and 0, of 0 and what is added to be ignored."""
+    """Opposite of a mask: of True and False, of 1 and 0, of 0 and a large negative number."""
     if mask.dtype is torch.bool:
         return ~mask
     if not mask.is_floating_point():
@@ -423,9 +425,9 @@ def inverted(mask: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _opposite(given: Any, _mine: Any) -> Any:
-    flags = given.dtype.kind == "f" and set(given.reshape(-1)[:4096]) == {0.0, 1.0}
-    return 1 - given if flags else None
+def _opposite(output: Any, _mine: Any) -> Any:
+    flags = output.dtype.kind == "f" and set(output.reshape(-1)[:4096]) == {0.0, 1.0}
+    return 1 - output if flags else None
 
 
 def _mask_polarity_attention(call: FunctionCall) -> Any:

@@ -1,4 +1,4 @@
-"""Normalisation: eps, mean, variance, scale, groups, place."""
+"""Normalization: eps, mean, variance, scale, groups, position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import nn
 from migrate.parity.causes.frame.changes import weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
 from migrate.parity.causes.frame.norms import NORMS, Moments, eps_of, with_eps, written_out
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import (
+    Array,
+    FaultExample,
+    Pattern,
+    Variant,
+    loaded,
+    normal,
+)
 from migrate.parity.causes.frame.scene import Scene
 
 _USUAL = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -43,21 +50,21 @@ class NormEps(Pattern):
 
     name = "norm-eps"
     examples = (
-        Example(
+        FaultExample(
             _norm_eps_truth, _norm_eps_faulty, normal(4, 16), "adds eps 1e-06, the truth 1e-05"
         ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield other values of eps: the side's first, then the usual ones."""
-        told = [
+        settings = [
             value for name in _NAMES if (value := _number(scene.settings.get(name))) is not None
         ]
         has = sorted(
             {eps for call in scene.calls(*NORMS, "add") if (eps := _eps(call)) is not None}
         )
         for old in has:
-            for new in dict.fromkeys((*told, *_USUAL)):
+            for new in dict.fromkeys((*settings, *_USUAL)):
                 for where, change in (
                     scene.replaced(partial(_handlers, old, new)) if new != old else ()
                 ):
@@ -65,7 +72,7 @@ class NormEps(Pattern):
                     yield Variant(f"{words}{where}", change)
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that the two have another eps."""
+        """Describe the difference in eps."""
         a, b = (
             next((v for n in _NAMES if (v := _number(s.get(n))) is not None), None)
             for s in (truth, side)
@@ -76,12 +83,12 @@ class NormEps(Pattern):
 
 
 def _number(value: Any) -> float | None:
-    """A setting as a number; a width that was given in the place of epsilon is a whole one."""
+    """A setting as a number; an integer is not an epsilon but a width in its position."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _meant(eps: float) -> str:
-    """Why a norm may have an epsilon of 1 or more: a width in its place."""
+    """Explain an epsilon of 1 or more: a width in its position."""
     return (
         " (a width in the place of epsilon, the first field of Flax's norms?)" if eps >= 1 else ""
     )
@@ -144,13 +151,13 @@ class EpsPlace(Pattern):
 
     name = "eps-place"
     examples = (
-        Example(
+        FaultExample(
             _EpsPlaceTruth,
             lambda twin: loaded(_EpsPlaceFaulty(), twin),
             normal(4, 16, scale=0.05),
             "outside",
         ),
-        Example(
+        FaultExample(
             _layer_norm, lambda twin: loaded(_Outside(16, eps=1e-3), twin), normal(4, 16), "outside"
         ),
     )
@@ -172,7 +179,7 @@ def _outside(moments: Moments) -> Any:
 
 
 def _to_outside() -> Mapping[str, Handler]:
-    sums: list[tuple[Any, Any, float]] = []  # (the sum, what eps was added to, eps)
+    sums: list[tuple[Any, Any, float]] = []  # (the sum, the values to which eps was added, eps)
 
     def add(call: FunctionCall) -> Any:
         total = call.run()
@@ -181,10 +188,10 @@ def _to_outside() -> Mapping[str, Handler]:
         return total
 
     def root(call: FunctionCall) -> Any:
-        found = next((one for one in sums if one[0] is call.args[0]), None)
-        if found is None:
+        match = next((total for total in sums if total[0] is call.args[0]), None)
+        if match is None:
             return call.run()
-        value = torch.sqrt(found[1]) + found[2]
+        value = torch.sqrt(match[1]) + match[2]
         return 1 / value if call.name == "rsqrt" else value
 
     return {"add": add, "rsqrt": root, "sqrt": root}
@@ -199,10 +206,10 @@ def _to_inside() -> Mapping[str, Handler]:
         return value
 
     def add(call: FunctionCall) -> Any:
-        found = next((one for one in roots if one[0] is call.args[0]), None)
-        if found is None or not isinstance(call.get(1, "other"), float):
+        match = next((square_root for square_root in roots if square_root[0] is call.args[0]), None)
+        if match is None or not isinstance(call.get(1, "other"), float):
             return call.run()
-        return torch.sqrt(found[1] + call.args[1])
+        return torch.sqrt(match[1] + call.args[1])
 
     return {"sqrt": root, "add": add}
 
@@ -227,7 +234,7 @@ class MeanKept(Pattern):
 
     name = "mean-kept"
     examples = (
-        Example(
+        FaultExample(
             _mean_kept_truth,
             _mean_kept_faulty,
             normal(4, 16, mean=0.2),
@@ -282,7 +289,7 @@ class RmsOffset(Pattern):
 
     name = "rms-offset"
     examples = (
-        Example(
+        FaultExample(
             _RmsOffsetTruth,
             lambda twin: loaded(_RmsOffsetFaulty(), twin),
             normal(4, 16),
@@ -328,7 +335,9 @@ class MissingScale(Pattern):
 
     name = "missing-scale"
     examples = (
-        Example(_missing_scale_truth, _missing_scale_faulty, normal(4, 16), "without its weight"),
+        FaultExample(
+            _missing_scale_truth, _missing_scale_faulty, normal(4, 16), "without its weight"
+        ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -338,7 +347,7 @@ class MissingScale(Pattern):
             yield Variant(text, partial(weight, part.module, name, torch.ones_like))
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that one has a scale, and the other not."""
+        """Report that one side has a scale, and the other has none."""
         a = next((truth[n] for n in ("elementwise_affine", "affine") if n in truth), None)
         b = side.get("use_scale")
         return (
@@ -376,7 +385,7 @@ class NormGroups(Pattern):
 
     name = "norm-groups"
     examples = (
-        Example(
+        FaultExample(
             _norm_groups_truth,
             _norm_groups_faulty,
             normal(2, 16, 4, 4),
@@ -397,7 +406,7 @@ class NormGroups(Pattern):
             yield Variant(f"{{side}} takes every n-th channel into a group{where}", change)
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that the numbers differ."""
+        """Describe the difference in the number of groups."""
         a, b = truth.get("num_groups"), side.get("num_groups")
         return f"{{side}} has {b} groups, the truth {a}" if None not in (a, b) and a != b else ""
 
@@ -448,7 +457,7 @@ class NormPlace(Pattern):
 
     name = "norm-place"
     examples = (
-        Example(
+        FaultExample(
             _NormPlaceTruth,
             lambda twin: loaded(_NormPlaceFaulty(), twin),
             normal(4, 8),
@@ -456,7 +465,7 @@ class NormPlace(Pattern):
             layer="fc",
             locally=False,
         ),
-        Example(
+        FaultExample(
             _NormPlaceFaulty,
             lambda twin: loaded(_NormPlaceTruth(), twin),
             normal(4, 8),
@@ -468,12 +477,14 @@ class NormPlace(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield for each norm inside what goes in for what comes out, and the reverse."""
-        made = {name: tensor for name, number, path, tensor in scene.replay.outputs() if not path}
+        outputs = {
+            name: tensor for name, number, path, tensor in scene.replay.outputs() if not path
+        }
         for spot, tensor in scene.replay.truth.items():
             name = spot.layer
-            if name is None or name not in made or "norm" not in _kind(scene, name):
+            if name is None or name not in outputs or "norm" not in _kind(scene, name):
                 continue
-            before, after = tensor.numpy(), made[name].numpy()
+            before, after = tensor.numpy(), outputs[name].numpy()
             yield Variant(
                 f"{{side}} has what goes into {name} {{where}}, the truth what comes out of it",
                 adjust=partial(_instead, after, before),
@@ -488,13 +499,13 @@ def _kind(scene: Scene, name: str) -> str:
     return type(scene.replay.inside[name]).__name__.lower()
 
 
-def _instead(old: Array, new: Array, given: Array, _mine: Array) -> Array:
-    same = old.shape == given.shape and np.allclose(old, given, rtol=1e-5, atol=1e-7)
-    return new if same and new.shape == given.shape else given
+def _instead(old: Array, new: Array, output: Array, _mine: Array) -> Array:
+    same = old.shape == output.shape and np.allclose(old, output, rtol=1e-5, atol=1e-7)
+    return new if same and new.shape == output.shape else output
 
 
-def _unlike(new: Array, given: Array, _mine: Array) -> Array:
-    return new if new.shape == given.shape else given
+def _unlike(new: Array, output: Array, _mine: Array) -> Array:
+    return new if new.shape == output.shape else output
 
 
 def _unbiased_variance_truth() -> nn.Module:
@@ -521,7 +532,7 @@ class UnbiasedVariance(Pattern):
 
     name = "unbiased-variance"
     examples = (
-        Example(
+        FaultExample(
             _unbiased_variance_truth,
             lambda twin: loaded(_UnbiasedVarianceFaulty(16), twin),
             normal(4, 16),
@@ -546,7 +557,7 @@ def _biased(call: FunctionCall) -> Any:
     kwargs: Mapping[str, Any] = {
         key: v for key, v in call.kwargs.items() if key not in ("unbiased", "correction")
     }
-    args = [one for one in call.args if not isinstance(one, bool)]
+    args = [argument for argument in call.args if not isinstance(argument, bool)]
     return FunctionCall(call.name, call.function, tuple(args), {**kwargs, "correction": 0}).run()
 
 
@@ -574,7 +585,7 @@ class BatchStatistics(Pattern):
 
     name = "batch-statistics"
     examples = (
-        Example(
+        FaultExample(
             _batch_statistics_truth,
             lambda twin: loaded(_BatchStatisticsFaulty(4), twin),
             normal(4, 4, 3, 3),
@@ -589,7 +600,7 @@ class BatchStatistics(Pattern):
             yield Variant(text, change)
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that the side does not use its running statistics."""
+        """Report that the side does not use its running statistics."""
         return (
             "{side} has use_running_average=False"
             if side.get("use_running_average") is False

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import FaultExample, Pattern, Variant, loaded, normal
 from migrate.parity.causes.frame.scene import Scene
 
 _AVG_POOL_EDGE_NAMES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -38,7 +38,7 @@ class AvgPoolEdge(Pattern):
 
     name = "avg-pool-edge"
     examples = (
-        Example(
+        FaultExample(
             _avg_pool_edge_truth,
             _avg_pool_edge_faulty,
             normal(2, 3, 8, 8),
@@ -57,7 +57,7 @@ class AvgPoolEdge(Pattern):
             yield Variant(f"{{side}} {words} in the average{where}", change)
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that the setting differs."""
+        """Describe the difference in the setting."""
         a, b = truth.get("count_include_pad"), side.get("count_include_pad")
         return (
             f"{{side}} has count_include_pad={b}, the truth {a}"
@@ -93,7 +93,7 @@ class MaxPoolEdge(Pattern):
 
     name = "max-pool-edge"
     examples = (
-        Example(
+        FaultExample(
             _max_pool_edge_truth,
             _max_pool_edge_faulty,
             normal(2, 3, 8, 8, mean=-1.0),
@@ -110,11 +110,11 @@ class MaxPoolEdge(Pattern):
 def _zeros(call: FunctionCall) -> Any:
     axes, padding = int(call.name[-2]), call.get(3, "padding", 0)
     each = [padding] * axes if isinstance(padding, int) else list(padding)
-    pads = [size for one in reversed(each) for size in (one, one)]
+    pads = [pad for size in reversed(each) for pad in (size, size)]
     return call.but(0, "input", F.pad(call.args[0], pads)).but(3, "padding", 0).run()
 
 
-class _Truth(nn.Module):
+class _TokenPoolingTruth(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(8, 3)
@@ -123,7 +123,7 @@ class _Truth(nn.Module):
         return self.head(x[:, 0])
 
 
-class _Faulty(_Truth):
+class _TokenPoolingFaulty(_TokenPoolingTruth):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(x.mean(1))
 
@@ -150,9 +150,9 @@ class TokenPooling(Pattern):
 
     name = "token-pooling"
     examples = (
-        Example(
-            _Truth,
-            lambda twin: loaded(_Faulty(), twin),
+        FaultExample(
+            _TokenPoolingTruth,
+            lambda twin: loaded(_TokenPoolingFaulty(), twin),
             normal(2, 5, 8),
             "reads the mean along axis 1",
             layer="head",

@@ -13,7 +13,7 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import attribute, weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded
+from migrate.parity.causes.frame.pattern import Array, FaultExample, Pattern, Variant, loaded
 from migrate.parity.causes.frame.scene import Scene
 
 
@@ -62,7 +62,7 @@ class PositionOffset(Pattern):
 
     name = "position-offset"
     examples = (
-        Example(
+        FaultExample(
             _PositionOffsetTruth,
             _faulty,
             _position_offset_inputs,
@@ -70,11 +70,13 @@ class PositionOffset(Pattern):
             layer="positions",
             locally=False,
         ),
-        Example(_Function, lambda twin: loaded(_Later(), twin), _position_offset_inputs, "1 more"),
+        FaultExample(
+            _Function, lambda twin: loaded(_Later(), twin), _position_offset_inputs, "1 more"
+        ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
-        """Yield whole numbers with an offset: those given, and those that are looked up."""
+        """Yield integers with an offset, both as arguments and as looked-up positions."""
         for offset in (1, -1, 2, -2):
             words = f"{abs(offset)} {'more' if offset > 0 else 'less'} than the truth's"
             yield Variant(f"the positions of {{side}} are {words}", adjust=partial(_moved, offset))
@@ -86,9 +88,9 @@ class PositionOffset(Pattern):
                     yield Variant(f"the positions of {{side}} ({path}) are {words}", change)
 
 
-def _moved(offset: int, given: Array, _mine: Array) -> Array | None:
-    whole = given.size > 1 and bool((given == np.round(given)).all())
-    return given + offset if whole else None
+def _moved(offset: int, output: Array, _mine: Array) -> Array | None:
+    whole = output.size > 1 and bool((output == np.round(output)).all())
+    return output + offset if whole else None
 
 
 def _looked_up(offset: int) -> Mapping[str, Handler]:
@@ -140,10 +142,10 @@ class RotaryBase(Pattern):
 
     name = "rotary-base"
     examples = (
-        Example(
+        FaultExample(
             _RotaryBaseTruth, lambda twin: _RotaryBaseTruth(1e4), _rotary_base_inputs, "base 10000"
         ),
-        Example(_Inside, lambda twin: _Inside(1e4), _rotary_base_inputs, "base 10000"),
+        FaultExample(_Inside, lambda twin: _Inside(1e4), _rotary_base_inputs, "base 10000"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -175,11 +177,11 @@ def _instead(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 
 def _products(base: float) -> Mapping[str, Handler]:
-    """Functions that multiply by frequencies, with those of another base."""
+    """Handlers of functions that multiply by frequencies: they take frequencies of another base."""
 
     def handle(call: FunctionCall) -> Any:
-        args = tuple(_with_base(one, base) for one in call.args)
-        if all(one is other for one, other in zip(args, call.args, strict=True)):
+        args = tuple(_with_base(argument, base) for argument in call.args)
+        if all(argument is other for argument, other in zip(args, call.args, strict=True)):
             return call.run()
         return call.function(*args, **call.kwargs)
 
@@ -187,7 +189,7 @@ def _products(base: float) -> Mapping[str, Handler]:
 
 
 def _with_base(argument: Any, base: float) -> Any:
-    """Frequencies b^(-i/n) along the only axis that is longer than one, with another b."""
+    """Frequencies b^(-i/n) along the only axis longer than 1, with another base b."""
     if not torch.is_tensor(argument) or not argument.is_floating_point() or argument.numel() < 2:
         return argument
     if max(argument.shape) != argument.numel():
@@ -200,7 +202,7 @@ def _with_base(argument: Any, base: float) -> Any:
     count = len(flat)
     old = float(flat[1]) ** -count
     if count == 2 and not any(abs(old / usual - 1) < 1e-3 for usual in _USUAL):
-        return argument  # two numbers are no series
+        return argument  # two numbers show no series
     new = base ** (-torch.arange(count, dtype=torch.float64) / count)
     return new.reshape(argument.shape).to(argument.dtype)
 
@@ -211,7 +213,7 @@ class _RotaryLayoutTruth(nn.Module):
         return q * cos + torch.cat((-b, a), -1) * sin
 
 
-class _Backwards(nn.Module):
+class _RotaryLayoutBackwards(nn.Module):
     def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         a, b = q.chunk(2, -1)
         return q * cos + torch.cat((b, -a), -1) * sin
@@ -238,7 +240,7 @@ class _PartsBackwards(nn.Module):
         return torch.cat((a * cos + b * sin, b * cos - a * sin), -1)
 
 
-class _Faulty(nn.Module):
+class _RotaryLayoutFaulty(nn.Module):
     def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         a, b = q[..., ::2], q[..., 1::2]  # neighbours
         cos, sin = cos[..., :4], sin[..., :4]
@@ -265,14 +267,24 @@ class RotaryLayout(Pattern):
 
     name = "rotary-layout"
     examples = (
-        Example(
-            _RotaryLayoutTruth, lambda twin: _Faulty(), _rotary_layout_inputs, "turns neighbours"
+        FaultExample(
+            _RotaryLayoutTruth,
+            lambda twin: _RotaryLayoutFaulty(),
+            _rotary_layout_inputs,
+            "turns neighbours",
         ),
-        Example(_Pairs, lambda twin: _RotaryLayoutTruth(), _rotary_layout_inputs, "turns halves"),
-        Example(
-            _RotaryLayoutTruth, lambda twin: _Backwards(), _rotary_layout_inputs, "the other way"
+        FaultExample(
+            _Pairs, lambda twin: _RotaryLayoutTruth(), _rotary_layout_inputs, "turns halves"
         ),
-        Example(_Parts, lambda twin: _PartsBackwards(), _rotary_layout_inputs, "the other way"),
+        FaultExample(
+            _RotaryLayoutTruth,
+            lambda twin: _RotaryLayoutBackwards(),
+            _rotary_layout_inputs,
+            "the other way",
+        ),
+        FaultExample(
+            _Parts, lambda twin: _PartsBackwards(), _rotary_layout_inputs, "the other way"
+        ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -297,7 +309,7 @@ class RotaryLayout(Pattern):
 
 
 def _turned_neighbours() -> Mapping[str, Handler]:
-    """cat(-b, a) of halves becomes that of neighbours."""
+    """Turn cat(-b, a) of halves into that of neighbors."""
     negative: list[Any] = []
 
     def cat(call: FunctionCall) -> Any:
@@ -310,7 +322,7 @@ def _turned_neighbours() -> Mapping[str, Handler]:
     return {"neg": partial(_noted, negative), "cat": cat}
 
 
-# The turned features, from the two parts b and a of which the truth makes (-b, a).
+# Turned features from the parts b and a, from which the truth makes (-b, a).
 _TURNS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "turns by the rotary angles the other way: (b, -a), the truth (-b, a)": lambda b, a: (b, -a),
     "negates the other half in the rotary turn: (-a, b), the truth (-b, a)": lambda b, a: (-a, b),
@@ -319,7 +331,7 @@ _TURNS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
 
 
 def _turned(make: Callable[[Any, Any], tuple[Any, Any]]) -> Mapping[str, Handler]:
-    """cat or stack of (-b, a) becomes another one of b and a."""
+    """Turn cat or stack of (-b, a) into another function of b and a."""
     negative: list[Any] = []
 
     def join(call: FunctionCall) -> Any:
@@ -332,7 +344,7 @@ def _turned(make: Callable[[Any, Any], tuple[Any, Any]]) -> Mapping[str, Handler
 
 
 def _parts_backwards() -> Mapping[str, Handler]:
-    """a * cos - b * sin and b * cos + a * sin become the sum and the difference."""
+    """Turn a * cos - b * sin and b * cos + a * sin into the sum and the difference."""
     turned: list[Any] = []
 
     def mul(call: FunctionCall) -> Any:
@@ -352,7 +364,7 @@ def _parts_backwards() -> Mapping[str, Handler]:
 
 
 def _of_halves() -> Mapping[str, Handler]:
-    """x * cos + stack(-b, a) * sin of neighbours becomes that of halves: angles are put side by side."""
+    """Turn x * cos + stack(-b, a) * sin of neighbors into that of halves: angles are put side by side."""
     negative: list[Any] = []
 
     def stack(call: FunctionCall) -> Any:
@@ -375,14 +387,14 @@ def _of_halves() -> Mapping[str, Handler]:
 
 
 def _are_pairs(tensor: torch.Tensor) -> bool:
-    """Whether it is a cosine or sine with the same values for both neighbours."""
+    """Whether a tensor is a cosine or sine with the same values for both neighbors."""
     if tensor.ndim < 2 or tensor.shape[-1] % 2 or bool((tensor.abs() > 1 + 1e-6).any()):
         return False
     return torch.equal(tensor[..., ::2], tensor[..., 1::2])
 
 
 def _of_neighbours() -> Mapping[str, Handler]:
-    """x * cos + cat(-b, a) * sin of halves becomes that of neighbours: angles are spread too."""
+    """Turn x * cos + cat(-b, a) * sin of halves into that of neighbors: angles are spread too."""
     turned = _turned_neighbours()
 
     def mul(call: FunctionCall) -> Any:
@@ -405,11 +417,11 @@ def _noted(seen: list[Any], call: FunctionCall) -> Any:
 def _turns(call: FunctionCall, negative: list[Any]) -> bool:
     parts = call.get(0, "tensors")
     two = isinstance(parts, tuple | list) and len(parts) == 2 and parts[0].shape == parts[1].shape
-    return two and any(one is parts[0] for one in negative)
+    return two and any(tensor is parts[0] for tensor in negative)
 
 
 def _are_angles(tensor: torch.Tensor) -> bool:
-    """Whether it is a cosine or sine with the same values in both halves."""
+    """Whether a tensor is a cosine or sine with the same values in both halves."""
     size = tensor.shape[-1] if tensor.ndim >= 2 else 1
     if size % 2 or bool((tensor.abs() > 1 + 1e-6).any()):
         return False
@@ -417,23 +429,28 @@ def _are_angles(tensor: torch.Tensor) -> bool:
 
 
 def _spread(angles: torch.Tensor) -> torch.Tensor:
-    """Of halves, for neighbours."""
+    """Spread the angles of halves over neighbors."""
     return angles[..., : angles.shape[-1] // 2].repeat_interleave(2, -1)
 
 
 def _with_function(scene: Scene, name: str) -> Iterator[Any]:
     modules = {type(part.module).__module__ for part in scene.parts}
-    yield from (sys.modules[one] for one in sorted(modules) if hasattr(sys.modules[one], name))
+    yield from (
+        sys.modules[module_name]
+        for module_name in sorted(modules)
+        if hasattr(sys.modules[module_name], name)
+    )
 
 
 def _by_pairs(module: Any) -> Callable[..., Any]:
-    """`apply_rotary_pos_emb` of neighbours: features go to halves, are turned, and go back."""
+    """`apply_rotary_pos_emb` of neighbors: move features to halves, turn them, and move them back."""
     turn = module.apply_rotary_pos_emb
 
     def turned(q: Any, k: Any, *args: Any, **kwargs: Any) -> Any:
-        halves = [torch.cat((one[..., ::2], one[..., 1::2]), -1) for one in (q, k)]
+        halves = [torch.cat((tensor[..., ::2], tensor[..., 1::2]), -1) for tensor in (q, k)]
         return tuple(
-            torch.stack(one.chunk(2, -1), -1).flatten(-2) for one in turn(*halves, *args, **kwargs)
+            torch.stack(turned_half.chunk(2, -1), -1).flatten(-2)
+            for turned_half in turn(*halves, *args, **kwargs)
         )
 
     return turned

@@ -14,7 +14,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from migrate.parity.causes.frame.changes import several, weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import (
+    Array,
+    FaultExample,
+    Pattern,
+    Variant,
+    loaded,
+    normal,
+)
 from migrate.parity.causes.frame.products import rounded_products, to_bfloat16
 from migrate.parity.causes.frame.rounding import rounded_to
 from migrate.parity.causes.frame.scene import Scene
@@ -47,7 +54,7 @@ class FastVariance(Pattern):
     name = "fast-variance"
     rank = 2
     examples = (
-        Example(
+        FaultExample(
             _fast_variance_truth,
             lambda twin: loaded(_FastVarianceFaulty(64), twin),
             normal(8, 64, mean=100.0),
@@ -81,14 +88,14 @@ def _cancels(x: torch.Tensor) -> bool:
     return bool(ratio.max() > 100)
 
 
-def _rows_scaled(weight: Array, bias: Array, given: Array, mine: Array) -> Array | None:
-    if given.shape != mine.shape or not np.isfinite(mine).all():
+def _rows_scaled(weight: Array, bias: Array, output: Array, mine: Array) -> Array | None:
+    if output.shape != mine.shape or not np.isfinite(mine).all():
         return None
-    normed = given - bias
-    basis = np.stack([normed, np.broadcast_to(weight, given.shape)], -1)
+    normed = output - bias
+    basis = np.stack([normed, np.broadcast_to(weight, output.shape)], -1)
     square = basis.swapaxes(-1, -2) @ basis
     factors = np.linalg.solve(square, basis.swapaxes(-1, -2) @ (mine - bias)[..., None])
-    # Rounding of the mean alone is an offset: every norm in float32 has that.
+    # Rounding of the mean alone is an offset, which every norm in float32 has.
     if np.abs(factors[..., 0, 0] - 1).max() < 1e-5:
         return None
     return bias + (basis @ factors)[..., 0]
@@ -133,13 +140,13 @@ class LowPrecisionLayer(Pattern):
     name = "low-precision-layer"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _low_precision_layer_truth,
             _LowPrecisionLayerFaulty,
             normal(4, 16),
             "computes in bfloat16",
         ),
-        Example(_Sum, lambda twin: _NarrowSum(), normal(4, 30, 6), "in bfloat16"),
+        FaultExample(_Sum, lambda twin: _NarrowSum(), normal(4, 30, 6), "in bfloat16"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -166,12 +173,12 @@ class LowPrecisionLayer(Pattern):
         )
 
 
-def _on_the_grid(given: Array, mine: Array) -> Array | None:
-    """The side's own values, if all are of bfloat16, are near to the truth's, and the truth's are not."""
-    if given.shape != mine.shape or not np.isfinite(mine).all() or (mine != 0).sum() < 8:
+def _on_the_grid(output: Array, mine: Array) -> Array | None:
+    """The side's values, if all are bfloat16 numbers near the truth's, and the truth's are not."""
+    if output.shape != mine.shape or not np.isfinite(mine).all() or (mine != 0).sum() < 8:
         return None
-    near = np.linalg.norm(given - mine) <= 0.05 * np.linalg.norm(given)
-    return mine if near and _is_narrow(mine) and not _is_narrow(given) else None
+    near = np.linalg.norm(output - mine) <= 0.05 * np.linalg.norm(output)
+    return mine if near and _is_narrow(mine) and not _is_narrow(output) else None
 
 
 def _is_narrow(array: Array) -> bool:
@@ -196,16 +203,16 @@ def _all(scene: Scene, dtype: torch.dtype, step: Handler) -> Any:
 
 
 def _step(dtype: torch.dtype, fused: bool, call: FunctionCall) -> Any:
-    """A function with its result rounded; where it is not fused a dense layer rounds its product too."""
+    """Round the result of a function; a dense layer that is not fused rounds its product too."""
     if not fused and call.name == "linear" and call.get(2, "bias") is not None:
         product = rounded_to(call.but(2, "bias", None).run(), dtype)
         return rounded_to(product + call.get(2, "bias"), dtype)
     result = call.run()
-    return replaced(result, {path: rounded_to(one, dtype) for path, one in leaves(result)})
+    return replaced(result, {path: rounded_to(tensor, dtype) for path, tensor in leaves(result)})
 
 
 def _sums(dtype: torch.dtype, each: bool) -> Mapping[str, Handler]:
-    """Sums and means along one axis, of rounded terms; `each`: rounded after each term too."""
+    """Sums and means along one axis, of rounded terms; with `each`, rounded after each term too."""
 
     def handle(call: FunctionCall) -> Any:
         axis = call.get(1, "dim")
@@ -216,8 +223,8 @@ def _sums(dtype: torch.dtype, each: bool) -> Mapping[str, Handler]:
         total = terms.sum(axis, keepdim=True)
         if each:
             total = torch.zeros_like(total)
-            for one in terms.split(1, axis):
-                total = rounded_to(total + one, dtype)
+            for term in terms.split(1, axis):
+                total = rounded_to(total + term, dtype)
         total = rounded_to(total, dtype)
         if call.name == "mean":
             total = rounded_to(total / terms.shape[axis], dtype)
@@ -226,7 +233,7 @@ def _sums(dtype: torch.dtype, each: bool) -> Mapping[str, Handler]:
     return {"sum": handle, "mean": handle}
 
 
-class _Truth(nn.Module):
+class _LowPrecisionSoftmaxTruth(nn.Module):
     def forward(self, scores: torch.Tensor) -> torch.Tensor:
         return torch.softmax(scores, -1)
 
@@ -249,8 +256,8 @@ class LowPrecisionSoftmax(Pattern):
 
     name = "low-precision-softmax"
     examples = (
-        Example(
-            _Truth,
+        FaultExample(
+            _LowPrecisionSoftmaxTruth,
             lambda twin: _LowPrecisionSoftmaxFaulty(),
             normal(4, 32, scale=3.0),
             "computes the softmax in bfloat16",
@@ -297,7 +304,7 @@ class MatmulPrecision(Pattern):
 
     name = "matmul-precision"
     examples = (
-        Example(
+        FaultExample(
             _matmul_precision_truth,
             lambda twin: loaded(_MatmulPrecisionFaulty(64, 16), twin),
             normal(8, 64),

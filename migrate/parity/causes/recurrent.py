@@ -13,8 +13,15 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import attribute, several, weight
 from migrate.parity.causes.frame.functions import FunctionCall
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
-from migrate.parity.causes.frame.scene import Part, Scene
+from migrate.parity.causes.frame.pattern import (
+    Array,
+    FaultExample,
+    Pattern,
+    Variant,
+    loaded,
+    normal,
+)
+from migrate.parity.causes.frame.scene import Scene, ScenePart
 
 
 def _forget_bias_truth() -> nn.Module:
@@ -27,7 +34,7 @@ def _forget_bias_faulty(twin: nn.Module) -> nn.Module:
 
 
 class ForgetBias(Pattern):
-    """One is added to the forget gate of an LSTM, or is not.
+    """An additional or missing 1 in the forget gate of an LSTM.
 
     **What it is.** TensorFlow 1's `LSTMCell(forget_bias=1.0)` and Haiku's LSTM add one when they run;
     torch, Flax and Keras have it in the bias, if at all.
@@ -37,7 +44,7 @@ class ForgetBias(Pattern):
 
     name = "forget-bias"
     examples = (
-        Example(
+        FaultExample(
             _forget_bias_truth, _forget_bias_faulty, normal(2, 5, 6), "1 more in the forget gate"
         ),
     )
@@ -61,7 +68,7 @@ def _moved(added: float, tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat([i, f + added, g, o])
 
 
-# As torch has them.
+# In torch's order.
 _GATES = {"LSTM": ("input", "forget", "cell", "output"), "GRU": ("reset", "update", "new")}
 
 
@@ -97,10 +104,10 @@ class GateOrder(Pattern):
     name = "gate-order"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _forget_bias_truth, _gate_order_faulty, normal(2, 5, 6), "input, cell, forget, output"
         ),
-        Example(_gru, _complement, normal(5, 2, 6), "update gate means the opposite"),
+        FaultExample(_gru, _complement, normal(5, 2, 6), "update gate means the opposite"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -166,7 +173,7 @@ class GruReset(Pattern):
 
     name = "gru-reset"
     examples = (
-        Example(
+        FaultExample(
             _gru_reset_truth,
             lambda twin: loaded(_GruResetFaulty(6, 8), twin),
             normal(2, 5, 6),
@@ -182,7 +189,10 @@ class GruReset(Pattern):
 
 
 def _before(call: FunctionCall) -> Any:
-    """Of (input, state, weights, has_biases, layers, dropout, train, bidirectional, batch_first)."""
+    """Compute the GRU with the reset gate before the product; arguments are those of torch's function.
+
+    They are input, state, weights, has_biases, layers, dropout, train, bidirectional and batch_first.
+    """
     x, state, weights, biases, layers = call.args[:5]
     if len(call.args) < 9 or call.args[7]:
         return call.run()
@@ -222,7 +232,7 @@ class _Given(nn.Module):
         return self.rnn(self.embed(ids))[0]
 
 
-class _Backwards(_Given):
+class _ReversedTimeBackwards(_Given):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.rnn(self.embed(ids).flip(1))[0]
 
@@ -243,15 +253,15 @@ class ReversedTime(Pattern):
 
     name = "reversed-time"
     examples = (
-        Example(
+        FaultExample(
             _forget_bias_truth,
             lambda twin: loaded(_ReversedTimeFaulty(6, 8, batch_first=True), twin),
             normal(2, 5, 6),
             "backwards",
         ),
-        Example(
+        FaultExample(
             _Given,
-            lambda twin: loaded(_Backwards(), twin),
+            lambda twin: loaded(_ReversedTimeBackwards(), twin),
             _ids,
             "backwards",
             layer="rnn",
@@ -273,8 +283,8 @@ def _fed(call: FunctionCall) -> Any:
     return call.but(0, "input", call.args[0].flip(axis)).run()
 
 
-def _flipped(axis: int, given: Array, _mine: Array) -> Array | None:
-    return np.flip(given, axis) if given.ndim in (2, 3) and given.shape[axis] > 1 else None
+def _flipped(axis: int, output: Array, _mine: Array) -> Array | None:
+    return np.flip(output, axis) if output.ndim in (2, 3) and output.shape[axis] > 1 else None
 
 
 def _batch_first_truth() -> nn.Module:
@@ -297,7 +307,9 @@ class BatchFirst(Pattern):
     """
 
     name = "batch-first"
-    examples = (Example(_batch_first_truth, _batch_first_faulty, normal(5, 3, 6), "batch first"),)
+    examples = (
+        FaultExample(_batch_first_truth, _batch_first_faulty, normal(5, 3, 6), "batch first"),
+    )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield layers with the other setting."""
@@ -311,7 +323,7 @@ class BatchFirst(Pattern):
             )
 
 
-def _other(parts: tuple[Part, ...]) -> Any:
+def _other(parts: tuple[ScenePart, ...]) -> Any:
     return several(
         attribute(part.module, "batch_first", not part.module.batch_first) for part in parts
     )

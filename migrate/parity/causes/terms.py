@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import (
+    Array,
+    FaultExample,
+    Pattern,
+    Variant,
+    loaded,
+    normal,
+)
 from migrate.parity.causes.frame.scene import Scene
 
 
@@ -43,7 +50,7 @@ class ConstantFactor(Pattern):
     name = "constant-factor"
     rank = 3
     examples = (
-        Example(
+        FaultExample(
             _ConstantFactorTruth,
             lambda twin: loaded(_ConstantFactorFaulty(), twin),
             normal(4, 16),
@@ -58,12 +65,12 @@ class ConstantFactor(Pattern):
         )
 
 
-def _constant_factor_fitted(given: Array, mine: Array) -> Array | None:
-    if given.shape != mine.shape or given.size < 8 or not np.isfinite(mine).all():
+def _constant_factor_fitted(output: Array, mine: Array) -> Array | None:
+    if output.shape != mine.shape or output.size < 8 or not np.isfinite(mine).all():
         return None
-    norm = float((given * given).sum())
-    factor = float((given * mine).sum()) / norm if norm else 0.0
-    return factor * given if factor > 0 else None
+    norm = float((output * output).sum())
+    factor = float((output * mine).sum()) / norm if norm else 0.0
+    return factor * output if factor > 0 else None
 
 
 class _EmbeddingScaleTruth(nn.Module):
@@ -105,7 +112,7 @@ class EmbeddingScale(Pattern):
 
     name = "embedding-scale"
     examples = (
-        Example(
+        FaultExample(
             _EmbeddingScaleTruth,
             lambda twin: loaded(_EmbeddingScaleFaulty(), twin),
             _inputs,
@@ -113,7 +120,7 @@ class EmbeddingScale(Pattern):
             layer="norm",
             locally=False,
         ),
-        Example(
+        FaultExample(
             _plain,
             lambda twin: loaded(_Scaled(20, 16), twin),
             _inputs,
@@ -159,8 +166,8 @@ def _without(call: FunctionCall) -> Any:
     return call.args[0] if _is_root(call) else call.run()
 
 
-def _by_root(given: Array, _mine: Array) -> Array | None:
-    return given * math.sqrt(given.shape[-1]) if given.ndim == 3 else None
+def _by_root(output: Array, _mine: Array) -> Array | None:
+    return output * math.sqrt(output.shape[-1]) if output.ndim == 3 else None
 
 
 class _InputNormalisationTruth(nn.Module):
@@ -193,7 +200,7 @@ class InputNormalisation(Pattern):
     name = "input-normalisation"
     rank = 2
     examples = (
-        Example(
+        FaultExample(
             _InputNormalisationTruth,
             lambda twin: loaded(_InputNormalisationFaulty(), twin),
             normal(2, 3, 8, 8, scale=0.2, mean=0.5),
@@ -212,16 +219,20 @@ class InputNormalisation(Pattern):
             )
 
 
-def _input_normalisation_fitted(axis: int, given: Array, mine: Array) -> Array | None:
-    if given.ndim not in (4, 5) or given.shape != mine.shape or given.shape[axis] not in (1, 3, 4):
+def _input_normalisation_fitted(axis: int, output: Array, mine: Array) -> Array | None:
+    if (
+        output.ndim not in (4, 5)
+        or output.shape != mine.shape
+        or output.shape[axis] not in (1, 3, 4)
+    ):
         return None
-    if given.size // given.shape[axis] < 32 or not np.isfinite(mine).all():
+    if output.size // output.shape[axis] < 32 or not np.isfinite(mine).all():
         return None
-    x, y = (np.moveaxis(one, axis, 0).reshape(given.shape[axis], -1) for one in (given, mine))
+    x, y = (np.moveaxis(array, axis, 0).reshape(output.shape[axis], -1) for array in (output, mine))
     x_mean, y_mean = x.mean(1, keepdims=True), y.mean(1, keepdims=True)
     spread = ((x - x_mean) ** 2).sum(1, keepdims=True)
     factor = ((x - x_mean) * (y - y_mean)).sum(1, keepdims=True) / spread
-    moved = np.moveaxis(given, axis, 0)
+    moved = np.moveaxis(output, axis, 0)
     fitted = factor * (x - x_mean) + y_mean
     return np.moveaxis(fitted.reshape(moved.shape), 0, axis)
 
@@ -270,13 +281,13 @@ class MissingTerm(Pattern):
 
     name = "missing-term"
     examples = (
-        Example(
+        FaultExample(
             _MissingTermTruth,
             lambda twin: loaded(_MissingTermFaulty(), twin),
             normal(4, 8),
             "does not add argument 0",
         ),
-        Example(
+        FaultExample(
             _Embeddings,
             lambda twin: loaded(_WordsOnly(), twin),
             _ids,
@@ -300,7 +311,11 @@ class MissingTerm(Pattern):
 
 
 def _word(tensor: torch.Tensor, known: list[tuple[str, torch.Tensor]]) -> str:
-    same = (name for name, one in known if one.shape == tensor.shape and torch.equal(one, tensor))
+    same = (
+        name
+        for name, tensor_known in known
+        if tensor_known.shape == tensor.shape and torch.equal(tensor_known, tensor)
+    )
     return next(same, "one side of the sum")
 
 

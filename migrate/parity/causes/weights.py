@@ -1,4 +1,4 @@
-"""Weights that are others: of another layer, transposed, tied, missing, rounded."""
+"""Different weights: of another layer, transposed, tied, missing, rounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import nn
 
 from migrate.parity.causes.frame.changes import several, weight
 from migrate.parity.causes.frame.functions import FunctionCall, Handler
-from migrate.parity.causes.frame.pattern import Array, Example, Pattern, Variant, loaded, normal
+from migrate.parity.causes.frame.pattern import (
+    Array,
+    FaultExample,
+    Pattern,
+    Variant,
+    loaded,
+    normal,
+)
 from migrate.parity.causes.frame.rounding import rounded_to
 from migrate.parity.causes.frame.scene import Scene
 
@@ -52,13 +59,13 @@ class KernelTransposed(Pattern):
     name = "kernel-transposed"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _kernel_transposed_truth,
             _kernel_transposed_faulty,
             normal(4, 12),
             "has the axes out and in exchanged",
         ),
-        Example(_conv, _turned, normal(2, 3, 9, 9), "has the axes height and width exchanged"),
+        FaultExample(_conv, _turned, normal(2, 3, 9, 9), "has the axes height and width exchanged"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -100,15 +107,17 @@ class MissingBias(Pattern):
     """
 
     name = "missing-bias"
-    examples = (Example(_missing_bias_truth, _missing_bias_faulty, normal(4, 8), "adds no bias"),)
+    examples = (
+        FaultExample(_missing_bias_truth, _missing_bias_faulty, normal(4, 8), "adds no bias"),
+    )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield each bias alone, and all of a module, as zeros."""
-        found: dict[str, list[tuple[Any, str]]] = {}
+        by_part: dict[str, list[tuple[Any, str]]] = {}
         for part, name in scene.weights(_is_bias):
-            found.setdefault(part.name, []).append((part.module, name))
-        for where, biases in found.items():
-            for some in [biases] if len(biases) == 1 else [[one] for one in biases] + [biases]:
+            by_part.setdefault(part.name, []).append((part.module, name))
+        for where, biases in by_part.items():
+            for some in [biases] if len(biases) == 1 else [[bias] for bias in biases] + [biases]:
                 names = ", ".join(name for _, name in some)
                 yield Variant(
                     f"{{side}} adds no bias in {where} ({names})",
@@ -116,7 +125,7 @@ class MissingBias(Pattern):
                 )
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say that one has a bias, and the other not."""
+        """Report that one side has a bias, and the other has none."""
         a, b = (
             next((s[n] for n in ("use_bias", "bias") if isinstance(s.get(n), bool)), None)
             for s in (truth, side)
@@ -164,7 +173,7 @@ class OtherLayersWeights(Pattern):
     name = "other-layers-weights"
     rank = 1
     examples = (
-        Example(
+        FaultExample(
             _OtherLayersWeightsTruth,
             _other_layers_weights_faulty,
             normal(4, 8),
@@ -187,8 +196,10 @@ class OtherLayersWeights(Pattern):
 def _alike(model: nn.Module, module: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     sizes = {name: tensor.shape for name, tensor in module.named_parameters(recurse=False)}
     for name, other in model.named_modules():
-        found = {key: one.shape for key, one in other.named_parameters(recurse=False)}
-        if other is not module and type(other) is type(module) and found == sizes:
+        other_sizes = {
+            key: parameter.shape for key, parameter in other.named_parameters(recurse=False)
+        }
+        if other is not module and type(other) is type(module) and other_sizes == sizes:
             yield name, other
 
 
@@ -223,7 +234,7 @@ class OtherWeights(Pattern):
     name = "other-weights"
     rank = 4
     examples = (
-        Example(
+        FaultExample(
             _other_weights_truth,
             _other_weights_faulty,
             normal(6, 8, 8),
@@ -235,10 +246,10 @@ class OtherWeights(Pattern):
         """Yield the linear function of the input that fits the side's output best."""
         if not isinstance(scene.target, nn.Linear):
             return
-        given = next(scene.given(), None)
-        if given is None:
+        argument = next(scene.given(), None)
+        if argument is None:
             return
-        x = given[1].reshape(-1, given[1].shape[-1]).numpy()
+        x = argument[1].reshape(-1, argument[1].shape[-1]).numpy()
         if len(x) < 2 * (x.shape[1] + 1):
             return
         shared = [n for n, m in scene.model.named_modules() if _shares(m, scene.target)]
@@ -251,20 +262,20 @@ def _shares(module: nn.Module, target: nn.Module) -> bool:
     return module is not target and getattr(module, "weight", None) is target.weight
 
 
-def _fitted(x: Array, given: Array, mine: Array) -> Array | None:
-    if not np.isfinite(mine).all() or mine.shape != given.shape:
+def _fitted(x: Array, output: Array, mine: Array) -> Array | None:
+    if not np.isfinite(mine).all() or mine.shape != output.shape:
         return None
     columns = np.concatenate([x, np.ones((len(x), 1))], 1)
     y = mine.reshape(len(x), -1)
-    found, _, rank, _ = np.linalg.lstsq(columns, y, rcond=None)
-    return (columns @ found).reshape(mine.shape) if rank < len(x) / 1.5 else None
+    solution, _, rank, _ = np.linalg.lstsq(columns, y, rcond=None)
+    return (columns @ solution).reshape(mine.shape) if rank < len(x) / 1.5 else None
 
 
 def _padding_row_truth() -> nn.Module:
     return nn.Embedding(20, 8)
 
 
-class _Faulty(nn.Embedding):
+class _PaddingRowFaulty(nn.Embedding):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return super().forward(ids) * (ids != 0)[..., None]
 
@@ -285,9 +296,9 @@ class PaddingRow(Pattern):
 
     name = "padding-row"
     examples = (
-        Example(
+        FaultExample(
             _padding_row_truth,
-            lambda twin: loaded(_Faulty(20, 8), twin),
+            lambda twin: loaded(_PaddingRowFaulty(20, 8), twin),
             _padding_row_inputs,
             "zeros for token 0",
         ),
@@ -296,7 +307,9 @@ class PaddingRow(Pattern):
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield zeros for the usual padding tokens."""
         said = {call.get(2, "padding_idx") for call in scene.calls("embedding")}
-        for token in sorted({0, 1, *(one for one in said if isinstance(one, int) and one >= 0)}):
+        for token in sorted(
+            {0, 1, *(index for index in said if isinstance(index, int) and index >= 0)}
+        ):
             for where, change in scene.replaced(partial(_padding_row_zeroed, token)):
                 yield Variant(
                     f"the embedding has zeros for token {token} in {{side}}{where}", change
@@ -329,7 +342,7 @@ class RoundedWeights(Pattern):
 
     name = "rounded-weights"
     examples = (
-        Example(
+        FaultExample(
             _rounded_weights_truth, _rounded_weights_faulty, normal(4, 16), "rounded to bfloat16"
         ),
     )
@@ -355,7 +368,7 @@ def _all(scene: Scene, dtype: torch.dtype) -> Any:
     )
 
 
-class _TiedWeightsTruth(nn.Module):
+class _UntiedHeadTruth(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
@@ -373,7 +386,7 @@ def _tied_weights_inputs() -> tuple[torch.Tensor, ...]:
     return (torch.randint(0, 20, (2, 7)),)
 
 
-class TiedWeights(Pattern):
+class UntiedHead(Pattern):
     """The head has the embedding's weights on one side only.
 
     **What it is.** `tie_word_embeddings` differs: the port multiplies by the embedding (`embed.attend` in
@@ -385,8 +398,8 @@ class TiedWeights(Pattern):
 
     name = "tied-weights"
     examples = (
-        Example(
-            _TiedWeightsTruth,
+        FaultExample(
+            _UntiedHeadTruth,
             _tied_weights_faulty,
             _tied_weights_inputs,
             "has the weights of embed",
@@ -410,7 +423,7 @@ class TiedWeights(Pattern):
                     yield Variant(f"{part.name} has the weights of {name} in {{side}}", change)
 
     def suspected(self, scene: Scene) -> str:
-        """Say that the truth's weights are shared: a checkpoint has one name for the two."""
+        """Report that the truth's weights are shared: a checkpoint has one name for both."""
         for part in scene.parts:
             shared = getattr(part.module, "weight", None)
             for name, module in scene.model.named_modules() if shared is not None else ():

@@ -1,1 +1,1 @@
-"""What one side computed, on disk: written, read, joined."""
+"""Dumps on disk: what a side computed, written, read and joined."""

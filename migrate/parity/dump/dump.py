@@ -21,7 +21,7 @@ import numpy as np
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.errors import ConversionError
 from migrate.parity.ground.errors import DumpError, ParityError
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 from migrate.parity.ground.last_used import LastUsed
 
 FORMAT = 1
@@ -31,14 +31,14 @@ _RECENT = 4
 
 @dataclass(frozen=True)
 class TensorRef:
-    """One tensor of a dump.
+    """Reference to a tensor of a dump.
 
     Attributes:
-        path: its place among the arguments or outputs: a position or a name, then keys, joined by dots
+        path: path among the arguments or outputs: a position or a name, then keys, joined by dots
             ("0", "hidden_states", "1.cache"); "" for an output that is a single tensor.
-        file, key: where it lies.
+        file, key: its file, and its key in the file.
         shape: its shape.
-        dtype: its dtype at the side, by numpy's name ("bfloat16").
+        dtype: its dtype on the side, by numpy's name ("bfloat16").
     """
 
     path: str
@@ -50,17 +50,17 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class Layer:
-    """A module of the model.
+    """Module of the model.
 
     Attributes:
         name: its path ("encoder.layer.0.output.dense"; Flax paths with dots too); "" is the model itself.
         kind: its class ("LayerNorm").
-        weights: names of the parameters and buffers that it holds itself, in the side's own naming:
+        weights: names of the parameters and buffers that it holds itself, as the side names them:
             keys of the state dict, or `/`-joined paths of the pytree with the collection first.
-        settings: what of its configuration decides what it computes, plain values by the framework's
+        settings: the configuration that decides what it computes: plain values by the framework's
             own names ({"eps": 1e-05, "approximate": "none"}).
         defined: `file.py:line` of its forward pass.
-        called: `file.py:line` from which it was called first; "" for the model itself.
+        called: `file.py:line` of its first call; "" for the model itself.
         parent: the layer in whose forward pass it is called; None for the model itself.
     """
 
@@ -75,12 +75,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer.
+    """Call of a layer.
 
     Attributes:
         layer: the layer's name.
         number: 0 for the first call of this layer on this input, 1 for the second.
-        input: which of the inputs.
+        input: number of the input.
         order: position among the calls of this input in which they *ended*.
         arguments, outputs: their tensors.
     """
@@ -95,13 +95,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Named:
-    """A tensor on its way into a dump.
+    """Tensor to be written into a dump.
 
     Attributes:
-        path: as of `TensorRef`.
-        array: its values, as numpy (bfloat16 of ml_dtypes is taken).
-        identity: equal for two that are the same tensor with the same values (`DumpWriter.identity`), None
-            if that is not known.
+        path: path as in `TensorRef`.
+        array: its values, as numpy (bfloat16 of ml_dtypes is accepted).
+        identity: equal if two are the same tensor with the same values (`DumpWriter.identity`); None
+            if unknown.
     """
 
     path: str
@@ -110,18 +110,18 @@ class Named:
 
 
 class Dump:
-    """A complete dump. Tensors are read when they are asked for.
+    """Complete dump. Tensors are read on demand.
 
     Attributes:
-        folder: where it is.
-        facts: what ran, with all notes.
+        folder: folder of the dump.
+        facts: facts about the run, with all notes.
         said, sized: its notes without and with a size (`DumpWriter.note`).
-        inputs: how many there are; they need not all be in here.
-        layers, calls: of the model.
+        inputs: number of inputs; the dump need not hold all of them.
+        layers, calls: layers and calls of the model.
         outputs: input → the model's outputs.
 
     Raises:
-        DumpError: it is not complete, or not one.
+        DumpError: the folder holds no complete dump.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -150,29 +150,29 @@ class Dump:
         facts = value["facts"]
         self.said = tuple(facts["notes"])
         self.sized = {text: float(size) for text, size in value.get("sized", {}).items()}
-        self.facts = Facts(**facts | {"notes": self.notes})
+        self.facts = RunFacts(**facts | {"notes": self.notes})
         self.inputs = int(value["inputs"])
         self.layers = {
-            one["name"]: Layer(**one | {"weights": tuple(one["weights"])})
-            for one in value["layers"]
+            layer["name"]: Layer(**layer | {"weights": tuple(layer["weights"])})
+            for layer in value["layers"]
         }
         self.calls = tuple(
-            Call(**one | {part: _refs(one[part]) for part in ("arguments", "outputs")})
-            for one in value["calls"]
+            Call(**call | {part: _refs(call[part]) for part in ("arguments", "outputs")})
+            for call in value["calls"]
         )
         self.outputs = {int(number): _refs(refs) for number, refs in value["outputs"].items()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All notes, a line each."""
+        """All notes, one a line."""
         return *self.said, *(text.format(size=f"{size:.1e}") for text, size in self.sized.items())
 
     def forget_layers(self, into: Path | None = None) -> None:
-        """Delete the tensors of layers; the model's outputs stay.
+        """Delete the tensors of layers, but keep the model's outputs.
 
         Args:
-            into: the folder of a dump that will be written next: over these files, as it costs several
-                times as much to let a machine find new pages for as many.
+            into: folder of the dump to be written next. It is written over these files, because new
+                memory pages for as many bytes cost several times as much.
         """
         kept = {ref.file for refs in self.outputs.values() for ref in refs}
         if into is not None:
@@ -186,11 +186,11 @@ class Dump:
                 file.rename(into / "tensors" / file.name)
 
     def of(self, layer: str) -> Iterator[Call]:
-        """The calls of a layer, input by input."""
+        """Yield the calls of a layer, input by input."""
         return (call for call in self.calls if call.layer == layer)
 
     def tensor(self, ref: TensorRef) -> np.ndarray[Any, Any]:
-        """The values of a tensor: a view of the file, into which nobody may write.
+        """Return the values of a tensor: a read-only view of the file.
 
         Raises:
             DumpError: its file is missing or damaged.
@@ -210,21 +210,21 @@ def require_same_outputs(target: str, outputs: Mapping[int, Sequence[TensorRef]]
     """Require that a model has the same outputs for all inputs.
 
     Raises:
-        ParityError: it has not.
+        ParityError: the outputs differ in structure.
     """
     paths = {number: [ref.path for ref in refs] for number, refs in outputs.items()}
     first = min(paths, default=0)
-    for number, found in sorted(paths.items()):
-        if found != paths[first]:
+    for number, output_paths in sorted(paths.items()):
+        if output_paths != paths[first]:
             raise ParityError(
-                f"{target}: input {number} returns other outputs ({', '.join(found)}) than input "
+                f"{target}: input {number} returns other outputs ({', '.join(output_paths)}) than input "
                 f"{first} ({', '.join(paths[first])})",
                 "use inputs for which the model returns the same structure",
             )
 
 
 class RecentDump(Dump):
-    """A dump that holds the tensors that were read last: a layer's output is the next one's argument."""
+    """Dump that holds the tensors read last, because a layer's output is the next layer's argument."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -238,6 +238,12 @@ class RecentDump(Dump):
 
 def _refs(values: Sequence[Mapping[str, Any]]) -> tuple[TensorRef, ...]:
     return tuple(
-        TensorRef(one["path"], one["file"], one["key"], tuple(one["shape"]), one["dtype"])
-        for one in values
+        TensorRef(
+            reference["path"],
+            reference["file"],
+            reference["key"],
+            tuple(reference["shape"]),
+            reference["dtype"],
+        )
+        for reference in values
     )

@@ -1,4 +1,4 @@
-"""Dumps of some inputs each, as one."""
+"""Join dumps of different inputs into one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from migrate.parity.dump.dump import Call, Dump, TensorRef, require_same_outputs
 
 
 class JoinedDump(Dump):
-    """Several dumps of one model with the same settings, each of other inputs.
+    """Several dumps of a model with the same settings, each of other inputs.
 
     Attributes:
         parts: the dumps; a tensor's file is `NUMBER/FILE`, with the number of its part in front.
 
     Raises:
-        ParityError: the model has not the same outputs on all of them.
+        ParityError: the structure of the model's outputs differs between the dumps.
     """
 
     def __init__(self, parts: Sequence[Dump]) -> None:
@@ -50,15 +50,15 @@ class JoinedDump(Dump):
 
 
 def joined(parts: Sequence[Dump]) -> Dump:
-    """The parts as one; a single one is that itself."""
+    """Join the parts; a single part is returned as it is."""
     return parts[0] if len(parts) == 1 else JoinedDump(parts)
 
 
 def in_part(refs: tuple[TensorRef, ...], number: int) -> tuple[TensorRef, ...]:
-    """The tensors of a part, as the whole names them."""
+    """References to tensors of a part, as the joined dump names them."""
     return tuple(dataclasses.replace(ref, file=f"{number}/{ref.file}") for ref in refs)
 
 
 def _numbered(call: Call, number: int) -> Call:
-    given, made = in_part(call.arguments, number), in_part(call.outputs, number)
-    return dataclasses.replace(call, arguments=given, outputs=made)
+    arguments, outputs = in_part(call.arguments, number), in_part(call.outputs, number)
+    return dataclasses.replace(call, arguments=arguments, outputs=outputs)

@@ -1,4 +1,4 @@
-"""Knows tensors again that come several times within a few calls, by themselves and not by their values."""
+"""Recognize tensors that recur within a few calls, by object instead of by value."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from migrate.parity.ground.last_used import LastUsed
 
-# What a layer gives the next ones take: attention takes one tensor three times, with others between.
+# The next layers receive a layer's output: attention receives one tensor three times, with others between.
 _KEPT = 8
 
 
 class Recent:
-    """Identities for a dump (`dump.Named`) of the last few tensors; none is held by this.
+    """Identities for a dump (`dump.Named`) of the last few tensors, without keeping them alive.
 
-    What one layer puts out and the next takes is one object; to look at its values anew costs as much as to
-    write it.
+    A layer's output and the next layer's argument are the same object. Comparing its values again costs as
+    much as writing it.
 
     Args:
-        by_values: identity of a tensor that is not known (`DumpWriter.identity`).
+        by_values: computes the identity of an unknown tensor (`DumpWriter.identity`).
 
     Attributes:
-        by_values: for those of which nobody can tell whether something was written into them.
+        by_values: for tensors that may have been written into unnoticed.
     """
 
     def __init__(self, by_values: Callable[[np.ndarray[Any, Any]], Hashable]) -> None:
@@ -32,17 +32,17 @@ class Recent:
         self._known: LastUsed[tuple[weakref.ref[Any], int, Hashable]] = LastUsed(_KEPT)
 
     def identity(self, tensor: Any, array: np.ndarray[Any, Any], version: int = 0) -> Hashable:
-        """Of a tensor with these values.
+        """Identity of a tensor with these values.
 
         Args:
-            version: another one after each write into it.
+            version: changes with each write into the tensor.
         """
 
         def look() -> tuple[weakref.ref[Any], int, Hashable]:
             return weakref.ref(tensor), version, self.by_values(array)
 
         known = self._known.get(id(tensor), look)
-        # Another tensor may have the id of one that is gone.
+        # Another tensor may have the id of a deleted tensor.
         if known[0]() is not tensor or known[1] != version:
             self._known.forget(id(tensor))
             known = self._known.get(id(tensor), look)

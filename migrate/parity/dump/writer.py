@@ -1,4 +1,4 @@
-"""Writes a dump (`migrate.parity.dump.dump`)."""
+"""Writer of dumps (`migrate.parity.dump.dump`)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from migrate.parity.dump.dump import (
     TensorRef,
     require_same_outputs,
 )
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 
 Array = np.ndarray[Any, Any]
 
 
 class DumpWriter:
-    """Writes a dump as the side runs: what was handed over is on disk, not in memory."""
+    """Writer of a dump while the side runs: tensors go to disk at once and are not kept in memory."""
 
-    def __init__(self, folder: Path, facts: Facts, inputs: int) -> None:
+    def __init__(self, folder: Path, facts: RunFacts, inputs: int) -> None:
         self.folder = folder
         self._facts, self._inputs = facts, inputs
         self._layers: dict[str, Layer] = {}
@@ -40,20 +40,20 @@ class DumpWriter:
         self._outputs: dict[int, tuple[TensorRef, ...]] = {}
         self._known: dict[Hashable, TensorRef] = {}
         self._sized: dict[str, float] = {}
-        # Tokens of arrays with one sum; and of those that are about to be written, the arrays.
+        # Tokens of arrays with the same sum; and the arrays of those that are about to be written.
         self._alike: dict[Hashable, list[Hashable]] = defaultdict(list)
         self._unwritten: dict[Hashable, Array] = {}
         self._files = 0
         (folder / "tensors").mkdir(parents=True, exist_ok=True)
 
     def layer(self, layer: Layer) -> None:
-        """Declare a layer; a second time is ignored."""
+        """Declare a layer; a second declaration is ignored."""
         self._layers.setdefault(layer.name, layer)
 
     def identity(self, array: Array) -> Hashable:
-        """For `Named`: equal for arrays with the same values, so that they are written once.
+        """Identity for `Named`: equal for arrays with the same values, so that they are written once.
 
-        Where sums are equal the values are compared: nothing rests on a checksum.
+        If checksums are equal, the values are compared: nothing depends on a checksum alone.
         """
         alike = self._alike[array.shape, array.dtype.name, _sum(array)]
         values = _bytes(_storable(array)) if alike else None
@@ -72,7 +72,7 @@ class DumpWriter:
         input: int,  # noqa: A002 (the field's word)
         arguments: Sequence[Named],
     ) -> tuple[TensorRef, ...]:
-        """Write what a call is given, before it runs: it may write into them."""
+        """Write the arguments of a call before it runs, because it may overwrite them."""
         del layer, number, input
         return self._write(arguments)
 
@@ -85,20 +85,20 @@ class DumpWriter:
         arguments: tuple[TensorRef, ...],
         outputs: Sequence[Named],
     ) -> None:
-        """Write one call of a layer, when it has ended; its arguments are what `given` gave."""
+        """Write a call of a layer when it has ended; its arguments are the references from `given`."""
         self._calls.append(Call(layer, number, input, order, arguments, self._write(outputs)))
 
     def outputs(self, input: int, tensors: Sequence[Named]) -> None:  # noqa: A002
         """Write the model's outputs for an input, from a run *without* hooks.
 
         Raises:
-            ParityError: it has others than for another input.
+            ParityError: the structure of the outputs differs from another input's.
         """
         self._outputs[input] = self._write(tensors)
         require_same_outputs(self._facts.target, self._outputs)
 
     def note(self, text: str, size: float | None = None) -> None:
-        """Add a line to the notes of its facts, once; of a text with `{size}` the largest counts."""
+        """Add a note to the facts, once; of a text with `{size}` the largest size counts."""
         if size is not None:
             self._sized[text] = max(size, self._sized.get(text, 0.0))
         elif text not in self._facts.notes:
@@ -106,7 +106,7 @@ class DumpWriter:
             self._facts = dataclasses.replace(self._facts, notes=notes)
 
     def close(self) -> None:
-        """Complete the dump: whoever made the writer calls it, when the runner has captured."""
+        """Complete the dump; called by the owner of the writer when the runner has captured."""
         value = {
             "format": FORMAT,
             "facts": self._facts,
@@ -120,7 +120,7 @@ class DumpWriter:
             file.write(json.dumps(value, default=vars).encode())
 
     def _values(self, known: Hashable) -> Array:
-        """Those of an array that `identity` was asked for, as bytes."""
+        """Values of an array that `identity` has seen, as bytes."""
         if known in self._unwritten:
             return _bytes(_storable(self._unwritten[known]))
         ref = self._known[known]
@@ -152,9 +152,9 @@ class DumpWriter:
 
 
 def _overwrite(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a file into the pages of the one that is there, if one is (`Dump.forget_layers`).
+    """Write a file into the pages of the existing file, if there is one (`Dump.forget_layers`).
 
-    The safetensors library would make a copy of all tensors, and a new file.
+    The safetensors library would copy all tensors and create a new file.
     """
     infos = {key: TensorInfo(array.shape, array.dtype.name) for key, array in arrays.items()}
     header, ordered = safetensors_header(infos)
@@ -175,7 +175,7 @@ def _bytes(array: Array) -> Array:
 
 
 def _storable(array: Array) -> Array:
-    """The array in a dtype that safetensors has for numpy, exactly."""
+    """Convert the array exactly to a dtype that safetensors has for numpy."""
     if array.dtype.name in ("bfloat16", "float16") or array.dtype.name.startswith("float8"):
         array = array.astype(np.float32)
     return np.ascontiguousarray(array).reshape(array.shape)

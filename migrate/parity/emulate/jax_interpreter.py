@@ -1,9 +1,11 @@
-"""`emulated(function, "default")`: a JAX function computes its products as a TPU would.
+"""`emulated(function, "default")`: compute the products of a JAX function as a TPU would.
 
-The function is traced, and its equations are run one by one: `dot_general` and convolutions of float32 in
-passes (`jax_products`), all others as they are. Equations that hold others (jit, scan, while, cond, remat,
-shard_map, custom derivatives) are gone into where there is a product inside. What an equation says itself
-(`precision=lax.Precision.HIGHEST`) counts; the setting is for those that say nothing.
+The function is traced, and its equations are run one by one. `dot_general` and convolutions of float32 run
+in passes (`jax_products`), all other equations unchanged. Equations that contain others (jit, scan, while,
+cond, remat, shard_map, custom derivatives) are rewritten if there is a product inside.
+
+A precision written in an equation (`precision=lax.Precision.HIGHEST`) counts; the setting is for equations
+without one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from migrate.parity.emulate.jax_products import (
 from migrate.parity.emulate.seen import Emulation
 from migrate.parity.ground.settings import Precision
 
-# Products that only their kernel sees.
+# Operations whose products are hidden in their kernel.
 _OPAQUE = re.compile(
     r"cholesky|lu$|lu_|qr|geqrf|geqp3|householder_product|eig|svd|schur|hessenberg|tridiagonal|"
     r"triangular_solve|fft$|pallas_call|ffi_call|custom_call|pure_callback|io_callback|"
@@ -37,15 +39,16 @@ _WIDE = ("float32", "complex64")
 
 
 class EmulatedFunction:
-    """A function whose products are computed in passes; jitted, and to be jitted or differentiated.
+    """Function whose products are computed in passes; it is jitted, and can be jitted or differentiated.
 
-    Put it outermost: what is done around it (`jax.vmap`) comes after it was decided what a TPU computes on
-    the vector unit. What works always is a derivative inside, `emulated(jax.grad(loss))`. Around it go
-    `jax.grad` and `jax.vjp`, which give the same, but for a product inside of a `jax.custom_jvp` function;
-    JAX refuses these, and forward mode, with an error.
+    Apply it outermost: a transformation around it (`jax.vmap`) comes after the decision what a TPU computes
+    on the vector unit. A derivative inside always works: `emulated(jax.grad(loss))`.
+
+    `jax.grad` and `jax.vjp` around it give the same, except for a product inside a `jax.custom_jvp`
+    function. JAX rejects these, and forward mode, with an error.
 
     Attributes:
-        seen: what was emulated and what was not; it is complete once the function was called.
+        seen: what was emulated and what was not; complete after the function was called.
     """
 
     def __init__(self, function: Callable[..., Any], precision: Precision) -> None:
@@ -53,19 +56,19 @@ class EmulatedFunction:
         self._function = jax.jit(_Interpreter(self.seen).emulate(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives."""
+        """Call the function."""
         return self._function(*args, **kwargs)
 
 
 def emulated(function: Callable[..., Any], precision: Precision) -> EmulatedFunction:
-    """The function with its float32 products in the passes of a TPU's precision.
+    """Compute the float32 products of a function in the passes of a TPU's precision.
 
     Args:
-        function: of arrays and pytrees of them.
+        function: function of arrays and pytrees of arrays.
         precision: "default" (one pass), "high" (three) or "highest" (six).
 
     Raises:
-        ValueError: no such precision.
+        ValueError: the precision is unknown.
     """
     return EmulatedFunction(function, precision)
 
@@ -75,7 +78,7 @@ class _Interpreter:
         self._seen = seen
 
     def emulate(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its equations run by this interpreter."""
+        """Wrap a function so that this interpreter runs its equations."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             closed, shape = jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
@@ -119,7 +122,7 @@ class _Interpreter:
         name, parameters = equation.primitive.name, equation.params
         a, b = equation.invars[0].aval, equation.invars[1].aval
         if not is_float32(a, b):
-            if any(one.dtype == "complex64" for one in (a, b)):
+            if any(operand.dtype == "complex64" for operand in (a, b)):
                 self._seen.unhandled.add(f"{name} (complex64)")
             return _bind(equation, args)
         if on_vector_unit(name, a, b, parameters):
@@ -148,11 +151,11 @@ class _Interpreter:
         )(*args)
 
     def _with_jaxprs(self, equation: Any, args: list[Any]) -> Any:
-        """Run an equation with what it holds rewritten: scan, while, cond, remat, custom derivatives."""
+        """Run an equation whose inner jaxprs are rewritten: scan, while, cond, remat, custom derivatives."""
         parameters = {key: self._rewritten(value) for key, value in equation.params.items()}
         parameters = equation.primitive.get_bind_params(parameters)
         if "subfuns" in parameters:
-            # The function itself was rewritten above; the rules of its derivative are Python still.
+            # The function itself was rewritten above; the rules of its derivative are still Python.
             function, *rules = parameters["subfuns"]
             parameters["subfuns"] = (function, *map(self._rule, rules))
         return equation.primitive.bind(*args, **parameters)
@@ -181,15 +184,17 @@ class _Interpreter:
         )
 
     def _rule(self, rule: Any) -> Any:
-        """The rule of a custom derivative; beside arrays it takes and gives marks (what is zero)."""
+        """Rewrite the rule of a custom derivative; besides arrays it takes and returns marks of zeros."""
 
         def call(*args: Any) -> Any:
             places = [place for place, value in enumerate(args) if _is_array(value)]
             results: list[Any] = []
 
             def of_arrays(*values: Any) -> Any:
-                given = dict(zip(places, values, strict=True))
-                results[:] = rule.call_wrapped(*[given.get(i, one) for i, one in enumerate(args)])
+                arrays_by_position = dict(zip(places, values, strict=True))
+                results[:] = rule.call_wrapped(
+                    *[arrays_by_position.get(i, argument) for i, argument in enumerate(args)]
+                )
                 return [value for value in results if _is_array(value)]
 
             arrays = iter(self.emulate(of_arrays)(*[args[place] for place in places]))
@@ -211,7 +216,7 @@ def _any_wide(atoms: Sequence[Any]) -> bool:
 
 
 def _jaxprs(value: Any) -> list[Any]:
-    """The closed jaxprs in a parameter of an equation."""
+    """Closed jaxprs in a parameter of an equation."""
     if isinstance(value, core.ClosedJaxpr):
         return [value]
     if isinstance(value, core.Jaxpr):
@@ -222,7 +227,7 @@ def _jaxprs(value: Any) -> list[Any]:
 
 
 def _has_products(closed: Any) -> bool:
-    """Whether there is a product in it, or what may hide one."""
+    """Whether a jaxpr contains a product, or an operation that may hide one."""
     return any(
         equation.primitive.name in PRODUCTS
         or _OPAQUE.match(equation.primitive.name)

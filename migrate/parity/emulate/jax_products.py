@@ -1,4 +1,4 @@
-"""The products of JAX in passes: `dot_general`, `ragged_dot_general` and `conv_general_dilated`."""
+"""JAX products in passes: `dot_general`, `ragged_dot_general` and `conv_general_dilated`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrate.parity.ground.settings import PRECISIONS, Precision
 PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
 
 _SPLIT = JaxSplit()
-# What the TPU's compiler makes of them; it refuses the other algorithms.
+# What the TPU's compiler makes of these algorithms; it rejects the others.
 _ALGORITHMS: dict[Any, Precision] = {
     lax.DotAlgorithmPreset.BF16_BF16_F32: "default",
     lax.DotAlgorithmPreset.BF16_BF16_F32_X3: "high",
@@ -31,33 +31,33 @@ _ENUM: dict[Any, Precision] = {
 
 
 def precision_of(written: Any, otherwise: Precision) -> Precision | None:
-    """The precision that an equation asks for, or `otherwise` where it leaves that to the setting.
+    """Return the precision written in an equation, or `otherwise` if there is none.
 
     Args:
         written: the parameter `precision` of the equation.
 
     Returns:
-        None for an algorithm that a TPU has not (TF32, float32 in one pass).
+        None for an algorithm that a TPU does not have (TF32, float32 in one pass).
     """
     if written is None:
         return otherwise
     if isinstance(written, tuple):
-        both = [precision_of(one, otherwise) for one in written]
-        return max((one for one in both if one), key=PRECISIONS.index)
+        both = [precision_of(operand_precision, otherwise) for operand_precision in written]
+        return max((precision for precision in both if precision), key=PRECISIONS.index)
     if isinstance(written, lax.Precision):
         return _ENUM[written]
     return _ALGORITHMS.get(written)
 
 
 def is_float32(a: Any, b: Any) -> bool:
-    """Whether a TPU takes the operands apart: float32, at least one of them."""
+    """Whether a TPU splits the operands: float32, at least one of them."""
     dtypes = {a.dtype, b.dtype}
     narrow = {jnp.dtype("float32"), jnp.dtype("bfloat16"), jnp.dtype("float16")}
     return jnp.dtype("float32") in dtypes and dtypes <= narrow
 
 
 def on_vector_unit(name: str, a: Any, b: Any, parameters: Mapping[str, Any]) -> bool:
-    """Whether the TPU's compiler makes it a multiply and a sum (`passes`)."""
+    """Whether the TPU's compiler turns the product into a multiply and a sum (`passes`)."""
     numbers = parameters.get("dimension_numbers")
     if name == "dot_general" and numbers is not None:
         (contracted, other), (batch, other_batch) = numbers
@@ -69,7 +69,7 @@ def on_vector_unit(name: str, a: Any, b: Any, parameters: Mapping[str, Any]) -> 
         groups = parameters["feature_group_count"] * parameters["batch_group_count"]
         sizes = [b.shape[axis] for axis in window]
         plain = all(
-            one == 1 for one in (*parameters["window_strides"], *parameters["lhs_dilation"])
+            factor == 1 for factor in (*parameters["window_strides"], *parameters["lhs_dilation"])
         ) and not any(sum(parameters["padding"], ()))
         return convolution_on_vector_unit(sizes, b.shape[inputs], b.shape[outputs] // groups, plain)
     return False
@@ -87,17 +87,17 @@ def product(
     precision: Precision,
     emulate: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Any:
-    """An equation's product in passes.
+    """Compute the product of an equation in passes.
 
-    Its gradients are the products that JAX makes of it, emulated in their turn: to differentiate what is
-    emulated gives what emulating the gradient does.
+    Its gradients are the products that JAX derives from it, emulated in turn. Differentiating the emulated
+    product thus equals emulating the gradient.
 
     Args:
-        operands: the two factors, then what else the equation takes (sizes of groups).
-        emulate: what runs a function's products in passes.
+        operands: the two factors, then further operands of the equation (sizes of groups).
+        emulate: runs the products of a function in passes.
     """
     a, b, *others = operands
-    # Exact products of bfloat16 values wherever this runs.
+    # These products of bfloat16 values are exact on any device.
     exact = dict(parameters, precision=lax.Precision.HIGHEST)
     exact["preferred_element_type"] = jnp.float32
 

@@ -1,4 +1,4 @@
-"""float32 arrays of JAX rounded to bfloat16."""
+"""Rounding of JAX float32 arrays to bfloat16."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _UPPER = 0xFFFF0000
 
 
 class JaxSplit:
-    """The roundings of `passes.Split` for JAX.
+    """Roundings of `passes.Split` for JAX.
 
-    Not by a cast there and back: XLA may leave that out (`xla_allow_excess_precision`), never
-    `reduce_precision`.
+    They do not cast to bfloat16 and back: XLA may remove such casts (`xla_allow_excess_precision`), but
+    never `reduce_precision`.
     """
 
     def nearest(self, array: Any) -> Any:
-        """To the nearest, ties to even."""
+        """Round to nearest, ties to even."""
         return lax.reduce_precision(array, exponent_bits=8, mantissa_bits=7)
 
     def truncated(self, array: Any) -> Any:
-        """Towards zero."""
+        """Round toward zero."""
         bits = lax.bitcast_convert_type(array, jnp.uint32) & jnp.uint32(_UPPER)
         return lax.bitcast_convert_type(bits, jnp.float32)
 
     def rest(self, array: Any, part: Any) -> Any:
-        """What the part leaves; 0 of what is not finite."""
+        """Remainder without the part; 0 where the array is not finite."""
         return jnp.where(jnp.isfinite(array), array - part, jnp.float32(0))
 
     def numbers(self, array: Any) -> Any:
-        """0 where it is NaN."""
+        """Replace NaN by 0."""
         return jnp.where(jnp.isnan(array), jnp.float32(0), array)

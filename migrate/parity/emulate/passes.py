@@ -1,12 +1,14 @@
-"""How a TPU multiplies float32 matrices: in passes of bfloat16 operands, summed in float32.
+"""TPU multiplication of float32 matrices: passes of bfloat16 operands, summed in float32.
 
-The matrix unit (MXU) takes bfloat16. `default` rounds each operand once; `high` and `highest` cut them into
-two and three bfloat16 parts and sum the products that matter, the smallest first. Which split goes with
-which precision is told by torch_xla's tests on a TPU, each allowing a band with two sides: one pass holds
-with rounding to nearest only, three with truncation only (`benchmarks/emulation_bands.py`). The splits are
-exact to the bit; the order in which the matrix unit accumulates is not documented.
+The matrix unit (MXU) takes bfloat16. `default` rounds each operand once. `high` and `highest` split them
+into two and three bfloat16 parts and sum the products that matter, the smallest first.
 
-Nothing here names a framework: `Split` is what one has to give.
+Which split belongs to which precision follows from torch_xla's tests on a TPU, each with a two-sided
+tolerance. One pass satisfies them only with rounding to nearest, three only with truncation
+(`benchmarks/emulation_bands.py`). The splits are exact to the bit. The order in which the matrix unit
+accumulates is not documented.
+
+Nothing here depends on a framework: `Split` is what a framework has to provide.
 """
 
 from __future__ import annotations
@@ -31,20 +33,22 @@ class Split(Protocol[Array]):
     """The two roundings of float32 to bfloat16, with the result in float32."""
 
     def nearest(self, array: Array) -> Array:
-        """To the nearest, ties to even."""
+        """Round to nearest, ties to even."""
 
     def truncated(self, array: Array) -> Array:
-        """Towards zero: the upper 16 bits."""
+        """Round toward zero: keep the upper 16 bits."""
 
     def rest(self, array: Array, part: Array) -> Array:
         """`array - part`, exact; 0 where `array` is not finite."""
 
     def numbers(self, array: Array) -> Array:
-        """0 where it is NaN."""
+        """Replace NaN by 0."""
 
 
 def parts(array: Array, precision: Precision, split: Split[Array]) -> tuple[Array, ...]:
-    """An operand as bfloat16 parts, the largest first: their sum is the operand (of `default`: rounded)."""
+    """Split an operand into bfloat16 parts, the largest first; their sum is the (`default`: rounded)
+    operand.
+    """
     if precision == "default":
         return (split.nearest(array),)
     first = split.truncated(array)
@@ -62,7 +66,7 @@ def in_passes(
     precision: Precision,
     split: Split[Array],
 ) -> Array:
-    """Any product that is linear in both operands, in the passes of `precision`.
+    """Compute a product that is linear in both operands in the passes of `precision`.
 
     Args:
         multiply: the product in true float32 (a matmul, a convolution).
@@ -74,17 +78,17 @@ def in_passes(
     total: Any = small[0]
     for product in small[1:]:
         total = total + product
-    # Infinity times a part that is 0 is NaN; what the result is, the product of the first parts tells.
+    # Infinity times a part that is 0 is NaN; the product of the first parts has the right result.
     low: Any = split.numbers(total)
     return low + last
 
 
 def dot_on_vector_unit(m: int, n: int, k: int) -> bool:
-    """Whether the TPU's compiler makes a float32 dot `[m,k]·[k,n]` a multiply and a sum.
+    """Whether the TPU's compiler turns a float32 dot `[m,k]·[k,n]` into a multiply and a sum.
 
-    They run on the vector unit, where float32 is float32: nothing is rounded to bfloat16 (jax#16349). `m`
-    and `n` are the products of *all* dimensions that are in one operand only, `k` of all contracted ones;
-    batch dimensions do not count. Measured: `tests/parity/emulate/test_vector_unit.py` asks the compiler.
+    They run on the vector unit, which computes true float32: nothing is rounded to bfloat16 (jax#16349). `m`
+    and `n` are the products of *all* dimensions that only one operand has, `k` of all contracted dimensions.
+    Batch dimensions do not count. Measured: `tests/parity/emulate/test_vector_unit.py` asks the compiler.
     """
     return 1 in (m, n, k)
 
@@ -92,7 +96,7 @@ def dot_on_vector_unit(m: int, n: int, k: int) -> bool:
 def convolution_on_vector_unit(
     window: Sequence[int], inputs: int, outputs: int, plain: bool
 ) -> bool:
-    """The same of a convolution: only one that scales each channel by a number.
+    """Whether a convolution runs on the vector unit: only if it scales each channel by a number.
 
     Args:
         window: the kernel's spatial sizes.

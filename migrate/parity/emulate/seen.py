@@ -1,4 +1,4 @@
-"""What an emulation did, so that nothing is taken for emulated that was not."""
+"""Record of an emulation, which lists every operation that was not emulated."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from migrate.parity.ground.settings import PRECISIONS, Precision
 
 @dataclass
 class Emulation:
-    """What an emulation did; it fills as the model runs (under JAX: as it is traced).
+    """Record of an emulation; it fills as the model runs (in JAX: as the model is traced).
 
     Attributes:
-        precision: in which products were computed.
+        precision: precision of the products.
         emulated: operation → how often it was computed in passes.
-        vector_unit: operation → how often it was left in float32, as a TPU computes it so
+        vector_unit: operation → how often it was left in float32, because a TPU also computes it so
             (`passes.dot_on_vector_unit`).
-        unhandled: operations that compute products of float32, or may (custom operators), and were run as
-            they are. Where this is not empty the result is not what a TPU gives.
+        unhandled: operations that compute products of float32, or may do so (custom operators), and ran
+            unchanged. If there are any, the result is not what a TPU computes.
 
     Raises:
-        ValueError: no such precision.
+        ValueError: the precision is unknown.
     """
 
     precision: Precision

@@ -12,9 +12,9 @@ _TWO_OPERANDS = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]*)")
 
 
 def einsum_by_bmm(equation: str, a: Any, b: Any) -> Any:
-    """The einsum of two tensors, or None for an equation that is none of one product.
+    """Compute the einsum of two tensors as one product; None if the equation is not one product.
 
-    Ellipses, diagonals (a label twice in a term), and equations without an arrow are not taken.
+    Ellipses, diagonals (a label twice in a term), and equations without an arrow are not supported.
     """
     match = _TWO_OPERANDS.fullmatch(equation.replace(" ", ""))
     if match is None or any(len(set(term)) != len(term) for term in match.groups()):
@@ -40,7 +40,7 @@ def einsum_by_bmm(equation: str, a: Any, b: Any) -> Any:
 
 
 def _summed(tensor: Any, labels: str, needed: str) -> tuple[Any, str]:
-    """The tensor summed over what nobody else names."""
+    """Sum a tensor over the labels that only it has."""
     gone = [axis for axis, label in enumerate(labels) if label not in needed]
     if gone:
         tensor = tensor.sum(gone)

@@ -1,10 +1,11 @@
-"""`with emulated("default"):` a torch model computes its products as a TPU would.
+"""`with emulated("default"):` computes the products of a torch model as a TPU would.
 
-The mode stands below autograd: forward passes, backward passes that run inside of it, checkpointing and
-optimizers see it alike. Matmuls and convolutions of float32 are computed in passes (`torch_products`); what
-torch would compute in one kernel (attention, LSTM, `nn.TransformerEncoderLayer` without gradients) is made
-to go through matmuls, as on a TPU. Everything else is untouched: other dtypes, elementwise operations,
-sums, softmax, normalization.
+The mode works below autograd. It applies to forward passes, backward passes inside it, checkpointing and
+optimizers alike. Matmuls and convolutions of float32 are computed in passes (`torch_products`). What torch
+would compute in one kernel (attention, LSTM, `nn.TransformerEncoderLayer` without gradients) is decomposed
+into matmuls, as on a TPU.
+
+Everything else is unchanged: other dtypes, elementwise operations, sums, softmax, normalization.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ _KNOWN = ("aten", "prim", "prims")
 
 @contextmanager
 def emulated(precision: Precision) -> Iterator[Emulation]:
-    """Compute the float32 products of what runs inside in the passes of a TPU's precision.
+    """Compute the float32 products of the code inside in the passes of a TPU's precision.
 
     Args:
         precision: "default" (one pass), "high" (three) or "highest" (six).
 
     Raises:
-        ValueError: no such precision.
+        ValueError: the precision is unknown.
     """
     seen = Emulation(precision)
-    with _no_fused_kernels(), _Einsum(seen), _Products(seen):
+    with _no_fused_kernels(), _Einsum(seen), _ProductsMode(seen):
         yield seen
 
 
 @contextmanager
 def _no_fused_kernels() -> Iterator[None]:
-    """Attention, LSTM and encoder layers go through matmuls, and these are true float32."""
+    """Decompose attention, LSTM and encoder layers into matmuls, computed in true float32."""
     matmul = torch.get_float32_matmul_precision()
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -65,7 +66,7 @@ def _no_fused_kernels() -> Iterator[None]:
 
 @contextmanager
 def _onednn(enabled: bool) -> Iterator[None]:
-    # Not torch.backends.mkldnn.flags: it also sets what concerns Intel's GPUs, and warns.
+    # Not torch.backends.mkldnn.flags: it also sets options of Intel GPUs, and warns.
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(enabled)
     try:
@@ -75,7 +76,7 @@ def _onednn(enabled: bool) -> Iterator[None]:
 
 
 class _Einsum(TorchFunctionMode):
-    """torch_xla lowers `einsum` whole, past every mode of dispatch: here it becomes matmuls first."""
+    """Mode that turns `einsum` into matmuls: torch_xla lowers it in one piece, past every dispatch mode."""
 
     def __init__(self, seen: Emulation) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class _Einsum(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Products(TorchDispatchMode):
+class _ProductsMode(TorchDispatchMode):
     def __init__(self, seen: Emulation) -> None:
         super().__init__()
         self._seen = seen
@@ -137,14 +138,14 @@ class _Products(TorchDispatchMode):
 
 
 def _counts(tensor: Any) -> bool:
-    """Whether a TPU would round its products."""
+    """Whether a TPU would round the products of this tensor."""
     return tensor.dtype in (torch.float32, torch.complex64)
 
 
 def _composite(func: Any) -> str | None:
-    """The kernel of an operation that is made of others, None if it has none.
+    """Return the kernel of an operation that is composed of others; None if it has none.
 
-    Below autograd one of the implicit kind is only met under `torch.inference_mode`.
+    Below autograd, operations of the implicit kind occur only under `torch.inference_mode`.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return next((key for key in (_IMPLICIT, *_EXPLICIT) if has(func.name(), key)), None)

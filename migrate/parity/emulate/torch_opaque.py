@@ -1,4 +1,4 @@
-"""Which operations of ATen have products inside that only their kernel sees."""
+"""ATen operations with products inside that only their kernel sees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRODUCTS_INSIDE = re.compile(
     re.VERBOSE,
 )
 
-# Of these the pattern speaks, but they work element by element, or only copy.
+# The pattern also matches these, but they work element by element, or only copy.
 _NO_PRODUCTS = re.compile(
     r"linalg_(cross|diagonal|norm|vector_norm|matrix_norm|vecdot)$|_linalg_check_errors|slice_inverse"
     r"|.*_thnn_(fused|differentiable)_(lstm|gru)_cell|_?.*upsample_|_?_use_cudnn_rnn|_cudnn_rnn_flatten"
@@ -27,5 +27,5 @@ _NO_PRODUCTS = re.compile(
 
 
 def has_products_inside(name: str) -> bool:
-    """Whether an operation of ATen ("linalg_inv_ex") computes sums of products that no mode sees."""
+    """Whether an ATen operation ("linalg_inv_ex") computes sums of products that no mode sees."""
     return _NO_PRODUCTS.match(name) is None and _PRODUCTS_INSIDE.match(name) is not None

@@ -1,4 +1,4 @@
-"""The products of torch in passes: matmuls, convolutions, and the gradients of convolutions."""
+"""Torch products in passes: matmuls, convolutions, and the gradients of convolutions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.parity.ground.settings import Precision
 _aten = torch.ops.aten
 _SPLIT = TorchSplit()
 
-# One product: the precision and the operation's own arguments. None: it is not rounded on a TPU.
+# A product: a function of the precision and the operation's own arguments. None: not rounded on a TPU.
 Product: TypeAlias = Callable[..., Any]
 
 
@@ -33,7 +33,7 @@ def _plus(precision: Precision, added: Any, a: Any, b: Any, beta: Any = 1, alpha
 def _added(added: Any, product: Any, beta: Any, alpha: Any) -> Any:
     if alpha != 1:
         product = product * alpha
-    if beta == 0:  # then it is not read: it may be NaN
+    if beta == 0:  # beta 0: the added tensor is not read, it may be NaN
         return product
     return product + (added if beta == 1 else added * beta)
 
@@ -41,7 +41,7 @@ def _added(added: Any, product: Any, beta: Any, alpha: Any) -> Any:
 def _sum_of_products(
     precision: Precision, added: Any, a: Any, b: Any, beta: Any = 1, alpha: Any = 1
 ) -> Any:
-    """`addbmm`: the batch is contracted too."""
+    """Compute `addbmm`, which also contracts the batch."""
     a = a.transpose(0, 1).flatten(1)
     return _plus(precision, added, a, b.flatten(0, 1), beta, alpha)
 
@@ -56,12 +56,12 @@ def _linear(precision: Precision, x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _unrounded(precision: Precision, *_: Any) -> Any:
-    """A product with a vector."""
+    """Compute a product with a vector without rounding."""
     return None
 
 
 def _scales_channels(weight: Any, stride: Any, padding: Any, transposed: bool, groups: int) -> bool:
-    plain = all(one == 1 for one in stride) and not any(padding)
+    plain = all(step == 1 for step in stride) and not any(padding)
     first, second = weight.shape[0] // groups, weight.shape[1]
     inputs, outputs = (first, second) if transposed else (second, first)
     return convolution_on_vector_unit(weight.shape[2:], inputs, outputs, plain)

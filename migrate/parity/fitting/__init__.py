@@ -1,1 +1,1 @@
-"""Which weight of torch belongs where in a Flax model that exists: found, and proven, by running both."""
+"""Fitting: find the place of each torch weight in an existing Flax model, and prove it by running both."""

@@ -1,4 +1,4 @@
-"""Torch's weights in a Flax model that exists: found by running both, and proven by running both again."""
+"""Torch's weights in an existing Flax model: matched, then proven, by running both."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from migrate.counts import many
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.results import Fit
-from migrate.parity.fitting.sources import EXACT, Sources
+from migrate.parity.fitting.sources import EXACT, TorchSources
 from migrate.parity.fitting.stirred import stirred
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.fitting import Difference, Found, Made
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.fitting import AssembledArray, FittingResult, ModelDifference
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides import protocol
 from migrate.parity.sides.references import narrower
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 Array = np.ndarray[Any, Any]
-# So many inputs prove it.
+# Number of inputs for the proof.
 _INPUTS = 2
 EVIDENCE = "fitted to the target by running both"
 
 
 def fit(
-    torch: Side,
-    flax: Side,
+    torch: ComparedSide,
+    flax: ComparedSide,
     inputs: InputSet,
-    settings: Settings,
+    settings: SideSettings,
     work: Path,
     mapping: Path,
     *,
@@ -61,25 +61,25 @@ def fit(
     example: Sequence[tuple[int, ...]] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Fit:
-    """Find which weight of torch's belongs where in the Flax model, and write it as a mapping file.
+    """Find the place of each torch weight in the Flax model, and write a mapping file.
 
-    Both run with torch's weights and noise on them: what a model keeps at its first values (a scale of
-    ones, a gate of zeros) would hide whether it is in the right place. Torch gets its own back.
+    Both run with torch's weights plus noise. Weights at their initial values (a scale of ones, a gate of
+    zeros) would not show whether they are in the right place. Torch's own weights are restored.
 
     Args:
         torch, flax: the sides.
-        inputs: that both take.
-        settings: how the Flax side is given them.
-        work: a folder for what is passed.
+        inputs: inputs that both models take.
+        settings: settings of the Flax side.
+        work: a folder for the files that are passed.
         mapping: the file to write.
         drop: regular expressions of torch's keys that the Flax model has no use for.
         example: the shapes of the inputs, if they are images.
-        progress: told what is being done.
+        progress: called with the step that begins.
 
     Raises:
-        MisfitError: what has no place on either side; all of it.
-        RefusedKeysError: layers of torch that nobody knows in Flax.
-        ParityError: a model cannot run, or gives something else each time.
+        MisfitError: weights without a place on either side; all are listed.
+        RefusedKeysError: layers of torch that have no Flax counterpart.
+        ParityError: a model cannot run, or its outputs differ between runs.
     """
     require_model(flax)
     work.mkdir(parents=True, exist_ok=True)
@@ -104,28 +104,28 @@ def fit(
         _require_same(truth, plain)
         progress("following the Flax model, layer by layer")
         exact = dataclasses.replace(settings, dtype="float64", device="cpu", compiled=False)
-        found = flax.ask(protocol.FindWeights(exact, inputs, truth, state, rules))
-        done = _arranged(plan, found, Sources(Dump(truth), plan, _unread), drop)
+        findings = flax.ask(protocol.FindWeights(exact, inputs, truth, state, rules))
+        done = _arranged(plan, findings, TorchSources(Dump(truth), plan, _unread), drop)
         save_mapping(done.plan, mapping, api, overwrite=True)
         progress("running both with the weights fitted")
         fitted = work / "fitted.safetensors"
         convert(state, output=fitted, overwrite=True, mapping=mapping)
         flax.ask(protocol.LoadWeights(fitted))
         mine = work / "flax-outputs"
-        wide = bool(found.made) or _only_rounding(found)
+        wide = bool(findings.assembled) or _only_rounding(findings)
         how = dataclasses.replace(exact, wide=wide)
         flax.ask(protocol.Capture(how, inputs, mine, layers=False, numbers=numbers))
-        idle = flax.ask(protocol.Idle(exact, inputs, found.unsure)) if found.unsure else ()
+        idle = flax.ask(protocol.Idle(exact, inputs, findings.unsure)) if findings.unsure else ()
     finally:
         torch.ask(protocol.LoadWeights(own))
-    return _verdict(done, found, Dump(plain), Dump(mine), idle, numbers, (*notes, *done.notes))
+    return _verdict(done, findings, Dump(plain), Dump(mine), idle, numbers, (*notes, *done.notes))
 
 
-def require_model(flax: Side) -> None:
-    """Refuse what is no model of JAX's.
+def require_model(flax: ComparedSide) -> None:
+    """Require a JAX model.
 
     Raises:
-        ParityError: it is none.
+        ParityError: it is another object.
     """
     if flax.kind not in ("linen", "nnx", "jax"):
         raise ParityError(
@@ -134,11 +134,11 @@ def require_model(flax: Side) -> None:
         )
 
 
-def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
+def _capture_truth(torch: ComparedSide, inputs: InputSet, truth: Path) -> None:
     """Record torch's layers in float64.
 
     Raises:
-        ParityError: it does not run, or not in float64.
+        ParityError: the model does not run, or not in float64.
     """
     torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
     if said := narrower(Dump(truth).notes):
@@ -149,10 +149,10 @@ def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
 
 
 def _plan(own: Path, rules: Path) -> Plan:
-    """Every key with its usual place.
+    """Plan with the usual place of every key.
 
     Raises:
-        RefusedKeysError: what torch computes from several tensors has none that a mapping can say.
+        RefusedKeysError: torch computes a weight from several tensors, which no mapping can express.
     """
     plan = planned(own, PlanOptions(mapping=rules)).plan
     if plan.refused:
@@ -166,7 +166,7 @@ def _plan(own: Path, rules: Path) -> Plan:
 
 
 def _tied(plan: Plan) -> list[list[str]]:
-    """Keys of one tensor, group by group."""
+    """Groups of keys that share a tensor."""
     groups: dict[Any, list[str]] = defaultdict(list)
     for row in plan.rows:
         if row.targets:
@@ -175,14 +175,14 @@ def _tied(plan: Plan) -> list[list[str]]:
 
 
 def _buffers(plan: Plan) -> set[str]:
-    """What a model may compute itself: tables of positions, masks."""
+    """Keys that a model may compute itself: tables of positions, masks."""
     return {row.key for row in plan.rows if row.kind == BUFFER_KIND}
 
 
 def _tables(arrays: Mapping[str, Array], drop: Sequence[str]) -> set[str]:
-    """What the user left out and the target may compute itself: positions, which noise would change.
+    """Keys that the user left out and the target may compute itself: positions, which noise would change.
 
-    What is constant is no table: noise shows whether the target really has no use for it.
+    A constant array is no table: noise shows whether the target really does not use it.
     """
     return {
         key
@@ -216,10 +216,10 @@ def _outputs(dump: Dump, number: int) -> dict[str, Array]:
 
 
 def _require_same(layers: Path, plain: Path) -> None:
-    """The torch model gives the same twice.
+    """Require that the torch model returns the same outputs twice.
 
     Raises:
-        ParityError: it does not.
+        ParityError: the outputs differ.
     """
     again = compare_outputs(_outputs(Dump(layers), 0), _outputs(Dump(plain), 0))
     if again.apart is None or again.apart > EXACT:
@@ -229,11 +229,13 @@ def _require_same(layers: Path, plain: Path) -> None:
         )
 
 
-def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -> Fitted:
-    """The plan with the arrays of the Flax model.
+def _arranged(
+    plan: Plan, findings: FittingResult, sources: TorchSources, drop: Sequence[str]
+) -> Fitted:
+    """Arrange the plan for the arrays of the Flax model.
 
     Raises:
-        MisfitError: something has no place, on either side.
+        MisfitError: a weight has no place, on either side.
     """
     dropped = {
         row.key: pattern
@@ -243,12 +245,12 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
     }
     sizes = {
         text: path
-        for text in found.unplaced
-        if (path := text.partition(" ")[0]) in sources.leaves and path in found.unused
+        for text in findings.unplaced
+        if (path := text.partition(" ")[0]) in sources.leaves and path in findings.unused
     }
     lacking = [
         f"extra: no layer of the target is {path}, made of {', '.join(keys)}"
-        for path in found.unused
+        for path in findings.unused
         if (keys := [p.key for p in sources.leaves[path].pieces if p.key not in dropped])
         and "tied:" not in path
         and path not in sizes.values()
@@ -259,9 +261,9 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         for leaf in [sources.leaves[path]]
     ]
     problems += [
-        f"missing: no layer of torch's is {text}" for text in found.unplaced if text not in sizes
+        f"missing: no layer of torch's is {text}" for text in findings.unplaced if text not in sizes
     ]
-    problems += [f"{name} runs inside of vmap, where no layer is seen" for name in found.unseen]
+    problems += [f"{name} runs inside of vmap, where no layer is seen" for name in findings.unseen]
     problems += lacking
     infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
     if problems:
@@ -270,12 +272,14 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
             for path, group in make_groups(infos).items()
             if group.normed
         ]
-        if len(sizes) < len(problems):  # of other sizes no outputs can agree
-            problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
+        if len(sizes) < len(problems):  # with other sizes no outputs can agree
+            problems += [
+                f"the models part {difference}" for difference in map(str, findings.differences[:3])
+            ]
         raise MisfitError(
             f"{many(len(sizes), 'weight')} of the two models differ in size"
             if len(sizes) == len(problems)
-            else f"{found.layers} layers of the target match torch layers; the others have no match",
+            else f"{findings.layers} layers of the target match torch layers; the others have no match",
             [*normed, *problems],
             "have the model's factory take them off (torch.nn.utils.parametrize.remove_parametrizations, "
             "torch.nn.utils.remove_weight_norm), and give a checkpoint of that model"
@@ -285,28 +289,28 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
             * (len(sizes) < len(problems)),
         )
     placed = {
-        one.name: TargetArray(
-            tuple(piece.source for piece in one.pieces),
-            StackedLayout(parse_layout(one.pieces[0].layout), one.axis),
+        array.name: TargetArray(
+            tuple(piece.source for piece in array.pieces),
+            StackedLayout(parse_layout(array.pieces[0].layout), array.axis),
         )
-        for one in found.arrays
+        for array in findings.arrays
     }
     leaves = dict(sources.leaves)
-    for made in found.made:
-        placed[made.name] = TargetArray((f"{made.name}#made",), StackedLayout(UNCHANGED))
-        leaves[f"{made.name}#made"] = _leaf(made, infos)
+    for assembled in findings.assembled:
+        placed[assembled.name] = TargetArray((f"{assembled.name}#made",), StackedLayout(UNCHANGED))
+        leaves[f"{assembled.name}#made"] = _leaf(assembled, infos)
     leaves = _by_owners(plan, placed, leaves)
     shapes = {
         name: TensorInfo(
             tuple(
                 _shape(
-                    [leaves[source].info.shape for source in one.sources],
-                    one.way,
+                    [leaves[source].info.shape for source in array.sources],
+                    array.way,
                 )
             ),
-            leaves[one.sources[0]].info.dtype,
+            leaves[array.sources[0]].info.dtype,
         )
-        for name, one in placed.items()
+        for name, array in placed.items()
     }
     return arranged(plan, placed, leaves, shapes, dropped, EVIDENCE)
 
@@ -314,9 +318,12 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
 def _by_owners(
     plan: Plan, placed: Mapping[str, TargetArray], leaves: Mapping[str, PlannedLeaf]
 ) -> dict[str, PlannedLeaf]:
-    """The arrays, those of a shared tensor by the first of its names where that has no place itself."""
+    """Rename keys of shared tensors to the tensor's first name, where that has no place itself."""
     have = {
-        piece.key for one in placed.values() for at in one.sources for piece in leaves[at].pieces
+        piece.key
+        for array in placed.values()
+        for at in array.sources
+        for piece in leaves[at].pieces
     }
     first = {row.targets: row.key for row in plan.mapped}
     renamed: dict[str, str] = {}
@@ -328,22 +335,27 @@ def _by_owners(
         path: dataclasses.replace(
             leaf,
             pieces=tuple(
-                dataclasses.replace(one, key=renamed.get(one.key, one.key)) for one in leaf.pieces
+                dataclasses.replace(piece, key=renamed.get(piece.key, piece.key))
+                for piece in leaf.pieces
             ),
         )
         for path, leaf in leaves.items()
     }
 
 
-def _leaf(made: Made, infos: Mapping[str, TensorInfo]) -> PlannedLeaf:
-    """An array that was found element by element."""
+def _leaf(assembled: AssembledArray, infos: Mapping[str, TensorInfo]) -> PlannedLeaf:
+    """Planned array that was matched element by element."""
     pieces = tuple(
-        Piece(one.key, parse_layout(one.layout), parse_part(one.part) if one.part else None)
-        for one in made.pieces
+        Piece(
+            portion.key,
+            parse_layout(portion.layout),
+            parse_part(portion.part) if portion.part else None,
+        )
+        for portion in assembled.pieces
     )
-    join = parse_join(made.join)
+    join = parse_join(assembled.join)
     shape = join.shape([piece.shape(infos[piece.key].shape) for piece in pieces])
-    return PlannedLeaf(made.name, TensorInfo(shape, infos[pieces[0].key].dtype), pieces, join)
+    return PlannedLeaf(assembled.name, TensorInfo(shape, infos[pieces[0].key].dtype), pieces, join)
 
 
 def _shape(shapes: Sequence[tuple[int, ...]], way: StackedLayout) -> tuple[int, ...]:
@@ -353,7 +365,7 @@ def _shape(shapes: Sequence[tuple[int, ...]], way: StackedLayout) -> tuple[int, 
 
 def _verdict(
     done: Fitted,
-    found: Found,
+    findings: FittingResult,
     truth: Dump,
     mine: Dump,
     idle: Sequence[str],
@@ -363,19 +375,19 @@ def _verdict(
     apart: float | None = 0.0
     alone: tuple[str, ...] = ()
     for number in numbers:
-        one = compare_outputs(_outputs(truth, number), _outputs(mine, number))
-        alone = one.alone
-        apart = None if apart is None or one.apart is None else max(apart, one.apart)
-    differences, said = found.differences, []
-    if _only_rounding(found) and apart is not None and apart <= EXACT:
+        compared = compare_outputs(_outputs(truth, number), _outputs(mine, number))
+        alone = compared.alone
+        apart = None if apart is None or compared.apart is None else max(apart, compared.apart)
+    differences, said = findings.differences, []
+    if _only_rounding(findings) and apart is not None and apart <= EXACT:
         said.append(
             f"the target computes in float32 in places (first: {differences[0]}): float64 there, too"
         )
         differences = ()
     if not differences and (apart is None or apart > EXACT):
-        differences = (Difference("", "", "", "", False, np.inf if apart is None else apart),)
+        differences = (ModelDifference("", "", "", "", False, np.inf if apart is None else apart),)
     said += [f"{text} is not compared: the other model gives nothing like it" for text in alone]
-    if found.untried:
+    if findings.untried:
         said.append("several layers look alike, and not all of their orders were tried")
     if truth.facts.notes:
         said += truth.facts.notes
@@ -384,17 +396,17 @@ def _verdict(
         differences,
         apart,
         len(numbers),
-        found.layers,
-        found.passes,
-        bool(differences) and _only_rounding(found),
-        _whole_layers(idle, found.unsure),
+        findings.layers,
+        findings.passes,
+        bool(differences) and _only_rounding(findings),
+        _whole_layers(idle, findings.unsure),
         (*notes, *said),
-        tuple(filter(None, (found.heads, _folded(done.plan)))),
+        tuple(filter(None, (findings.heads, _folded(done.plan)))),
     )
 
 
 def _folded(plan: Plan) -> str:
-    """Into which weights a number is folded that torch has in its code, or the other way round; "": none."""
+    """Weights of the target that contain a number from torch's code, or the reverse; "": none."""
     its = [
         (leaf.path, piece.layout)
         for leaf in plan.leaves
@@ -405,13 +417,13 @@ def _folded(plan: Plan) -> str:
     return f"a number folded into {its[0][0]} ({its[0][1]}){more}" if its else ""
 
 
-def _only_rounding(found: Found) -> bool:
-    """Whether all that differs is what float32 rounds, in which the model computes in places."""
-    rounding = all(one.rounding for one in found.differences)
-    return bool(found.differences) and found.single and rounding
+def _only_rounding(findings: FittingResult) -> bool:
+    """Whether float32 rounding explains all differences, because the model computes in float32 in places."""
+    rounding = all(difference.rounding for difference in findings.differences)
+    return bool(findings.differences) and findings.single and rounding
 
 
 def _whole_layers(idle: Sequence[str], unsure: Sequence[str]) -> tuple[str, ...]:
-    """Those of which no array of the same layer has an influence (a key's bias never has one)."""
+    """Arrays whose whole layer has no influence (a key's bias never has any)."""
     moving = {name.rpartition("/")[0] for name in unsure if name not in idle}
     return tuple(name for name in idle if name.rpartition("/")[0] not in moving)

@@ -1,8 +1,8 @@
-"""One pass of a Flax model that finds, layer by layer, which of torch's it is, and gives it the weights.
+"""Pass of a Flax model that matches its layers with torch's one by one, and loads the weights.
 
-Every layer above is known when a layer is called, so what it is given has the values that torch's was given:
-they say which it is. What it gives is held against what torch's gave. Where either differs the models
-do: the place is noted, and the pass goes on with torch's values, so that one difference hides no other.
+When a layer is called, every layer before it is known. Its inputs thus equal the inputs of a torch layer,
+and show which layer it is. Its outputs are compared with torch's. Where either differs, the models differ.
+The location is recorded, and the pass continues with torch's values, so that a difference hides no other.
 """
 
 from __future__ import annotations
@@ -16,75 +16,75 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.align.tensors import Way, distance, ways
+from migrate.parity.align.tensors import TensorArrangement, distance, ways
 from migrate.parity.fitting.heads import Questions
 from migrate.parity.fitting.names import likeness, pattern
-from migrate.parity.fitting.roles import Made, ways_to_make
-from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest, once
-from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, Tried
-from migrate.parity.ground.fitting import SINGLE, Difference
-from migrate.parity.sides.jax.capture.recorder import Seen
+from migrate.parity.fitting.roles import SourcedArray, ways_to_make
+from migrate.parity.fitting.sources import EXACT, SourceArray, TorchSources, UnitCall, nearest, once
+from migrate.parity.fitting.trying import Choices, EnoughSeen, Open, TriedPass
+from migrate.parity.ground.fitting import SINGLE, ModelDifference
+from migrate.parity.sides.jax.capture.recorder import CalledLayer
 from migrate.parity.sides.jax.capture.values import is_batched, is_traced, rebuilt, tensors
 
 Array = np.ndarray[Any, Any]
-# Channels are seen to be scaled on no fewer values of each.
+# Minimum number of values in each channel to recognize a scaled channel.
 _ROWS, _SHOWN = 8, 3
-# So many layers are run to see whether they give what torch's did where none was given the same.
+# Number of layers to run and compare with torch's output where no torch layer has the same input.
 _TRIED = 4
-# Axes of a kernel in which heads are apart.
+# Number of axes of a kernel in which heads are separate.
 _WITH_HEADS = 3
 
 
 @dataclass
-class Pass(Tried):
-    """What a pass found.
+class Pass(TriedPass):
+    """Findings of a pass.
 
     Attributes:
-        made: array of Flax's → the pieces that it is made of (several: one for each turn of a loop).
+        pieces: array of Flax's → the pieces that it is made of (several: one for each turn of a loop).
         stacked: array of Flax's → the axis of these pieces.
-        unmatched: layers of Flax's for which torch has none: name, where it is called, its arrays.
-        unseen: layers in which nothing can be seen (vmap).
+        unmatched: layers of Flax's without a counterpart in torch: name, location of the call, its arrays.
+        unseen: layers whose insides cannot be observed (vmap).
     """
 
-    made: dict[str, list[Made]] = field(default_factory=lambda: defaultdict(list))
+    pieces: dict[str, list[SourcedArray]] = field(default_factory=lambda: defaultdict(list))
     stacked: dict[str, int] = field(default_factory=dict)
     unmatched: list[tuple[str, str]] = field(default_factory=list)
     unseen: dict[str, None] = field(default_factory=dict)
 
 
 class Follower:
-    """The watcher of a pass (`sides.jax.capture.recorder.Watcher`).
+    """Watcher of a pass (`sides.jax.capture.recorder.Watcher`).
 
     Args:
-        sources: torch's side.
+        sources: torch's layers and weights.
         drawn: random values of Flax's arrays, by name.
         linen: whether these names begin with a collection.
-        choices: what to take otherwise than names and order propose.
-        spare: arrays of torch's layers that were no layer's of Flax in an earlier pass.
-        limit: the pass ends where it has so many differences.
-        inject: whether it goes on with torch's values where the models part; if not, a layer that is given
-            what torch gave none keeps the weights that it has.
+        choices: choices that differ from the proposals by names and order.
+        spare: arrays of torch's layers that an earlier pass matched with no layer of Flax's.
+        limit: number of differences that ends the pass.
+        inject: whether the pass continues with torch's values where the models diverge; if not, a layer
+            whose input no torch layer has keeps its weights.
 
     Attributes:
-        found: what it found.
+        found: findings of the pass.
         after: the last layer that agreed.
     """
 
     def __init__(
         self,
-        sources: Sources,
+        sources: TorchSources,
         drawn: Mapping[str, Array],
         *,
         linen: bool,
         choices: Choices,
-        spare: Sequence[Source],
+        spare: Sequence[SourceArray],
         limit: int | None,
         inject: bool = True,
     ) -> None:
         self._inject = inject
         self._sources, self._drawn, self._choices = sources, drawn, choices
         self._free, self._limit = [*sources.loose, *spare], limit
-        self._stack: list[Seen] = []
+        self._stack: list[CalledLayer] = []
         self._inside_unit = 0
         self._used: set[tuple[str, int]] = set()
         self._votes: Counter[tuple[int, int, Any]] = Counter()
@@ -95,15 +95,19 @@ class Follower:
         self._arrays_below = _below(drawn, linen)
         self.found = Pass()
         self._questions = Questions(choices, self.found)
-        self._tried: Sequence[Made] | None = None
+        self._tried: Sequence[SourcedArray] | None = None
 
     @property
-    def inside(self) -> Seen | None:
+    def inside(self) -> CalledLayer | None:
         """See `Watcher`."""
         return self._stack[-1] if self._stack else None
 
     def call(
-        self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        seen: CalledLayer,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """See `Watcher`."""
         if self._inside_unit or (self._stack and self._stack[-1].key == seen.key):
@@ -125,13 +129,13 @@ class Follower:
             self._stack.pop()
 
     def _below(self, name: str, own: Mapping[str, Any]) -> list[str]:
-        return [one for one in self._arrays_below.get(name, ()) if one not in own]
+        return [held for held in self._arrays_below.get(name, ()) if held not in own]
 
-    # A layer that has layers in it.
+    # Layers with layers inside.
 
     def _composite(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -147,35 +151,35 @@ class Follower:
 
     def _whole(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         own: Mapping[str, Any],
         below: Sequence[str],
     ) -> _Candidate | None:
-        """The one layer of torch that all of this is: its own attention, a recurrent layer."""
+        """Torch layer that equals a whole container: its own attention, a recurrent layer."""
         names = [*own, *below]
         shapes = {name: self._drawn[name].shape for name in names}
         calls = [
-            one
-            for one in self._sources.of_size(sum(self._drawn[name].size for name in names))
-            if one.key not in self._used and len(one.unit.sources) == len(names)
+            call
+            for call in self._sources.of_size(sum(self._drawn[name].size for name in names))
+            if call.key not in self._used and len(call.unit.sources) == len(names)
         ]
         first = _first(args, kwargs)
-        if not calls or first is None or not any(len(one.unit.sources) > 2 for one in calls):
+        if not calls or first is None or not any(len(call.unit.sources) > 2 for call in calls):
             return None
         mine = np.asarray(first)
         for call in calls:
-            made = ways_to_make(shapes, call.unit.sources)
-            if made and self._sources.given(call, mine) is not None:
-                return _Candidate(call, made, 0.0)
+            layouts = ways_to_make(shapes, call.unit.sources)
+            if layouts and self._sources.given(call, mine) is not None:
+                return _Candidate(call, layouts, 0.0)
         return None
 
-    # A layer that has none.
+    # Layers without layers inside.
 
     def _layer(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -186,37 +190,43 @@ class Follower:
         first = _first(args, kwargs)
         fed = self._by_values(shapes, calls, first)
         if fed:
-            best = min(one.distance for one in fed)
-            group = [one for one in fed if one.distance <= max(EXACT, 10 * best)]
+            best = min(candidate.distance for candidate in fed)
+            group = [candidate for candidate in fed if candidate.distance <= max(EXACT, 10 * best)]
             chosen = self._chosen(seen, group)
             if len(group) > 1:
-                self._alike |= {one.call.key for one in group}
+                self._alike |= {candidate.call.key for candidate in group}
             if chosen.call.key in self._alike:
                 self.found.unsure |= dict.fromkeys(own)
             if best > EXACT:
                 self._differs(seen, chosen.call.unit.layer, inside=False, distance=best)
             else:
-                given = self._sources.values(chosen.call.call.arguments[0])
-                self._questions.agrees(chosen.call.unit.name, given, self._parted)
+                inputs = self._sources.values(chosen.call.call.arguments[0])
+                self._questions.agrees(chosen.call.unit.name, inputs, self._parted)
         else:
             if self._known(own) and next(self._fitting(shapes, calls), None) is None:
                 return run(*args, **kwargs)  # once more than torch calls it
-            hidden = list(self._fitting(shapes, [one for one in calls if one.unit.hidden]))
-            last = [one for one in hidden if one.call.unit.name.rpartition(".")[2] == "out"]
-            inner = self._into_attention([one for one in hidden if one not in last], first)
+            hidden = list(self._fitting(shapes, [call for call in calls if call.unit.hidden]))
+            last = [
+                candidate
+                for candidate in hidden
+                if candidate.call.unit.name.rpartition(".")[2] == "out"
+            ]
+            inner = self._into_attention(
+                [candidate for candidate in hidden if candidate not in last], first
+            )
             if inner:
-                one = inner[self._rank(seen.name, [each.call.unit.name for each in inner])]
-                self._take(seen, one.call, one.ways[0], own)
+                projection = inner[self._rank(seen.name, [each.call.unit.name for each in inner])]
+                self._take(seen, projection.call, projection.ways[0], own)
                 self.found.unsure |= dict.fromkeys(own)
                 return run(*args, **kwargs)
-            whole = [one for one in calls if one.unit.part is None and not one.unit.hidden]
+            whole = [call for call in calls if call.unit.part is None and not call.unit.hidden]
             tried = itertools.islice(self._fitting(shapes, whole), _TRIED)
             same = self._same_result(seen, run, args, kwargs, own, [*last, *tried])
             if same is not None:
                 return same
             left = next(self._fitting(shapes, whole), None)
             if left is None:
-                # Its arrays may be what torch has without a layer.
+                # Its arrays may be arrays that torch has outside layers.
                 if not self._loose(seen, own):
                     self.found.unmatched.append((seen.name, seen.describe(None).called))
                 return run(*args, **kwargs)
@@ -233,107 +243,112 @@ class Follower:
     def _known(self, own: Mapping[str, Any]) -> bool:
         """Whether a layer was called before, with the same arrays."""
         return all(
-            name in self.found.made and tuple(array.shape) == self._drawn[name].shape
+            name in self.found.pieces and tuple(array.shape) == self._drawn[name].shape
             for name, array in own.items()
         )
 
     def _possible(
         self, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]
     ) -> list[UnitCall]:
-        """The calls with so many weights; of a layer that was called before those of the same weights."""
-        tensors, made = self._sources.tensors, self.found.made
-        known = {tensors(made[name][0].source) for name in own} if self._known(own) else None
+        """Calls with the right number of weights; for a layer called before, calls with the same weights."""
+        tensors, pieces = self._sources.tensors, self.found.pieces
+        known = {tensors(pieces[name][0].source) for name in own} if self._known(own) else None
         return [
-            one
-            for one in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values()))
-            if one.key not in self._used
-            and (known is None or known == {tensors(source) for source in one.unit.sources})
+            call
+            for call in self._sources.of_size(sum(math.prod(shape) for shape in shapes.values()))
+            if call.key not in self._used
+            and (known is None or known == {tensors(source) for source in call.unit.sources})
         ]
 
     def _fitting(
         self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall]
     ) -> Iterator[_Candidate]:
-        """Of these calls those whose weights can be laid so."""
-        ways_of: dict[int, list[tuple[Made, ...]]] = {}
-        for one in calls:
-            unit = id(one.unit)
+        """Yield the calls whose weights can be arranged as these arrays."""
+        ways_of: dict[int, list[tuple[SourcedArray, ...]]] = {}
+        for call in calls:
+            unit = id(call.unit)
             if unit not in ways_of:
-                ways_of[unit] = ways_to_make(shapes, one.unit.sources)
+                ways_of[unit] = ways_to_make(shapes, call.unit.sources)
             if ways_of[unit]:
-                yield _Candidate(one, ways_of[unit], math.inf)
+                yield _Candidate(call, ways_of[unit], math.inf)
 
     def _by_values(
         self, shapes: Mapping[str, tuple[int, ...]], calls: Sequence[UnitCall], first: Any
     ) -> list[_Candidate]:
-        """Those that torch gave what this layer is given."""
+        """Calls whose input in torch equals this layer's input."""
         if first is None:
             return []
         mine = np.asarray(first)
         alike = self._sources.alike(mine)
         seen = [
-            one
-            for one in calls
-            if not one.unit.hidden and (one.unit.layer, one.call.number) in alike
+            call
+            for call in calls
+            if not call.unit.hidden and (call.unit.layer, call.call.number) in alike
         ]
-        found = []
-        given: dict[tuple[str, int], tuple[Any, Way, float] | None] = {}
-        for one in self._fitting(shapes, seen):
-            at = one.call.unit.layer, one.call.call.number
-            if at not in given:
-                given[at] = self._sources.given(one.call, mine)
-            near = given[at]
+        candidates = []
+        inputs: dict[tuple[str, int], tuple[Any, TensorArrangement, float] | None] = {}
+        for candidate in self._fitting(shapes, seen):
+            at = candidate.call.unit.layer, candidate.call.call.number
+            if at not in inputs:
+                inputs[at] = self._sources.given(candidate.call, mine)
+            near = inputs[at]
             if near is not None:
-                found.append(_Candidate(one.call, one.ways, near[2]))
+                candidates.append(_Candidate(candidate.call, candidate.ways, near[2]))
                 if near[2] <= EXACT:
                     self._votes[(len(near[0].shape), mine.ndim, near[1].layout)] += 1
-        return found
+        return candidates
 
-    def _chosen(self, seen: Seen, group: Sequence[_Candidate]) -> _Candidate:
-        """One of several: as it is to be tried, else the one that is called most alike, else the first."""
-        whole = [one for one in group if one.call.unit.part is None]
+    def _chosen(self, seen: CalledLayer, group: Sequence[_Candidate]) -> _Candidate:
+        """Choose a candidate: the choice of this pass, else the most similar name, else the first."""
+        whole = [candidate for candidate in group if candidate.call.unit.part is None]
         group = whole or group
-        return group[self._rank(seen.name, [one.call.unit.name for one in group])]
+        return group[self._rank(seen.name, [candidate.call.unit.name for candidate in group])]
 
     def _rank(self, asking: str, names: Sequence[str]) -> int:
-        """Which of these it is: the one called most alike, else the first; or another that is to be tried."""
+        """Index of the most similar name, else of the first; or another index that this pass tries."""
         if len(names) == 1:
             return 0
         scores = [likeness(asking, name) for name in names]
-        order = sorted(range(len(names)), key=lambda one: -scores[one])
+        order = sorted(range(len(names)), key=lambda index: -scores[index])
         key = pattern(asking, names)
         self.found.open.append(Open(key, len(names), self._parted))
         return order[self._choices.get(key, 0) % len(order)]
 
     def _into_attention(self, hidden: Sequence[_Candidate], first: Any) -> list[_Candidate]:
-        """Of the projections inside of torch's own attention those whose whole was given this."""
+        """Projections inside torch's own attention whose attention received this value."""
         if first is None:
             return []
         mine = np.asarray(first)
-        return [one for one in hidden if self._sources.given(one.call, mine) is not None]
+        return [
+            candidate
+            for candidate in hidden
+            if self._sources.given(candidate.call, mine) is not None
+        ]
 
     def _same_result(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         own: Mapping[str, Any],
         candidates: Sequence[_Candidate],
     ) -> Any:
-        """A layer that gives what one of these gave, of which it is not known that they are given the same.
+        """Run a layer with the weights of candidates until its output equals the output of one of them.
 
-        The last projection of torch's own attention; a table that makes its own positions.
+        It is unknown whether their inputs are equal: the last projection of torch's own attention; a table
+        that computes its own positions.
 
         Returns:
-            What the layer gives; None if it is none of them.
+            The output of the layer; None if no candidate matches.
         """
-        for one in candidates:
-            if self._sources.output(one.call) is None:
+        for candidate in candidates:
+            if self._sources.output(candidate.call) is None:
                 continue
-            for made in one.ways:
-                result = self._run_with(seen, run, args, kwargs, made)
-                if self._apart(one.call, result) <= EXACT:
-                    self._take(seen, one.call, made, own)
+            for arrays in candidate.ways:
+                result = self._run_with(seen, run, args, kwargs, arrays)
+                if self._distance_of_result(candidate.call, result) <= EXACT:
+                    self._take(seen, candidate.call, arrays, own)
                     self.found.agreed += not self._parted
                     self.after = seen.name
                     return result
@@ -342,50 +357,50 @@ class Follower:
 
     def _run_with(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        made: Sequence[Made],
+        arrays: Sequence[SourcedArray],
     ) -> Any:
-        """What a layer gives with these weights; what is called inside of it is not looked at."""
-        seen.take({one.name: self._value(one) for one in made})
-        self._tried = made
+        """Run a layer with these weights, without inspecting the calls inside it."""
+        seen.take({array.name: self._value(array) for array in arrays})
+        self._tried = arrays
         self._inside_unit += 1
         try:
             return run(*args, **kwargs)
         finally:
             self._inside_unit -= 1
 
-    # Running a layer as one of torch's.
+    # Run a layer as one of torch's.
 
     def _run_as(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        one: _Candidate,
+        candidate: _Candidate,
         own: Mapping[str, Any],
     ) -> Any:
-        best: tuple[float, tuple[Made, ...], Any] | None = None
-        for made in one.ways:
-            result = self._run_with(seen, run, args, kwargs, made)
-            apart = self._apart(one.call, result)
+        best: tuple[float, tuple[SourcedArray, ...], Any] | None = None
+        for arrays in candidate.ways:
+            result = self._run_with(seen, run, args, kwargs, arrays)
+            apart = self._distance_of_result(candidate.call, result)
             if best is None or apart < best[0]:
-                best = apart, made, result
+                best = apart, arrays, result
             if apart <= EXACT:
                 break
         assert best is not None
-        apart, made, result = best
-        self._take(seen, one.call, made, own)
+        apart, arrays, result = best
+        self._take(seen, candidate.call, arrays, own)
         if apart > EXACT:
-            real = self._differs(seen, one.call.unit.layer, inside=True, distance=apart)
-            result = self._answered(one.call, result) if self._inject else result
+            real = self._differs(seen, candidate.call.unit.layer, inside=True, distance=apart)
+            result = self._answered(candidate.call, result) if self._inject else result
             if real:
                 return result
         else:
-            result = self._with_heads(seen, run, args, kwargs, one.call, made, result)
+            result = self._with_heads(seen, run, args, kwargs, candidate.call, arrays, result)
         if not self._parted:
             self.found.agreed += 1
         self.after = seen.name
@@ -393,76 +408,78 @@ class Follower:
 
     def _with_heads(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         run: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         call: UnitCall,
-        made: Sequence[Made],
+        arrays: Sequence[SourcedArray],
         result: Any,
     ) -> Any:
-        """What a query or a key gives as this pass has its heads: torch's order and size, or others."""
-        kernel = max((one.layout.shape(one.source.leaf.info.shape) for one in made), key=len)
+        """Output of a query or key with this pass's choice of heads: torch's order and size, or others."""
+        kernel = max(
+            (array.layout.shape(array.source.leaf.info.shape) for array in arrays), key=len
+        )
         if len(kernel) < _WITH_HEADS or not call.call.arguments:
             return result
-        given = self._sources.values(call.call.arguments[0])
-        heads = self._questions.heads(call.unit.name, given, kernel, self._parted)
+        inputs = self._sources.values(call.call.arguments[0])
+        heads = self._questions.heads(call.unit.name, inputs, kernel, self._parted)
         if heads.plain:
             return result
-        other = [one.of(heads) for one in made]
-        for one in other:
-            self.found.made[one.name][-1] = one
+        other = [array.of(heads) for array in arrays]
+        for other_array in other:
+            self.found.pieces[other_array.name][-1] = other_array
         return self._run_with(seen, run, args, kwargs, other)
 
     def _take(
         self,
-        seen: Seen,
+        seen: CalledLayer,
         call: UnitCall,
-        made: Sequence[Made],
+        arrays: Sequence[SourcedArray],
         own: Mapping[str, Any],
     ) -> None:
-        """Give a layer the weights, for good."""
-        if self._tried is not made:
-            seen.take({one.name: self._value(one) for one in made})
-        for one in made:
-            self._keep(one, own.get(one.name))
+        """Load weights into a layer permanently."""
+        if self._tried is not arrays:
+            seen.take({array.name: self._value(array) for array in arrays})
+        for array in arrays:
+            self._keep(array, own.get(array.name))
         self._used |= self._sources.overlapping(call)
         self.found.layers += 1
 
-    def _keep(self, one: Made, held: Any) -> None:
-        whole = self._drawn[one.name]
-        pieces = self.found.made[one.name]
+    def _keep(self, array: SourcedArray, held: Any) -> None:
+        whole = self._drawn[array.name]
+        pieces = self.found.pieces[array.name]
         if held is None or tuple(held.shape) == whole.shape:
             if not pieces:
-                pieces.append(one)
+                pieces.append(array)
             return
-        axis = self.found.stacked.get(one.name)
+        axis = self.found.stacked.get(array.name)
         if axis is None:
             axis = _axis(whole, np.asarray(held))
-            self.found.stacked[one.name] = axis
-        pieces.append(one)
+            self.found.stacked[array.name] = axis
+        pieces.append(array)
 
-    def _value(self, one: Made) -> Any:
+    def _value(self, array: SourcedArray) -> Any:
         import jax.numpy as jnp
 
-        return jnp.asarray(self._sources.array(one.source, one.layout))
+        return jnp.asarray(self._sources.array(array.source, array.layout))
 
-    def _apart(self, call: UnitCall, result: Any) -> float:
-        """How far what a layer gives is from what torch's gave; 0 where that is not known."""
+    def _distance_of_result(self, call: UnitCall, result: Any) -> float:
+        """Distance of a layer's output from torch's; 0 where that is unknown."""
         truth, mine = self._sources.output(call), _first((result,), {})
         if truth is None or mine is None:
             return 0.0
         mine = np.asarray(mine)
         if truth.size != mine.size:
             truth, mine = once(truth), once(mine)
-        found = nearest(truth, mine)
-        if found is None:
+        match = nearest(truth, mine)
+        if match is None:
             return float("inf")
-        if found[1] <= EXACT:
-            self._votes[(truth.ndim, mine.ndim, found[0].layout)] += 1
-        return found[1]
+        if match[1] <= EXACT:
+            self._votes[(truth.ndim, mine.ndim, match[0].layout)] += 1
+        return match[1]
 
-    # Going on with torch's values.
+    # Continue with torch's values.
 
     def _fed(
         self, call: UnitCall, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -484,7 +501,7 @@ class Follower:
         return result if new is None else _replaced(result, mine, new)
 
     def _laid(self, truth: Array, mine: Array) -> Array | None:
-        """Torch's tensor as Flax's of this shape would lie: by the values, else as others of its axes do."""
+        """Arrange torch's tensor in Flax's shape: by the values, else as other tensors with as many axes."""
         if (truth.dtype.kind == "f") != (mine.dtype.kind == "f"):
             return None
         possible = ways(truth.shape, mine.shape, self._sources.images(mine.size))
@@ -492,92 +509,96 @@ class Follower:
             return None
         usual = max(possible, key=lambda way: self._votes[(truth.ndim, mine.ndim, way.layout)])
         laid = [way.pair("", "").as_mine(truth) for way in possible]
-        apart = [distance(one, mine) for one in laid]
+        apart = [distance(array, mine) for array in laid]
         near = int(np.argmin(apart))
         chosen = laid[near] if apart[near] <= 0.3 else usual.pair("", "").as_mine(truth)
         return np.asarray(chosen)
 
     def _differs(
-        self, seen: Seen, truth: str, *, inside: bool, distance: float, settings: str = ""
+        self, seen: CalledLayer, truth: str, *, inside: bool, distance: float, settings: str = ""
     ) -> bool:
-        """Note it; whether it is more than rounding."""
+        """Record a difference; return whether it is more than rounding."""
         layer = seen.describe(None)
         if inside:
             settings = self._sources.settings(truth, layer.settings)
-        one = Difference(seen.name, layer.called, truth, self.after, inside, distance, settings)
-        self.found.differences.append(one)
-        if one.rounding:
+        difference = ModelDifference(
+            seen.name, layer.called, truth, self.after, inside, distance, settings
+        )
+        self.found.differences.append(difference)
+        if difference.rounding:
             return False
         self._parted += 1
         if self._limit is not None and self._parted >= self._limit:
             raise EnoughSeen
         return True
 
-    # Arrays that no layer of torch's holds alone.
+    # Arrays that no torch layer holds alone.
 
-    def _loose(self, seen: Seen, own: Mapping[str, Any]) -> bool:
-        """Give arrays what torch has without a layer: of their shapes, called alike, in order."""
+    def _loose(self, seen: CalledLayer, own: Mapping[str, Any]) -> bool:
+        """Load arrays that torch has outside layers: of the same shapes, with similar names, in order."""
         all_found = True
         for name, array in own.items():
-            if name in self.found.made and tuple(array.shape) == self._drawn[name].shape:
+            if name in self.found.pieces and tuple(array.shape) == self._drawn[name].shape:
                 continue
-            one = self._loose_one(name, tuple(array.shape))
-            if one is None:
+            sourced = self._loose_one(name, tuple(array.shape))
+            if sourced is None:
                 all_found = False
                 continue
-            self._loose_used.add(one.source.path)
-            seen.take({name: self._value(one)})
-            self._keep(one, array)
+            self._loose_used.add(sourced.source.path)
+            seen.take({name: self._value(sourced)})
+            self._keep(sourced, array)
             self.found.unsure[name] = None
         return all_found
 
-    def _loose_one(self, name: str, shape: tuple[int, ...]) -> Made | None:
+    def _loose_one(self, name: str, shape: tuple[int, ...]) -> SourcedArray | None:
         fitting = [
-            made[0][0]
+            layouts[0][0]
             for source in self._free
             if source.path not in self._loose_used
-            and (made := ways_to_make({name: shape}, [source]))
+            and (layouts := ways_to_make({name: shape}, [source]))
         ]
         if not fitting:
             return None
-        return fitting[self._rank(name, [one.source.path for one in fitting])]
+        return fitting[self._rank(name, [array.source.path for array in fitting])]
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A call of torch's that a layer may be.
+    """Call of torch's that a layer may match.
 
     Attributes:
         call: the call.
-        ways: in which the layer's arrays can be made of the unit's.
-        distance: of what the two are given; infinite if that is not known.
+        ways: ways to make the layer's arrays from the unit's.
+        distance: distance of the two inputs; infinite if unknown.
     """
 
     call: UnitCall
-    ways: list[tuple[Made, ...]]
+    ways: list[tuple[SourcedArray, ...]]
     distance: float
 
 
 def _below(names: Mapping[str, Any], linen: bool) -> dict[str, list[str]]:
-    """Layer → the arrays that lie in it or in what is in it."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Layer → the arrays that the layer or the layers inside it hold."""
+    arrays: dict[str, list[str]] = defaultdict(list)
     for name in names:
         keys = name.split("/")[1 if linen else 0 : -1]
         for end in range(len(keys) + 1):
-            found[".".join(keys[:end])].append(name)
-    return found
+            arrays[".".join(keys[:end])].append(name)
+    return arrays
 
 
 def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The first array that a layer is given, or gives."""
+    """First array among a layer's arguments or outputs."""
     return next(iter((tensors(tuple(args)) | tensors(dict(kwargs))).values()), None)
 
 
 def _scaled(mine: Any, truth: Any) -> str:
-    """What to say where each channel of what a layer is given has a factor and an offset; "" where not."""
+    """Message for inputs whose channels each have a factor and an offset; "" if they do not."""
     if mine is truth or mine is None:
         return ""
-    a, b = (np.asarray(one, np.float64).reshape(-1, one.shape[-1]) for one in (truth, mine))
+    a, b = (
+        np.asarray(values, np.float64).reshape(-1, values.shape[-1]) for values in (truth, mine)
+    )
     spread = a.std(0)
     if len(a) < _ROWS or not spread.all():
         return ""
@@ -587,12 +608,14 @@ def _scaled(mine: Any, truth: Any) -> str:
     if rest > SINGLE:
         return ""
     offset = np.where(np.abs(offset) < EXACT * spread, 0.0, offset)
-    factors, offsets = (", ".join(f"{one:.3g}" for one in its[:_SHOWN]) for its in (factor, offset))
+    factors, offsets = (
+        ", ".join(f"{number:.3g}" for number in its[:_SHOWN]) for its in (factor, offset)
+    )
     return f"it is given torch's values, each channel times {factors} and {offsets} added"
 
 
 def _replaced(value: Any, old: Any, new: Array) -> Any:
-    """A structure with another array in the place of one."""
+    """Replace an array in a structure by another array."""
     import jax.numpy as jnp
 
     placed = jnp.asarray(new, dtype=old.dtype)
@@ -600,13 +623,13 @@ def _replaced(value: Any, old: Any, new: Array) -> Any:
 
 
 def _axis(whole: Array, held: Array) -> int:
-    """Along which axis a loop takes its slices: the values tell, where several have the shape."""
+    """Axis along which a loop takes its slices; the values decide, where several axes fit."""
     possible = [
         axis
         for axis in range(whole.ndim)
         if (*whole.shape[:axis], *whole.shape[axis + 1 :]) == held.shape
     ]
     for axis in possible:
-        if any(np.array_equal(one, held) for one in np.moveaxis(whole, axis, 0)):
+        if any(np.array_equal(turn, held) for turn in np.moveaxis(whole, axis, 0)):
             return axis
     return possible[0]

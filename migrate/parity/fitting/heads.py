@@ -1,7 +1,7 @@
-"""What a query's and a key's weights may have in them that torch's have not: heads turned, a factor.
+"""Differences of a query's and a key's weights from torch's: reordered heads, or a factor.
 
-Neither is seen where the layer is: what it gives is torch's up to just that. The first layer behind the
-attention tells, and the passes try.
+Neither is visible at the layer: its output equals torch's up to exactly that. The first layer after the
+attention shows the difference, and the passes try the alternatives.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import numpy as np
 
 from converters.layers.layout import UNCHANGED, Layout, Merge, Permute, Split, affine, chain
 from converters.target.words import words_of
-from migrate.parity.fitting.trying import Choices, Open, Tried
+from migrate.parity.fitting.trying import Choices, Open, TriedPass
 
 Array = np.ndarray[Any, Any]
 
 _QUERY, _KEY = "query", "key"
 _INTO = frozenset((_QUERY, _KEY, "value", "qkv"))
-# Of these not all is a query's, or no axis is a head's.
+# Layers that are only in part a query's, or have no axis of heads.
 _OTHER = frozenset(("value", "norm"))
-# As torch has them, and the two ways in which rotary positions can be turned.
+# Torch's order, and the two ways to reorder rows for rotary positions.
 _ROTATIONS = ("", "halves interleaved", "interleaved ones as halves")
 _ROWS = ("rows of heads",)
-# Of a head's side: 1/√side is in the query's kernel (MaxText), or torch has it there.
+# Power of the head size: 1/√size is in the query's kernel (MaxText), or torch has it there.
 _POWERS = (0.0, -0.5, 0.5)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How a layer's arrays, whose last axis is a head's, differ from torch's.
+    """Difference from torch's of a layer's arrays, whose last axis is a head's.
 
     Attributes:
-        rotation: which order its rows have.
-        power: of the head's side, that is a factor.
+        rotation: index of the order of its rows.
+        power: exponent of the head size, as a factor.
     """
 
     rotation: int = 0
@@ -42,11 +42,11 @@ class Heads:
 
     @property
     def plain(self) -> bool:
-        """Whether they are torch's."""
+        """Whether the arrays equal torch's."""
         return self == Heads()
 
     def turned(self, shape: tuple[int, ...]) -> Layout:
-        """The order of the last axis."""
+        """Layout that reorders the last axis."""
         axis, side = len(shape) - 1, shape[-1]
         if not self.rotation or side % 2:
             return UNCHANGED
@@ -55,73 +55,75 @@ class Heads:
         return chain((Split(axis, pairs), swapped, Merge(axis, pairs[::-1])))
 
     def factor(self, side: int) -> float:
-        """By which they are multiplied."""
+        """Factor of the arrays."""
         return float(side**self.power)
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Both."""
+        """Layout of both, order and factor."""
         return chain((self.turned(shape), affine(self.factor(shape[-1]), 0.0)))
 
 
 class Questions:
-    """What is open of the heads in a pass.
+    """Open questions about the heads in a pass.
 
     Args:
-        choices: what the pass takes.
-        found: what it notes.
+        choices: the choices of the pass.
+        tried: the record of the pass.
     """
 
-    def __init__(self, choices: Choices, found: Tried) -> None:
-        self._choices, self._found = choices, found
+    def __init__(self, choices: Choices, tried: TriedPass) -> None:
+        self._choices, self._found = choices, tried
         self._open: dict[Any, tuple[str, Array]] = {}
         self._answered: set[Any] = set()
 
-    def heads(self, name: str, given: Array, shape: tuple[int, ...], parted: int) -> Heads:
-        """How the arrays of a layer are made of torch's.
+    def heads(self, name: str, inputs: Array, shape: tuple[int, ...], parted: int) -> Heads:
+        """Choose how the arrays of a layer differ from torch's.
 
         Args:
-            name: of torch's layer.
-            given: what that was given.
-            shape: of the kernel, the heads' side last.
-            parted: how many differences are known.
+            name: name of torch's layer.
+            inputs: inputs of torch's layer.
+            shape: shape of the kernel, with the head size last.
+            parted: number of known differences.
         """
         words = _words(name)
         if not words & {_QUERY, _KEY} or words & _OTHER or len(shape) < 2:
             return Heads()
-        rotation = self._rank(_ROWS, len(_ROTATIONS), name, given, parted)
+        rotation = self._rank(_ROWS, len(_ROTATIONS), name, inputs, parted)
         power = 0
         if _QUERY in words:
-            power = self._rank(("factor", *sorted(words)), len(_POWERS), name, given, parted)
+            power = self._rank(("factor", *sorted(words)), len(_POWERS), name, inputs, parted)
         return Heads(rotation if shape[-1] % 2 == 0 else 0, _POWERS[power])
 
-    def agrees(self, name: str, given: Array, parted: int) -> None:
-        """Behind an attention a layer is given what torch's was: what was taken for its heads is right.
+    def agrees(self, name: str, inputs: Array, parted: int) -> None:
+        """Confirm the choice for the heads, if a layer after an attention has torch's inputs.
 
-        Once the models have parted, the values are torch's own, and say nothing.
+        Once the models have diverged, the values are torch's own, and prove nothing.
         """
         if parted or _words(name) & _INTO:
             return
         for key, (asking, its) in list(self._open.items()):
-            if _above(asking) == _above(name) and not np.array_equal(its, given):
+            if _above(asking) == _above(name) and not np.array_equal(its, inputs):
                 del self._open[key]
                 self._answered.add(key)
-                self._found.open = [one for one in self._found.open if one.pattern != key]
+                self._found.open = [
+                    question for question in self._found.open if question.pattern != key
+                ]
 
-    def _rank(self, key: Any, count: int, name: str, given: Array, parted: int) -> int:
+    def _rank(self, key: Any, count: int, name: str, inputs: Array, parted: int) -> int:
         if key not in self._answered:
-            self._open[key] = name, given
+            self._open[key] = name, inputs
             self._found.open.append(Open(key, count, parted))
         return self._choices.get(key, 0)
 
 
 def said(choices: Choices) -> str:
-    """What the choices of a pass make of the rows of heads, in words; "" if they are torch's."""
+    """Describe the choices of a pass for the rows of heads; "" if they are torch's."""
     rotation = choices.get(_ROWS, 0)
     return f"rows of queries' and keys' heads turned ({_ROTATIONS[rotation]})" if rotation else ""
 
 
 def _words(name: str) -> frozenset[str]:
-    """Of a layer's own name, or of its part's."""
+    """Words of the name of a layer, or of its part."""
     return words_of(name.replace(".", "/").rpartition("/")[2].replace("#", "/")).names
 
 

@@ -1,4 +1,4 @@
-"""What names say of two layers: how much they have in common, and which are alike but for their numbers."""
+"""Names of layers: similarity, and equality up to numbers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from converters.target.words import words_of
 
 
 def likeness(flax: str, torch: str) -> float:
-    """From 0 to 2: common words, the last level's count most, and equal numbers."""
-    one, other = (words_of(re.sub(r"[.]", "/", name)) for name in (flax, torch))
+    """Similarity from 0 to 2: common words, weighted for the last level, and equal numbers."""
+    flax_words, other = (words_of(re.sub(r"[.]", "/", name)) for name in (flax, torch))
     ends = [set(words_of(_level(name)).names) for name in (flax, torch)]
-    numbers = 0.1 if one.numbers and one.numbers == other.numbers else 0.0
-    return _share(*ends) + 0.5 * _share(set(one.names), set(other.names)) + numbers
+    numbers = 0.1 if flax_words.numbers and flax_words.numbers == other.numbers else 0.0
+    return _share(*ends) + 0.5 * _share(set(flax_words.names), set(other.names)) + numbers
 
 
 def pattern(asking: str, names: Iterable[str]) -> Hashable:
-    """Equal for the same question in repeated blocks."""
+    """Key that is equal for the same question in repeated blocks."""
     return words_of(asking.replace(".", "/")).words, tuple(
         words_of(name.replace(".", "/")).words for name in names
     )
 
 
 def _level(name: str) -> str:
-    """The module's own name; of an array's path the module with it."""
+    """Name of the module itself; for an array's path, with its module."""
     return "/".join(name.replace(".", "/").split("/")[-2 if "/" in name else -1 :])
 
 
-def _share(one: set[str], other: set[str]) -> float:
-    return len(one & other) / len(one | other) if one | other else 0.0
+def _share(words: set[str], other: set[str]) -> float:
+    return len(words & other) / len(words | other) if words | other else 0.0

@@ -1,4 +1,4 @@
-"""Whether the outputs of both models are the same, whatever they call them."""
+"""Comparison of the outputs of both models, whatever their names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """The outputs of both models on one input, laid beside each other.
+class ComparedOutputs:
+    """Paired outputs of both models on one input.
 
     Attributes:
-        apart: relative L2, the largest of those that belong together; None: none do.
+        apart: the largest relative L2 of a pair; None: there is no pair.
         pairs: torch's path → Flax's.
-        alone: outputs that only one of the two has, in words.
+        alone: outputs that only one model has, in words.
     """
 
     apart: float | None
@@ -29,12 +29,12 @@ class Outputs:
     alone: tuple[str, ...] = ()
 
 
-def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> Outputs:
-    """Pair the outputs and measure how far they are apart.
+def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> ComparedOutputs:
+    """Pair the outputs and measure their distance.
 
-    Outputs of the same names belong together, if their sides are the same. Where the names differ, those do
-    that have the same values; and where two of one size are left, one on each side, the models differ there.
-    Whole numbers alone (the likeliest token) say nothing of the weights.
+    Outputs with the same names belong together, if their sizes agree. If the names differ, outputs
+    with the same values belong together. If two outputs of one size are left, one on each side, the models
+    differ there. Integers alone (the likeliest token) prove nothing about the weights.
     """
     theirs, ours = _named(truth), _named(mine)
     pairs: dict[str, str] = {}
@@ -56,11 +56,11 @@ def compare_outputs(truth: Mapping[str, Array], mine: Mapping[str, Array]) -> Ou
     floating = any(theirs[other].dtype.kind == "f" for other in pairs)
     alone = [f"torch's output {name}" for name in theirs if name not in pairs]
     alone += [f"Flax's output {name}" for name in ours if name not in pairs.values()]
-    return Outputs(max(distances) if floating else None, pairs, tuple(alone))
+    return ComparedOutputs(max(distances) if floating else None, pairs, tuple(alone))
 
 
 def _named(outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Those with values; one alone is the model's, whatever it is called."""
+    """Outputs with values; a single output has the name "0", whatever its own name."""
     kept = {name or "0": array for name, array in outputs.items() if array.size}
     return {"0": next(iter(kept.values()))} if len(kept) == 1 else kept
 
@@ -76,14 +76,18 @@ def _distance(truth: Array, mine: Array) -> float:
         truth.transpose(0, *range(2, rank), 1),
         truth.transpose(0, rank - 1, *range(1, rank - 1)),
     ]
-    fitting = [one for one in (moved if rank > 2 else ()) if one.shape == mine.shape]
+    fitting = [
+        candidate for candidate in (moved if rank > 2 else ()) if candidate.shape == mine.shape
+    ]
     if not fitting and _sides(truth) == _sides(mine):
         fitting = [truth.reshape(mine.shape)]
-    return min((_relative(one, mine) for one in fitting), default=math.inf)
+    return min((_relative(candidate, mine) for candidate in fitting), default=math.inf)
 
 
 def _may_be(truth: Array, mine: Array) -> bool:
-    """Whether two outputs of a name have the same elements, in some order: else each means its own by it."""
+    """Whether two outputs of the same name have the same elements in some order, or else are different
+    outputs.
+    """
     return sorted(_sides(truth)) == sorted(_sides(mine))
 
 
@@ -92,10 +96,10 @@ def _sides(array: Array) -> list[int]:
 
 
 def _relative(truth: Array, mine: Array) -> float:
-    one, other = (array.astype(np.float64).reshape(-1) for array in (truth, mine))
-    same = (one == other) | (np.isnan(one) & np.isnan(other))  # infinities of a mask, too
-    norm = float(np.linalg.norm(np.where(np.isfinite(one), one, 0.0)))
-    away = float(np.linalg.norm(np.where(same, 0.0, one - other)))
+    expected, other = (array.astype(np.float64).reshape(-1) for array in (truth, mine))
+    same = (expected == other) | (np.isnan(expected) & np.isnan(other))  # infinities of a mask, too
+    norm = float(np.linalg.norm(np.where(np.isfinite(expected), expected, 0.0)))
+    away = float(np.linalg.norm(np.where(same, 0.0, expected - other)))
     if not away:
         return 0.0
     return away / norm if norm and math.isfinite(away) else math.inf

@@ -1,32 +1,33 @@
-"""The verdict of a fit."""
+"""Verdict of a fit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from converters.mapping import Plan
-from migrate.parity.ground.fitting import Difference
+from migrate.parity.ground.fitting import ModelDifference
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Torch's weights in a Flax model that exists.
+    """Torch's weights in an existing Flax model.
 
     Attributes:
-        plan: every key of torch's and its place.
-        differences: where the models part.
+        plan: plan with every torch key and its place.
+        differences: divergences of the models.
         apart: relative L2 of the outputs, the largest of all inputs; None: they cannot be compared.
-        inputs: on how many.
-        layers: how many layers of Flax's were found in torch's.
-        passes: how many of the Flax model were run to find them.
-        rounding: whether all that differs is what float32 rounds, in which the Flax model keeps numbers.
-        idle: arrays that look like others and have no influence on the outputs: nothing says which they are.
-        notes: what else to know.
-        altered: what the weights have in the target that torch's have not, in words.
+        inputs: number of inputs.
+        layers: number of layers of Flax's matched with torch's.
+        passes: number of passes of the Flax model to match them.
+        rounding: whether float32 rounding explains all differences, because the Flax model keeps numbers in
+            float32.
+        idle: arrays that look like others and do not influence the outputs; nothing identifies them.
+        notes: further notes.
+        altered: changes of the target's weights against torch's, in words.
     """
 
     plan: Plan
-    differences: tuple[Difference, ...]
+    differences: tuple[ModelDifference, ...]
     apart: float | None
     inputs: int
     layers: int
@@ -38,12 +39,12 @@ class Fit:
 
     @property
     def proven(self) -> bool:
-        """Whether both models gave the same."""
+        """Whether both models returned the same outputs."""
         return not self.differences and not self.idle and self.apart is not None
 
     @property
     def sentence(self) -> str:
-        """The verdict."""
+        """Verdict in one sentence."""
         inputs = f"{self.inputs} input{'s' if self.inputs > 1 else ''}"
         if self.proven:
             altered = f", with {' and '.join(self.altered)}" if self.altered else ""
@@ -63,6 +64,9 @@ class Fit:
         if not self.differences:
             return "in outputs that cannot be compared"
         first = str(
-            next((one for one in self.differences if not one.rounding), self.differences[0])
+            next(
+                (difference for difference in self.differences if not difference.rounding),
+                self.differences[0],
+            )
         )
         return first if first.startswith("before") else f"in what it gives: {first}"

@@ -1,4 +1,4 @@
-"""How the arrays of a layer of Flax can be made of those of a layer of torch."""
+"""Ways to make the arrays of a Flax layer from those of a torch layer."""
 
 from __future__ import annotations
 
@@ -10,69 +10,73 @@ from converters.layers.layout import Layout, Permute, chain
 from converters.target.layouts import permitted
 from converters.target.modules import role_of
 from migrate.parity.fitting.heads import Heads
-from migrate.parity.fitting.sources import Source
+from migrate.parity.fitting.sources import SourceArray
 
 Shape = tuple[int, ...]
 _MOST = 8
 
 
 @dataclass(frozen=True)
-class Made:
-    """An array of Flax's and what it is made of.
+class SourcedArray:
+    """Array of Flax's and its source.
 
     Attributes:
         name: its path.
         source: the array of the plan.
-        layout: from the plan's arrangement to its own.
+        layout: layout that turns the plan's arrangement into its own.
     """
 
     name: str
-    source: Source
+    source: SourceArray
     layout: Layout
 
-    def of(self, heads: Heads) -> Made:
-        """The same with a head's rows in another order, or times a number."""
+    def of(self, heads: Heads) -> SourcedArray:
+        """Copy with a head's rows in another order, or times a number."""
         shape = self.layout.shape(self.source.leaf.info.shape)
         return replace(self, layout=chain((self.layout, heads.layout(shape))))
 
 
-def ways_to_make(wanted: Mapping[str, Shape], sources: Sequence[Source]) -> list[tuple[Made, ...]]:
-    """The ways in which these arrays can be made, each of one source; none if they cannot.
+def ways_to_make(
+    wanted: Mapping[str, Shape], sources: Sequence[SourceArray]
+) -> list[tuple[SourcedArray, ...]]:
+    """Ways to make these arrays, each from one source; none if it is impossible.
 
-    What is called alike is alike (kernel, bias, scale); where the names say nothing (a class of the user's
-    own) shapes do. Where several ways are left the outputs decide.
+    Arrays with the same role name correspond (kernel, bias, scale). If the names show nothing (a
+    user-defined class), shapes decide. If several ways are left, the outputs decide.
     """
     if len(wanted) != len(sources):
         return []
     by_name = _by_name(wanted, sources)
     if by_name is not None:
-        orders: Iterator[Sequence[Source]] = iter([by_name])
+        orders: Iterator[Sequence[SourceArray]] = iter([by_name])
     elif len(sources) <= 3:
         orders = itertools.permutations(sources)
     else:
         return []
-    found: list[tuple[Made, ...]] = []
+    ways: list[tuple[SourcedArray, ...]] = []
     for order in orders:
         each = [
             [
-                Made(name, one, layout)
-                for one in (source, source.plain)
-                if one is not None
-                for layout in _layouts(name, shape, one)
+                SourcedArray(name, origin, layout)
+                for origin in (source, source.plain)
+                if origin is not None
+                for layout in _layouts(name, shape, origin)
             ]
             for (name, shape), source in zip(wanted.items(), order, strict=True)
         ]
-        found += itertools.islice(itertools.product(*each), _MOST)
-    return found[:_MOST]
+        ways += itertools.islice(itertools.product(*each), _MOST)
+    return ways[:_MOST]
 
 
-def _by_name(wanted: Mapping[str, Shape], sources: Sequence[Source]) -> list[Source] | None:
-    """The source of each array by its role, or by the last two parts of its path (query/kernel)."""
+def _by_name(
+    wanted: Mapping[str, Shape], sources: Sequence[SourceArray]
+) -> list[SourceArray] | None:
+    """Source of each array by its role, or by the last two parts of its path (query/kernel)."""
     for keys, others in (
-        ([_end(name) for name in wanted], [_end(one.path) for one in sources]),
+        ([_end(name) for name in wanted], [_end(source.path) for source in sources]),
         (
             [role_of(name, shape)[1] for name, shape in wanted.items()],
-            [one.role for one in sources],
+            [source.role for source in sources],
         ),
     ):
         known = dict(zip(others, sources, strict=True))
@@ -85,22 +89,24 @@ def _end(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
-def _layouts(name: str, shape: Shape, source: Source) -> list[Layout]:
+def _layouts(name: str, shape: Shape, source: SourceArray) -> list[Layout]:
     kind = source.kind.partition(" ")[0]
     role = "kernel" if _may_be_kernel(name, shape, source) else source.role
     own = source.leaf.info.shape
-    found = permitted(kind, role, own, shape)
+    layouts = permitted(kind, role, own, shape)
     if kind == "Parameter" and len(own) > 2 and shape == (*own[2:], own[1], own[0]) != own:
-        # A convolution's, of a class of the user's own.
-        found.insert(0, Permute((*range(2, len(own)), 1, 0)))
+        # A convolution's kernel, in a user-defined class.
+        layouts.insert(0, Permute((*range(2, len(own)), 1, 0)))
     if kind == "Parameter" and len(own) == 3:
-        # An image's, channels first.
+        # An image's array, channels first.
         moved = (*own[1:], own[0])
-        found += [chain((Permute((1, 2, 0)), one)) for one in permitted(kind, role, moved, shape)]
-    return found
+        layouts += [
+            chain((Permute((1, 2, 0)), layout)) for layout in permitted(kind, role, moved, shape)
+        ]
+    return layouts
 
 
-def _may_be_kernel(name: str, shape: Shape, source: Source) -> bool:
-    """Whether a parameter of a user's own class may be turned: two sides, and called no table."""
+def _may_be_kernel(name: str, shape: Shape, source: SourceArray) -> bool:
+    """Whether a parameter of a user-defined class may be transposed: two axes, and no table by its name."""
     own = source.kind.partition(" ")[0] == "Parameter"
     return own and len(source.leaf.info.shape) == 2 and role_of(name, shape)[1] == "kernel"

@@ -1,4 +1,4 @@
-"""Passes of a Flax model until its layers are told apart: asked in the process that holds it."""
+"""Passes of a Flax model until its layers are identified; run in the process of the model."""
 
 from __future__ import annotations
 
@@ -17,72 +17,72 @@ from migrate.parity.fitting.below.search import Below
 from migrate.parity.fitting.follow import Follower, Pass
 from migrate.parity.fitting.heads import said
 from migrate.parity.fitting.outputs import compare_outputs
-from migrate.parity.fitting.sources import EXACT, Source, Sources
+from migrate.parity.fitting.sources import EXACT, SourceArray, TorchSources
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials, better
-from migrate.parity.ground.fitting import Array as Placed
-from migrate.parity.ground.fitting import Difference, Found, Piece
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.fitting import FittingResult, ModelDifference, Piece
+from migrate.parity.ground.fitting import FlaxArray as Placed
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 
 Array = np.ndarray[Any, Any]
-# Passes with the model's own values where torch's show a difference: one more if it finds other weights.
+# Passes with the model's own values where torch's show a difference; another follows if weights change.
 _AGAIN = 2
 
 
 def find(
-    runner: Any, settings: Settings, inputs: InputSet, truth: Path, state: Path, rules: Path
-) -> Found:
-    """Which arrays of torch's each array of this model is made of.
+    runner: Any, settings: SideSettings, inputs: InputSet, truth: Path, state: Path, rules: Path
+) -> FittingResult:
+    """Find the torch arrays that each array of this model is made of.
 
     Args:
-        runner: of the Flax model (`sides.jax.runner.JaxRunner`).
-        settings: how it runs: float64, images as it takes them.
-        inputs: of which the first is run.
-        truth: torch's dump of it in float64.
+        runner: runner of the Flax model (`sides.jax.runner.JaxRunner`).
+        settings: settings of the run: float64, images in the model's layout.
+        inputs: inputs, of which the first is run.
+        truth: torch's dump of that input in float64.
         state: torch's weights.
-        rules: the mapping file that says what each key is in Flax's usual names.
+        rules: the mapping file with the usual Flax name of each key.
     """
     plan = planned(state, PlanOptions(mapping=rules))
-    sources = Sources(Dump(truth), plan.plan, plan.checkpoint.read)
+    sources = TorchSources(Dump(truth), plan.plan, plan.checkpoint.read)
     runner.prepare(settings, inputs)
     drawn = _drawn(runner.weights)
     if runner.kind == "jax":
         return Below(runner, settings, inputs[0], sources, drawn).found()
-    found = _Search(runner, settings, inputs[0], sources, drawn).found()
-    if not found.unplaced and not found.unused:
-        return found
+    findings = _LayerSearch(runner, settings, inputs[0], sources, drawn).found()
+    if not findings.unplaced and not findings.unused:
+        return findings
     other = Below(runner, settings, inputs[0], sources, drawn).found()
-    return other if _says_more(other, found) else found
+    return other if _places_more(other, findings) else findings
 
 
-def _says_more(one: Found, other: Found) -> bool:
-    """Whether a way to look finds places for more."""
-    lacking = [len(its.unplaced) + len(its.unused) for its in (one, other)]
+def _places_more(findings: FittingResult, other: FittingResult) -> bool:
+    """Whether a method of search finds places for more arrays."""
+    lacking = [len(its.unplaced) + len(its.unused) for its in (findings, other)]
     return lacking[0] < lacking[1]
 
 
 @dataclass
-class _Search:
-    """The passes of one model."""
+class _LayerSearch:
+    """Passes of one model."""
 
     runner: Any
-    settings: Settings
+    settings: SideSettings
     inputs: Mapping[str, Array]
-    sources: Sources
+    sources: TorchSources
     drawn: Mapping[str, Array]
 
     def __post_init__(self) -> None:
         self._trials = Trials()
-        self._spare: Sequence[Source] = ()
+        self._spare: Sequence[SourceArray] = ()
 
-    def found(self) -> Found:
-        """The best pass."""
+    def found(self) -> FittingResult:
+        """Return the findings of the best pass."""
         best = self._run({}, None)
         left = self._left(best)
-        if left and any(name not in best.made for name in self.drawn):
+        if left and any(name not in best.pieces for name in self.drawn):
             self._spare = left
             again = self._run({}, None)
-            if better(again, best) or len(again.made) > len(best.made):
+            if better(again, best) or len(again.pieces) > len(best.pieces):
                 best = again
             else:
                 self._spare = ()
@@ -90,41 +90,50 @@ class _Search:
         best = self._trials.best(self._run, best)
         return self._result(best)
 
-    def _undivided(self, found: Pass) -> Pass:
-        """A pass with the weights that were found and values of the model's own, if its outputs are torch's.
+    def _undivided(self, best: Pass) -> Pass:
+        """Run a pass on the model's own values with the matched weights; keep it if its outputs equal
+        torch's.
 
-        What float32 rounds in it is kept: the outputs are then compared once more without that.
-        Then nothing is to be told: the one has inside of a layer what the other has behind it (a factor),
-        reads weights where no layer is seen to, or calls a layer on something that torch does not give it.
+        Differences from float32 rounding remain in it: the outputs are then compared once more without them.
+        Such a pass has nothing to report. One model has a factor inside a layer, and the other after it; or
+        it reads weights outside layers, or calls a layer on a value that torch's layers do not receive.
         """
-        tried = found
-        for _ in range(_AGAIN if found.parted else 0):
-            again = self._run(found.choices, None, weights=self._assembled(tried), inject=False)
-            for name, its in tried.made.items():
-                if len(again.made.get(name, ())) != len(its):
-                    again.made[name] = its
+        tried = best
+        for _ in range(_AGAIN if best.parted else 0):
+            again = self._run(best.choices, None, weights=self._assembled(tried), inject=False)
+            for name, its in tried.pieces.items():
+                if len(again.pieces.get(name, ())) != len(its):
+                    again.pieces[name] = its
             again.stacked = {**tried.stacked, **again.stacked}
-            if again.layers and all(one.layer or one.rounding for one in again.differences):
-                parted = {one.layer for one in found.differences}
-                again.unsure |= dict.fromkeys(one for one in again.made if parted & _layers_of(one))
-                exact = all(one.layer for one in again.differences)
-                again.differences = [one for one in again.differences if one.rounding and not exact]
+            if again.layers and all(
+                difference.layer or difference.rounding for difference in again.differences
+            ):
+                parted = {difference.layer for difference in best.differences}
+                again.unsure |= dict.fromkeys(
+                    name for name in again.pieces if parted & _layers_of(name)
+                )
+                exact = all(difference.layer for difference in again.differences)
+                again.differences = [
+                    difference
+                    for difference in again.differences
+                    if difference.rounding and not exact
+                ]
                 return again
-            if again.made == tried.made:
+            if again.pieces == tried.pieces:
                 break
             tried = again
-        return found
+        return best
 
-    def _assembled(self, found: Pass) -> Mapping[str, Array]:
-        """The weights that a pass found; of what it found none for the drawn ones."""
-        made = dict(self.drawn)
-        for name, its in found.made.items():
-            arrays = [self.sources.array(one.source, one.layout) for one in its]
-            axis = found.stacked.get(name)
+    def _assembled(self, best: Pass) -> Mapping[str, Array]:
+        """Weights that a pass matched; drawn values for the others."""
+        weights = dict(self.drawn)
+        for name, its in best.pieces.items():
+            arrays = [self.sources.array(piece.source, piece.layout) for piece in its]
+            axis = best.stacked.get(name)
             whole = arrays[0] if axis is None else np.stack(arrays, axis)
-            if whole.shape == made[name].shape:
-                made[name] = whole
-        return made
+            if whole.shape == weights[name].shape:
+                weights[name] = whole
+        return weights
 
     def _run(
         self,
@@ -145,49 +154,49 @@ class _Search:
             limit=limit,
             inject=inject,
         )
-        found = follower.found
-        found.choices = dict(choices)
+        record = follower.found
+        record.choices = dict(choices)
         try:
-            found.outputs = self.runner.follow(self.settings, self.inputs, weights, follower)
+            record.outputs = self.runner.follow(self.settings, self.inputs, weights, follower)
         except EnoughSeen:
-            return found
+            return record
         refs = self.sources.dump.outputs[0]
         truth = {ref.path: self.sources.values(ref) for ref in refs}
-        apart = compare_outputs(truth, found.outputs).apart
+        apart = compare_outputs(truth, record.outputs).apart
         if apart is None or apart > EXACT:
             away = math.inf if apart is None else apart
-            found.differences.append(Difference("", "", "", follower.after, False, away))
-        return found
+            record.differences.append(ModelDifference("", "", "", follower.after, False, away))
+        return record
 
-    def _left(self, found: Pass) -> list[Source]:
-        """Arrays of torch's layers that became none of Flax's, the parts of layers left out."""
-        taken = {one.source.path for its in found.made.values() for one in its}
+    def _left(self, best: Pass) -> list[SourceArray]:
+        """Arrays of torch's layers that no array of Flax's uses; parts of layers are left out."""
+        taken = {piece.source.path for its in best.pieces.values() for piece in its}
         taken |= {path.partition("#")[0] for path in taken}
         taken |= self._shared(taken)
         units = {call.unit.name: call.unit for call in self.sources.calls}
         whole = [unit for unit in units.values() if unit.part is None and not unit.hidden]
-        return [one for unit in whole for one in unit.sources if one.path not in taken]
+        return [source for unit in whole for source in unit.sources if source.path not in taken]
 
     def _shared(self, taken: Collection[str]) -> set[str]:
-        """Arrays whose tensors torch shares with those of these."""
+        """Arrays whose tensors torch shares with tensors of these arrays."""
         leaves, owners = self.sources.leaves, self.sources.owners
 
         def tensors(path: str) -> frozenset[str]:
-            return frozenset(owners.get(one.key, one.key) for one in leaves[path].pieces)
+            return frozenset(owners.get(piece.key, piece.key) for piece in leaves[path].pieces)
 
         kept = {tensors(path) for path in taken if path in leaves and "#" not in path}
         return {path for path in leaves if "#" not in path and tensors(path) in kept}
 
-    def _result(self, found: Pass) -> Found:
+    def _result(self, best: Pass) -> FittingResult:
         arrays = tuple(
             Placed(
                 name,
-                tuple(Piece(one.source.path, str(one.layout)) for one in its),
-                found.stacked.get(name),
+                tuple(Piece(piece.source.path, str(piece.layout)) for piece in its),
+                best.stacked.get(name),
             )
-            for name, its in found.made.items()
+            for name, its in best.pieces.items()
         )
-        taken = {piece.source for one in arrays for piece in one.pieces}
+        taken = {piece.source for array in arrays for piece in array.pieces}
         parts = {path.partition("#")[0]: path for path in taken if "#" in path}
         shared = self._shared(taken)
         unused = [
@@ -197,35 +206,35 @@ class _Search:
             if path not in shared
         ]
         cut = [whole for whole, path in parts.items() if not _complete(path, taken)]
-        places = dict(found.unmatched)
+        places = dict(best.unmatched)
         unplaced = [
             f"{name} {array.shape}{_called(places, name)}"
             for name, array in self.drawn.items()
-            if name not in found.made
+            if name not in best.pieces
         ]
-        return Found(
+        return FittingResult(
             arrays,
             tuple(unplaced),
             (*unused, *cut),
-            tuple(found.differences),
-            tuple(found.unseen),
+            tuple(best.differences),
+            tuple(best.unseen),
             self._trials.passes,
-            tuple(found.unsure),
-            found.layers,
-            bool(found.differences) and self.runner.in_float32(self.settings, self.inputs),
+            tuple(best.unsure),
+            best.layers,
+            bool(best.differences) and self.runner.in_float32(self.settings, self.inputs),
             self._trials.untried,
-            heads=said(found.choices),
+            heads=said(best.choices),
         )
 
 
 def _called(places: Mapping[str, str], name: str) -> str:
-    """Where the layer of an array is called, if it was seen to have no partner."""
-    found = next((places[one] for one in sorted(_layers_of(name)) if one in places), "")
-    return f" ({found})" if found else ""
+    """Location of the call of an array's layer, if the layer has no partner."""
+    location = next((places[layer] for layer in sorted(_layers_of(name)) if layer in places), "")
+    return f" ({location})" if location else ""
 
 
 def _layers_of(name: str) -> set[str]:
-    """What the layer of an array may be called: in linen a collection stands before it."""
+    """Possible names of an array's layer: linen puts a collection first."""
     layer = ".".join(name.split("/")[:-1])
     return {layer, layer.partition(".")[2]}
 
@@ -239,7 +248,7 @@ def _complete(path: str, taken: set[str]) -> bool:
 
 
 def _drawn(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Random values in the place of a model's own: no two arrays and no two slices of one are equal."""
+    """Random values instead of a model's own: no two arrays or slices of an array are equal."""
     random = np.random.default_rng(0)
     return {
         name: _one(random, array.shape, positive=name.endswith("/var"))

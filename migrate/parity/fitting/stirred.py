@@ -1,4 +1,4 @@
-"""Weights with noise on them, so that each shows whether it is in its place."""
+"""Weights with noise, so that each shows whether it is in its place."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OF_ZEROS = 0.02
 def stirred(
     arrays: Mapping[str, Array], tied: Sequence[Sequence[str]], fixed: Collection[str]
 ) -> dict[str, Array]:
-    """A state dict with noise on each floating tensor; equal ones are no longer equal, but for tied ones.
+    """Add noise to each floating tensor of a state dict; only tied tensors stay equal.
 
     Args:
-        arrays: the state dict; whole numbers stay, and what has infinities.
-        tied: keys of one tensor, group by group.
-        fixed: keys that stay too.
+        arrays: the state dict; integers, and tensors with infinities, stay unchanged.
+        tied: groups of keys that share a tensor.
+        fixed: further keys to leave unchanged.
 
     Returns:
         Noise of a tenth of each tensor's own spread, of its value where it is constant; variances stay
@@ -30,14 +30,14 @@ def stirred(
     """
     random = np.random.default_rng(0)
     first = {key: group[0] for group in tied for key in group}
-    made: dict[str, Array] = {}
+    noisy: dict[str, Array] = {}
     for key, array in arrays.items():
         owner = first.get(key, key)
         if key in fixed:
-            made[key] = array
+            noisy[key] = array
         else:
-            made[key] = made[owner] if owner in made else _one(key, array, random)
-    return made
+            noisy[key] = noisy[owner] if owner in noisy else _one(key, array, random)
+    return noisy
 
 
 def _one(key: str, array: Array, random: np.random.Generator) -> Array:
@@ -49,6 +49,6 @@ def _one(key: str, array: Array, random: np.random.Generator) -> Array:
     noise = random.normal(size=array.shape)
     if key.endswith("running_var"):
         return np.asarray(values * np.exp(_SHARE * noise)).astype(array.dtype)
-    # What is as good as zero (the gates of layer scale) would hide what it is to show.
+    # Values near zero (the gates of layer scale) would hide the rest of their layer.
     spread = float(values.std()) or max(abs(float(values.flat[0])), _OF_ZEROS / _SHARE)
     return np.asarray(values + _SHARE * spread * noise).astype(array.dtype)

@@ -1,4 +1,4 @@
-"""Passes that each take what looks alike otherwise, until the models part no more."""
+"""Passes that try the alternatives of layers that look alike, until the models no longer diverge."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from migrate.parity.ground.fitting import Difference
+from migrate.parity.ground.fitting import ModelDifference
 
 Array = np.ndarray[Any, Any]
-# Which of several that look alike is taken: a pattern of names → its rank among them, by names and order.
+# Choice among layers that look alike: a pattern of names → index in their ranking by names and order.
 Choices = Mapping[Any, int]
-# Orders of what looks alike that are tried: enough for query, key and value of two kinds of block.
+# Maximum number of passes: enough for query, key and value of two kinds of block.
 _MOST = 48
 
 
 @dataclass(frozen=True)
 class Open:
-    """Several layers of torch that what flows through does not tell apart.
+    """Open question: several torch layers with the same inputs.
 
     Attributes:
-        pattern: of their names and the asking layer's: repeated blocks share one.
-        count: how many.
-        before: how many differences were known then.
+        pattern: pattern of their names and the asking layer's, shared by repeated blocks.
+        count: number of layers.
+        before: number of differences known at that time.
     """
 
     pattern: Any
@@ -34,20 +34,20 @@ class Open:
 
 
 @dataclass
-class Tried:
-    """What a pass found.
+class TriedPass:
+    """Findings of a pass.
 
     Attributes:
-        differences: where the models part, in the order of execution.
-        agreed: how many layers were the same before the first difference.
-        layers: how many layers were found in torch's.
-        choices: what was taken otherwise than proposed.
-        open: what could have been taken otherwise.
-        unsure: arrays that only the outputs confirm: no layer of torch's is given the same, or several are.
-        outputs: of the model.
+        differences: divergences of the models, in the order of execution.
+        agreed: number of layers that agreed before the first difference.
+        layers: number of layers matched with torch's.
+        choices: choices that differ from the proposals.
+        open: open questions.
+        unsure: arrays that only the outputs confirm: no torch layer has the same input, or several have.
+        outputs: outputs of the model.
     """
 
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[ModelDifference] = field(default_factory=list)
     agreed: int = 0
     layers: int = 0
     choices: dict[Any, int] = field(default_factory=dict)
@@ -57,16 +57,16 @@ class Tried:
 
     @property
     def parted(self) -> bool:
-        """Whether it parts by more than roundings."""
-        return any(not one.rounding for one in self.differences)
+        """Whether the models diverge by more than rounding."""
+        return any(not difference.rounding for difference in self.differences)
 
 
 class EnoughSeen(BaseException):
-    """A pass that is no better than the best one is not finished."""
+    """Raised to end a pass that is no better than the best pass."""
 
 
-_Pass = TypeVar("_Pass", bound=Tried)
-# A pass with these choices, that ends where it has so many differences (None: it does not).
+_Pass = TypeVar("_Pass", bound=TriedPass)
+# A pass with these choices, which ends after this number of differences (None: never).
 Run = Callable[[Choices, int | None], _Pass]
 
 
@@ -74,25 +74,25 @@ class Trials:
     """Passes of one model.
 
     Attributes:
-        passes: how many were run.
-        untried: whether some were left, as there were too many.
+        passes: number of passes.
+        untried: whether some were left untried, because there were too many.
     """
 
     def __init__(self) -> None:
         self.passes, self.untried = 0, False
 
     def best(self, run: Run[_Pass], first: _Pass) -> _Pass:
-        """The pass that parts last, where the first one parts."""
+        """Best pass: the pass that diverges last, at each divergence of the best so far."""
         best = first
         while best.parted:
-            one = self._later(run, best)
-            if one is None:
+            later = self._later(run, best)
+            if later is None:
                 return best
-            best = one
+            best = later
         return best
 
     def _later(self, run: Run[_Pass], best: _Pass) -> _Pass | None:
-        """A pass that parts later; None: none that was tried does."""
+        """Pass that diverges later; None: no tried pass does."""
         queue = deque(_others(best))
         tried: set[frozenset[Any]] = set()
         while queue:
@@ -103,21 +103,21 @@ class Trials:
             if self.passes >= _MOST:
                 self.untried = True
                 return None
-            one = run(choices, 1)  # no further than to its first difference
-            if better(one, best):
+            candidate = run(choices, 1)  # no further than to its first difference
+            if better(candidate, best):
                 return run(choices, None)
-            queue.extend(_others(one))  # what is open only after that choice
+            queue.extend(_others(candidate))  # questions that are open only after that choice
         return None
 
 
-def better(one: Tried, other: Tried) -> bool:
-    """Whether it parts later, or not at all."""
-    return other.parted and (not one.parted or one.agreed > other.agreed)
+def better(candidate: TriedPass, other: TriedPass) -> bool:
+    """Whether a pass diverges later than another, or not at all."""
+    return other.parted and (not candidate.parted or candidate.agreed > other.agreed)
 
 
-def _others(found: Tried) -> Iterator[Choices]:
-    """The same choices and one more, among what was open before the first difference; the last first."""
-    counts = {one.pattern: one.count for one in found.open if not one.before}
+def _others(tried: TriedPass) -> Iterator[Choices]:
+    """The same choices plus one, from the questions open before the first difference; the last first."""
+    counts = {question.pattern: question.count for question in tried.open if not question.before}
     for key in reversed(counts):
-        if key not in found.choices:
-            yield from (found.choices | {key: rank} for rank in range(1, counts[key]))
+        if key not in tried.choices:
+            yield from (tried.choices | {key: rank} for rank in range(1, counts[key]))

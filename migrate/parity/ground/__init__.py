@@ -1,1 +1,1 @@
-"""What every room knows: results, errors, options, settings, the pairs of layers."""
+"""Shared types: results, errors, options, settings, pairs of layers."""

@@ -1,4 +1,4 @@
-"""Which layer of a side is which of the truth, and how their tensors lie to each other."""
+"""Alignment: pairs of layers of a side and the truth, and the layouts of their tensors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TensorPair:
-    """A tensor of a side and the truth's.
+    """Tensor of a side and its partner in the truth.
 
     Attributes:
-        mine, truth: paths of the two (`dump.TensorRef.path`).
-        axes: `numpy.transpose(truth, axes)` lies as the side's does; None: they lie alike.
-        shape: what the truth is reshaped to after that (heads apart or together, a batch of one); None:
-            not.
-        split: what the truth is reshaped to before all that (heads apart and then moved; an image that was
-            flattened channels first); None: not.
+        mine, truth: paths of the two tensors (`dump.TensorRef.path`).
+        axes: `numpy.transpose(truth, axes)` has the side's axis order; None: both have the same order.
+        shape: shape that the truth is reshaped to after that (heads apart or together, a batch of one);
+            None: no reshape.
+        split: shape that the truth is reshaped to before all that (heads apart and then moved; an image
+            flattened channels first); None: no reshape.
     """
 
     mine: str
@@ -29,7 +29,7 @@ class TensorPair:
     split: tuple[int, ...] | None = None
 
     def as_mine(self, array: Any) -> Any:
-        """The truth's array (numpy) as the side's lies."""
+        """Return the truth's array (numpy) in the side's layout."""
         if self.split is not None:
             array = array.reshape(self.split)
         if self.axes is not None:
@@ -39,16 +39,16 @@ class TensorPair:
 
 @dataclass(frozen=True)
 class Pair:
-    """A layer of a side and the one of the truth that computes the same.
+    """Layer of a side, and the layer of the truth that computes the same.
 
     Attributes:
         layer, truth: their names.
-        how: what speaks for it: "same model", "file", "weights", "order", "fingerprint".
-        number, truth_number: the one call of each that is meant (a scanned block calls one layer many
-            times, torch has as many layers); None: every call, each with the truth's of that number.
-        arguments, outputs: what of them corresponds. Arguments without a partner are not listed: such a
-            layer cannot be fed with the truth's inputs. Both are empty of a dropout or identity that hands
-            its argument on, which is neither fed nor judged.
+        how: evidence for the pair: "same model", "file", "weights", "order", "fingerprint".
+        number, truth_number: the paired call of each (a scanned block calls one layer many
+            times, torch has as many layers); None: all calls, paired by number.
+        arguments, outputs: corresponding tensors. Arguments without a partner are not listed: such a
+            layer cannot be fed with the truth's inputs. Both are empty for a dropout or identity that
+            returns its argument; such a layer is neither fed nor judged.
     """
 
     layer: str
@@ -60,7 +60,7 @@ class Pair:
     outputs: tuple[TensorPair, ...] = ()
 
     def truth_call(self, number: int) -> int | None:
-        """The number of the truth's call for the side's; None if this pair does not speak of it."""
+        """Number of the truth's call for the side's call; None if this pair does not cover it."""
         if self.number is None:
             return number
         return self.truth_number if number == self.number else None
@@ -68,12 +68,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Apart:
-    """An output of a model that is compared with none.
+    """Output of a model that is not compared.
 
     Attributes:
-        truth, mine: its path in the truth and at the side; None: that has it not.
-        why: how the two differ, or who has it alone.
-        remedy: what to say where it is the same nevertheless, or is to be left out; "" nothing.
+        truth, mine: its path in the truth and on the side; None: there is no such output.
+        why: how the two differ, or which side alone has the output.
+        remedy: option to pass if it is the same nevertheless, or to leave it out; "" if there is none.
     """
 
     truth: str | None
@@ -84,12 +84,12 @@ class Apart:
 
 @dataclass(frozen=True)
 class OutputPairs:
-    """The outputs of two models.
+    """Outputs of two models.
 
     Attributes:
-        pairs: what is compared, as it is or as it was said.
-        apart: what is not.
-        notes: what was left out by name, and what only seems to differ; a line each.
+        pairs: compared outputs, unchanged or by the user's rules.
+        apart: outputs that are not compared.
+        notes: outputs left out by name, and outputs that only seem to differ; one a line.
     """
 
     pairs: tuple[TensorPair, ...] = ()
@@ -98,15 +98,15 @@ class OutputPairs:
 
 
 @dataclass(frozen=True)
-class Alignment:
-    """How the layers of one side lie to those of the truth.
+class LayerAlignment:
+    """Alignment of the layers of a side with those of the truth.
 
     Attributes:
         pairs: the layers with a partner.
         outputs: the outputs of the whole model that are compared.
-        apart, output_notes: as of `OutputPairs`; the process of a side is not told.
-        alone, truth_alone: names of the layers without one, on either side.
-        notes: what was not certain, a line each.
+        apart, output_notes: as in `OutputPairs`; they are not sent to the process of a side.
+        alone, truth_alone: names of the layers without a partner, on either side.
+        notes: what is uncertain, one a line.
     """
 
     pairs: tuple[Pair, ...]
@@ -125,7 +125,7 @@ class Alignment:
             self._by_layer.setdefault(pair.layer, []).append(pair)
 
     def pair(self, layer: str, number: int) -> tuple[Pair, int] | None:
-        """The pair that speaks of this call of a side's layer, and the number of the truth's call."""
+        """Pair for this call of a side's layer, and the number of the truth's call."""
         for pair in self._by_layer.get(layer, ()):
             call = pair.truth_call(number)
             if call is not None:
@@ -133,7 +133,7 @@ class Alignment:
         return None
 
     def to_json(self) -> str:
-        """As text, for the process of a side."""
+        """Serialize for the process of a side."""
         return json.dumps(
             {
                 "pairs": [dataclasses.asdict(pair) for pair in self.pairs],
@@ -145,26 +145,26 @@ class Alignment:
         )
 
     @staticmethod
-    def from_json(text: str) -> Alignment:
-        """Of what `to_json` wrote."""
+    def from_json(text: str) -> LayerAlignment:
+        """Read what `to_json` wrote."""
         value = json.loads(text)
         pairs = tuple(
-            Pair(**one | {part: _tensors(one[part]) for part in ("arguments", "outputs")})
-            for one in value["pairs"]
+            Pair(**pair | {part: _tensors(pair[part]) for part in ("arguments", "outputs")})
+            for pair in value["pairs"]
         )
         names = {name: tuple(value[name]) for name in ("alone", "truth_alone", "notes")}
-        return Alignment(pairs, _tensors(value["outputs"]), **names)
+        return LayerAlignment(pairs, _tensors(value["outputs"]), **names)
 
 
 def _tensors(values: list[Mapping[str, Any]]) -> tuple[TensorPair, ...]:
     return tuple(
         TensorPair(
-            one["mine"],
-            one["truth"],
+            pair["mine"],
+            pair["truth"],
             **{
-                part: None if one[part] is None else tuple(one[part])
+                part: None if pair[part] is None else tuple(pair[part])
                 for part in ("axes", "shape", "split")
             },
         )
-        for one in values
+        for pair in values
     )

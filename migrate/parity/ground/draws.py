@@ -1,9 +1,9 @@
-"""The random numbers of a comparison: both sides draw the same, whatever their generators would give.
+"""Random numbers of a comparison: both sides draw the same, whatever their generators would produce.
 
 The n-th draw of a kind and a shape is the same array in every pass of every side: it follows from the seed.
-Distributions with parameters are made of it by both sides alike (a normal one is scaled, a choice is
-`uniform < p`), so that their parameters are compared too. A side that draws another kind, another shape or in
-another order gets other numbers, and differs.
+Both sides derive distributions with parameters from it in the same way (a normal one is scaled, a choice is
+`uniform < p`), so that their parameters are compared too. A side that draws another kind or shape, or in
+another order, gets other numbers, and differs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Array = np.ndarray[Any, Any]
 
 
 class Draws:
-    """The draws of one pass.
+    """Draws of one pass.
 
     Args:
-        seed: of the comparison.
+        seed: seed of the comparison.
     """
 
     def __init__(self, seed: int) -> None:
@@ -31,9 +31,9 @@ class Draws:
         self._counts: Counter[tuple[Kind, tuple[int, ...]]] = Counter()
 
     def next(self, kind: Kind, shape: Sequence[int]) -> Array:
-        """The next array of this kind and shape: standard ones, in float32.
+        """Return the next array of this kind and shape, from the standard distribution, in float32.
 
-        "integers" and "permutation" are uniform numbers, of which whole ones are made.
+        "integers" and "permutation" are uniform numbers, which the caller turns into integers.
         """
         sides = tuple(int(side) for side in shape)
         number = self._counts[kind, sides]
@@ -49,11 +49,11 @@ class Draws:
 
 
 def whole(uniform: Array, low: Any, high: Any) -> Array:
-    """Whole numbers from `low` to below `high`."""
+    """Integers from `low` to below `high`."""
     span = np.asarray(high, np.float64) - np.asarray(low, np.float64)
     return np.asarray(np.floor(uniform.astype(np.float64) * span) + low, np.int64)
 
 
 def order(uniform: Array) -> Array:
-    """A permutation."""
+    """Permutation from uniform numbers."""
     return np.argsort(uniform, kind="stable")

@@ -1,4 +1,4 @@
-"""What a comparison can fail with, before there is a verdict."""
+"""Errors that end a comparison before there is a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran: the framework, the device, the precision, the versions."""
+"""Facts about a run: framework, device, precision, versions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What ran: for the head of the report.
+class RunFacts:
+    """Facts about a run, for the head of the report.
 
     Attributes:
         framework: "torch", "xla", "linen", "nnx", "jax".
-        target: as the user named it.
+        target: the target as the user named it.
         device: "cpu", "cuda:0 (NVIDIA H200)", "TPU v5 lite".
-        dtype: of the parameters.
-        precision: of matmuls: "default", "high", "highest", or "" where the device knows only one.
+        dtype: dtype of the parameters.
+        precision: precision of matmuls: "default", "high", "highest", or "" if the device has only one.
         emulated: whether that precision was emulated on the CPU.
         versions: package → version.
-        notes: what else to know, a line each.
-        mode: "evaluation mode", as every model runs but for `--train`; "" where it has no modes or an old
-            dump does not tell; what was left in training mode says so.
+        notes: further notes, one a line.
+        mode: "evaluation mode", as every model runs but for `--train`, with the layers that stayed in
+            training mode; "" if the model has no modes or an old dump does not record them.
     """
 
     framework: str

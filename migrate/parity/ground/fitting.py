@@ -1,25 +1,25 @@
-"""What the passes of a Flax model found: which arrays are made of what, and where the models part."""
+"""Findings of the passes of a Flax model: origins of its arrays, and divergences of the models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Relative L2 that float32 leaves where all else is float64, with room for a few hundred roundings.
+# Relative L2 that float32 leaves where all else is float64, with a margin for a few hundred roundings.
 SINGLE = 1e-6
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A place where the models part.
+class ModelDifference:
+    """Divergence of the models.
 
     Attributes:
-        layer: of Flax's model; "" for its outputs.
-        called: `file.py:line` from which it is called.
-        truth: the layer of torch's that it was taken for; "" for the outputs.
-        after: the layer of Flax's before it that agreed; "" if it is the first.
-        inside: whether it computes otherwise; else it is given something else.
-        distance: relative L2; infinite where torch has no layer that is given the same.
-        settings: of the two, where they differ; or how what is given does.
+        layer: layer of Flax's model; "" for its outputs.
+        called: `file.py:line` of its call.
+        truth: the layer of torch's model that it was matched with; "" for the outputs.
+        after: the layer of Flax's model before it that agreed; "" if it is the first.
+        inside: whether its computation differs; otherwise its inputs differ.
+        distance: relative L2; infinite where torch has no layer with the same inputs.
+        settings: differences of the two layers' settings, or of their inputs.
     """
 
     layer: str
@@ -32,7 +32,7 @@ class Difference:
 
     @property
     def rounding(self) -> bool:
-        """Whether float32's rounding is enough to explain it, and no setting is seen to differ."""
+        """Whether float32 rounding explains the difference and no setting differs."""
         return self.distance <= SINGLE and not self.settings
 
     def __str__(self) -> str:
@@ -49,20 +49,20 @@ class Difference:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an array: an array of the plan, or a part of one, and its layout as text."""
+    """Piece of an array: an array of the plan, or a part of one, and its layout as text."""
 
     source: str
     layout: str
 
 
 @dataclass(frozen=True)
-class Array:
-    """An array of the Flax model.
+class FlaxArray:
+    """Array of the Flax model.
 
     Attributes:
         name: its path.
-        pieces: what it is made of; several are stacked.
-        axis: along which; None: there is one.
+        pieces: its pieces; several are stacked.
+        axis: axis along which they are stacked; None: there is one piece.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Portion:
-    """A piece of an array: a tensor of torch's, what of it (as text; "": all), and its layout as text."""
+    """Piece of an array: a torch tensor, the part of it (as text; "": all), and its layout as text."""
 
     key: str
     part: str
@@ -80,13 +80,13 @@ class Portion:
 
 
 @dataclass(frozen=True)
-class Made:
-    """An array of the JAX model that was found element by element.
+class AssembledArray:
+    """Array of the JAX model that was matched element by element.
 
     Attributes:
         name: its path.
-        pieces: what it is made of.
-        join: how, as text.
+        pieces: its pieces.
+        join: how the pieces are joined, as text.
     """
 
     name: str
@@ -95,33 +95,34 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the passes of the Flax model found.
+class FittingResult:
+    """Findings of the passes of the Flax model.
 
     Attributes:
-        arrays: those that have a place.
-        unplaced: arrays of Flax's for which torch has nothing: path, shape and the layer's place.
-        unused: paths in the plan that are no array's.
-        differences: in the order of execution.
-        unseen: layers in which nothing can be seen (vmap).
-        passes: how many were run.
+        arrays: arrays with a known origin.
+        unplaced: arrays of Flax's model without a counterpart in torch: path, shape and location of the
+            layer.
+        unused: paths in the plan that belong to no array.
+        differences: divergences, in the order of execution.
+        unseen: layers whose insides cannot be observed (vmap).
+        passes: number of passes.
         unsure: arrays that only the outputs confirm.
-        layers: how many layers were found in torch's.
+        layers: number of layers matched with torch's.
         single: whether the model computes in float32 where it could in float64.
         untried: whether orders of layers that look alike were left untried.
-        made: those that have a place and were found element by element.
+        assembled: arrays whose origin was found element by element.
         heads: how the rows of heads differ from torch's, in words; "": they do not.
     """
 
-    arrays: tuple[Array, ...]
+    arrays: tuple[FlaxArray, ...]
     unplaced: tuple[str, ...]
     unused: tuple[str, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[ModelDifference, ...]
     unseen: tuple[str, ...]
     passes: int
     unsure: tuple[str, ...]
     layers: int
     single: bool = False
     untried: bool = False
-    made: tuple[Made, ...] = ()
+    assembled: tuple[AssembledArray, ...] = ()
     heads: str = ""

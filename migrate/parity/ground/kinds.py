@@ -1,4 +1,4 @@
-"""What class of operation a layer is, by the name of its class in torch, linen or nnx."""
+"""Class of operation of a layer, by the name of its class in torch, linen or nnx."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 
-class Operation(StrEnum):
-    """Classes of operations that have limits of their own."""
+class OperationClass(StrEnum):
+    """Classes of operations with limits of their own."""
 
     MATMUL = "matmul"  # contractions: dense, convolutions, attention
     NORMALISATION = "normalisation"
@@ -24,27 +24,27 @@ class Operation(StrEnum):
 
 
 # Searched in this order, in the class's name without underscores, lower case.
-_NAMES: tuple[tuple[Operation, str], ...] = (
+_NAMES: tuple[tuple[OperationClass, str], ...] = (
     (
-        Operation.MOVEMENT,
+        OperationClass.MOVEMENT,
         r"dropout|droppath|stochasticdepth|identity$|^(un)?flatten|(shuffle|unfold|permute|reshape|view)$"
         r"|^(adaptive)?maxpool|pad(ding)?[123]d$|^upsamplingnearest",
     ),
-    (Operation.POSITIONAL, r"rotary|rope$|sinusoid|fourierposition|timesteps$|timestepembed"),
+    (OperationClass.POSITIONAL, r"rotary|rope$|sinusoid|fourierposition|timesteps$|timestepembed"),
     (
-        Operation.MOVEMENT,
+        OperationClass.MOVEMENT,
         r"^embed$|^embedding(bag)?$|scaledwordembedding|learnedpositionalembedding|^(token|position|word)embed",
     ),
-    (Operation.RECURRENT, r"(lstm|gru|rnn)(cell)?$|^simplecell$|^bidirectional$"),
-    (Operation.NORMALISATION, r"norm([123]d)?$|batchstat"),
-    (Operation.SOFTMAX, r"^(log)?soft(max|min)([123]d)?$"),
+    (OperationClass.RECURRENT, r"(lstm|gru|rnn)(cell)?$|^simplecell$|^bidirectional$"),
+    (OperationClass.NORMALISATION, r"norm([123]d)?$|batchstat"),
+    (OperationClass.SOFTMAX, r"^(log)?soft(max|min)([123]d)?$"),
     (
-        Operation.ELEMENTWISE,
+        OperationClass.ELEMENTWISE,
         r"^((leaky|p|r)?relu6?|c?elu|selu|(hard)?(sigmoid|tanh|swish)|log(sigmoid)|soft(plus|sign|shrink)"
         r"|silu|mish|threshold|tanhshrink|hardshrink)$|gelu|activation$|^sigmoid|^tanh",
     ),
     (
-        Operation.MATMUL,
+        OperationClass.MATMUL,
         r"^(bi)?linear|^(lora)?dense|densegeneral|linear(general)?$|^einsum$|conv(transpose)?(local)?([123]d)?$"
         r"|^conv|attention$|^.*avgpool|averagepool|dotproduct",
     ),
@@ -52,16 +52,16 @@ _NAMES: tuple[tuple[Operation, str], ...] = (
 
 
 @functools.cache
-def operation(kind: str) -> Operation:
+def operation(kind: str) -> OperationClass:
     """The class of operation of a layer with this class name ("LayerNorm", "nnx.Linear")."""
     name = kind.rpartition(".")[2].replace("_", "").lower()
-    for found, pattern in _NAMES:
+    for operation_class, pattern in _NAMES:
         if re.search(pattern, name):
-            return found
-    return Operation.COMPOSITE
+            return operation_class
+    return OperationClass.COMPOSITE
 
 
-# Words for what frameworks call differently: layers of one family may stand for one another.
+# Common words for layers that frameworks name differently: layers of one family may stand for one another.
 _FAMILIES: Mapping[str, str] = {
     "dense": "linear",
     "densegeneral": "linear",
@@ -72,13 +72,13 @@ _FAMILIES: Mapping[str, str] = {
 
 
 def family(kind: str) -> str:
-    """A word that two layers of different frameworks share if they are the same operation."""
+    """Word that two layers of different frameworks share if they are the same operation."""
     name = kind.rpartition(".")[2].replace("_", "").lower()
     name = re.sub(r"([123]d|activation|layer)$", "", name)
     return _FAMILIES.get(name, name)
 
 
 def does_nothing(kind: str) -> bool:
-    """Whether it gives back what it gets, in evaluation."""
+    """Whether a layer returns its input in evaluation mode."""
     name = kind.rpartition(".")[2].replace("_", "").lower()
     return bool(re.search(r"dropout|droppath|stochasticdepth|identity$", name))

@@ -1,4 +1,4 @@
-"""Holds the few things that were used last."""
+"""Cache of the few values that were used last."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Value = TypeVar("Value")
 
 
 class LastUsed(Generic[Value]):
-    """A cache of a few things; what was not used for longest goes first.
+    """Cache of a few values; the least recently used value is dropped first.
 
     Args:
-        most: how many are held.
+        most: maximum number of values.
     """
 
     def __init__(self, most: int) -> None:
@@ -21,7 +21,7 @@ class LastUsed(Generic[Value]):
         self._held: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """What is held under a key, or what is made now; room for that is there before."""
+        """Return the value under a key, or make it; old values are dropped before that."""
         if key not in self._held:
             while len(self._held) >= self._most:
                 self._held.popitem(last=False)
@@ -30,7 +30,7 @@ class LastUsed(Generic[Value]):
         return self._held[key]
 
     def forget(self, key: Hashable | None = None) -> None:
-        """Hold nothing under a key, or nothing at all."""
+        """Drop the value under a key, or all values."""
         if key is None:
             self._held.clear()
         else:

@@ -1,4 +1,4 @@
-"""What a comparison is asked to do."""
+"""Options of a comparison."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from pathlib import Path
 
 from migrate.parity.ground.outputs import OutputRules, read_rules
 from migrate.parity.ground.requests import HostDrawn
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 
 
 @dataclass(frozen=True)
 class SideOptions:
-    """What is asked of one side.
+    """Options of one side.
 
     Attributes:
-        settings: how it runs.
+        settings: how the side runs.
         weights: its weights: a torch checkpoint, or a Flax pytree; None: the other side's.
-        python: the interpreter of its process.
-        channels_last: arguments that it takes channels last; None: those that torch's convolutions take,
-            where this side is Flax's and the other torch's.
+        python: the Python interpreter of its process.
+        channels_last: arguments that it takes channels last; None: those that torch's convolutions take, if
+            this side is Flax's and the other is torch's.
         outputs_last: outputs that it has channels last, and the other side channels first.
-        hasty: whether its process compiles in haste: what runs once costs more to compile than to run.
+        hasty: whether its process compiles with little optimization, because compiling for a single run costs
+            more than the run.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: SideSettings = field(default_factory=SideSettings)
     weights: Path | None = None
     python: str = sys.executable
     channels_last: tuple[str, ...] | None = None
@@ -35,30 +36,31 @@ class SideOptions:
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is asked of the comparison.
+class ParityOptions:
+    """Options of a comparison.
 
     Attributes:
-        a, b: of each side.
-        inputs: as of `migrate.parity.inputs.spec`; none: what the model tells.
-        count: inputs to make or to take.
-        seed: of inputs, initial weights, cotangents, bootstrap.
+        a, b: options of each side.
+        inputs: inputs as in `migrate.parity.inputs.spec`; none: derived from the model.
+        count: number of inputs to create or to read.
+        seed: random seed of inputs, initial weights, cotangents and bootstrap.
         mapping: a mapping file for the weights.
         drop: torch keys that the Flax model has no use for.
-        align: a file that says which layers are the same.
-        outputs, skip_outputs: as of `ground.outputs`.
-        profile: name of the limits; None: as the sides' precision says.
-        strict: the tighter limits.
-        layers: whether layers are compared, not only outputs.
-        gradients: whether gradients are.
-        modes: whether training mode is: outputs and gradients at rates of 0, statistics, dropouts' rates.
-        drawn: what takes the place of what torch's model draws by Python or numpy in training mode.
-        train: steps of training; 0: none.
-        optimizer, learning_rate, loss: of it.
-        tokens: of greedy decoding; 0: none.
-        logits: the output that holds logits; None: one called logits, if there is one.
-        batch: whether batch 1 is compared with the whole batch, on each side.
-        timeout: seconds for one request to a side.
+        align: a file of layers that are the same.
+        outputs, skip_outputs: rules as in `ground.outputs`.
+        profile: name of the limits; None: chosen by the sides' precision.
+        strict: whether to use the tighter limits.
+        layers: whether to compare layers, not only outputs.
+        gradients: whether to compare gradients.
+        modes: whether to compare training mode: outputs and gradients at dropout rates of 0, statistics,
+            and the rates of dropouts.
+        drawn: replacements for what torch's model draws with Python or numpy in training mode.
+        train: training steps; 0: none.
+        optimizer, learning_rate, loss: those of the training.
+        tokens: tokens of greedy decoding; 0: none.
+        logits: the output that holds logits; None: the output called logits, if there is one.
+        batch: whether to compare batch 1 with the whole batch, on each side.
+        timeout: seconds for a request to a side.
         keep: a folder that keeps dumps, inputs and logs; None: they are deleted.
     """
 
@@ -89,10 +91,10 @@ class Options:
     keep: Path | None = None
 
     def rules(self, truth: str) -> OutputRules:
-        """What is said of the outputs, where the truth is of this side's model.
+        """Read the rules for outputs; `truth` names the side whose model is the truth.
 
         Raises:
-            ParityError: it cannot be read.
+            ParityError: a rule cannot be read.
         """
         sides = ("A", self.a), ("B", self.b)
         last = [(letter, path) for letter, side in sides for path in side.outputs_last]

@@ -1,4 +1,4 @@
-"""What a side is asked to train, and what it gives of decoding."""
+"""Types of requests to a side: training, draws and decoding."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
 
 @dataclass(frozen=True)
 class Training:
-    """K steps of an optimizer on the inputs in a given order.
+    """Steps of an optimizer on the inputs in a given order.
 
     Attributes:
-        steps: how many; step i takes input `order[i]`.
+        steps: number of steps; step i takes input `order[i]`.
         order: numbers of inputs.
-        optimizer: "sgd", "momentum" (0.9), "adam", "adamw" (decay 0.01); torch's against optax's with equal
+        optimizer: "sgd", "momentum" (0.9), "adam", "adamw" (decay 0.01); torch's and optax's with equal
             hyperparameters.
-        learning_rate: constant.
+        learning_rate: constant learning rate.
         loss: "mse": mean of squared differences between output `output` and the target;
             "cross_entropy": mean over all but the last axis of its log-softmax at the integer target;
-            or `file.py:function` called with (outputs, targets) that gives a scalar.
-        output: path of the output that the loss is of.
-        targets: a folder with NNN.safetensors, key "target", in this side's layout; where positions are
-            padding also "counted", bool of the same shape: what the mean of mse or cross_entropy is over.
+            or `file.py:function` called with (outputs, targets) that returns a scalar.
+        output: path of the output that the loss is computed from.
+        targets: a folder with NNN.safetensors, key "target", in this side's layout. With padding also key
+            "counted", bool of the same shape: the positions in the mean of mse or cross_entropy.
     """
 
     steps: int
@@ -43,10 +43,10 @@ class Draw:
     """Random numbers that a dropout draws.
 
     Attributes:
-        rate: the share that is dropped; negative where the numbers do not say it.
-        count: how many numbers.
-        kept: the share that was kept, in one run; negative where it was not measured.
-        scale: what kept elements are multiplied with; 0 where it was not measured.
+        rate: the fraction dropped; negative if the numbers do not show it.
+        count: number of random numbers.
+        kept: the fraction retained in one run; negative if not measured.
+        scale: factor of retained elements; 0 if not measured.
         alike: the largest correlation, in standard deviations, with the draws of another key and with another
             dropout of the same size.
     """
@@ -60,12 +60,12 @@ class Draw:
 
 @dataclass(frozen=True)
 class HostDrawn:
-    """A tensor that a torch model makes in training of what Python or numpy draws; the other model's input.
+    """Tensor that a torch model draws with Python or numpy in training; an input of the other model.
 
     Attributes:
-        name: of the input.
-        place: as of `converters.host_draws.DrawLocation`.
-        file: an .npy file of what both are given.
+        name: name of the input.
+        place: location as in `converters.host_draws.DrawLocation`.
+        file: an .npy file with the array that both receive.
     """
 
     name: str
@@ -74,25 +74,25 @@ class HostDrawn:
 
     @property
     def value(self) -> np.ndarray[Any, Any]:
-        """What both are given."""
-        found: np.ndarray[Any, Any] = np.load(self.file)
-        return found
+        """Array that both models receive."""
+        array: np.ndarray[Any, Any] = np.load(self.file)
+        return array
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a side draws in training."""
+class TrainingDraws:
+    """Draws of a side in training."""
 
     draws: tuple[Draw, ...]
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Greedy decoding.
+    """Result of greedy decoding.
 
     Attributes:
         tokens: for each input and row, the tokens that were appended.
-        margins: the difference of the two largest logits at each.
+        margins: for each token, the difference of the two largest logits.
     """
 
     tokens: tuple[tuple[tuple[int, ...], ...], ...]

@@ -1,7 +1,7 @@
-"""What a comparison finds: frozen values that the reports show and nothing else computes.
+"""Results of a comparison: frozen values, which the reports show and nothing else computes.
 
-A is the first side that the user named, B the second, T the truth in float64, E the emulation: the truth's
-model with the precision that B declares, in float32 on the CPU.
+A is the first side that the user named, B the second, T the truth in float64. E is the emulation: the
+truth's model with the precision that B declares, in float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a tensor is from the truth; over all inputs together.
+    """Distance of a tensor from the truth, over all inputs together.
 
     Attributes:
         relative_l2: ‖x - t‖₂ / ‖t‖₂.
         max_over_rms: max |x - t| / rms(t).
-        cosine: of the angle between x and t; for show, it decides nothing.
-        ulps: the largest distance in units in the last place of the side's dtype; only of elementwise
+        cosine: cosine of the angle between x and t; it is displayed, but decides nothing.
+        ulps: the largest distance in units in the last place of the side's dtype; only for elementwise
             operations, else None.
-        not_finite: number of NaN and infinities that the truth has not, or of the truth's infinities that
-            the side has not.
+        not_finite: number of NaN and infinities that the truth does not have, or of the truth's infinities
+            that the side does not have.
         elements: number of elements.
         per_input: relative_l2 of each input, for the bootstrap.
-        undefined: number of elements where the truth itself is NaN; nothing can be said of them, and they
-            are in none of the other figures.
+        undefined: number of elements where the truth itself is NaN; they cannot be compared and count in
+            none of the other figures.
     """
 
     relative_l2: float
@@ -42,7 +42,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Ratio:
-    """ρ = err(side) / err(E), the geometric mean over the inputs, with its 95 % bootstrap interval."""
+    """Ratio ρ = err(side) / err(E), the geometric mean over the inputs, with its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -50,29 +50,27 @@ class Ratio:
 
 
 class LayerVerdict(StrEnum):
-    """What is said of a layer."""
+    """Verdict on a layer."""
 
     MATCH = "match"  # all within the limits
-    A_PARTS = "A parts"  # A's own operations are off: the local error breaches
+    A_PARTS = "A parts"  # the local error of A's own operations exceeds the limit
     B_PARTS = "B parts"
     BOTH_PART = "both part"
-    CARRIED = (
-        "carried"  # the accumulated error breaches, the local one does not: it came from before
-    )
+    CARRIED = "carried"  # accumulated error above the limit, local error not: it comes from earlier layers
     UNFED = "not fed"  # its inputs have no partner: only its accumulated error is known
     ALONE = "no partner"  # not in both models
-    UNDEFINED = "undefined"  # the truth itself is NaN somewhere; what can be compared matches
+    UNDEFINED = "undefined"  # the truth itself is NaN somewhere; the comparable elements match
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a tensor of a side's layer lies, where that is not as the truth's does.
+class TensorLayout:
+    """Layout of a tensor of a side's layer, if it differs from the truth's.
 
     Attributes:
         what: "argument" or "output".
-        path: which, at the side; "" the only one.
-        split, axes, shape: the truth's tensor is reshaped to `split`, its axes are put into the order `axes`,
-            and it is reshaped to `shape`; None: that is not done.
+        path: path of the tensor on the side; "" is the only one.
+        split, axes, shape: the truth's tensor is reshaped to `split`, its axes are put into the order
+            `axes`, and it is reshaped to `shape`; None: this step is left out.
     """
 
     what: str
@@ -83,14 +81,14 @@ class Layout:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Layout in words."""
         return layout_text(self.split, self.axes, self.shape)
 
 
 def layout_text(
     split: tuple[int, ...] | None, axes: tuple[int, ...] | None, shape: tuple[int, ...] | None
 ) -> str:
-    """A layout in words: "axes 0, 2, 3, 1"; "" for that of the truth."""
+    """Layout in words: "axes 0, 2, 3, 1"; "" if it is the truth's."""
     steps = (
         "" if split is None else f"reshaped to {split}",
         "" if axes is None else f"axes {', '.join(map(str, axes))}",
@@ -100,17 +98,17 @@ def layout_text(
 
 
 @dataclass(frozen=True)
-class Side:
-    """What is known of one side's layer.
+class SideResult:
+    """Results of one side's layer.
 
     Attributes:
-        name: its name there.
+        name: its name on the side.
         aligned: how its partner was found (`alignment.Pair.how`).
         defined, called: `file.py:line`.
-        accumulated: error in the model as it runs.
-        local: error when fed with the truth's inputs; None: it could not be.
-        ratio: of the local error if there is one, else of the accumulated; None: no emulation.
-        layouts: of its tensors that do not lie as the truth's do.
+        accumulated: error in an ordinary run of the model.
+        local: error when fed with the truth's inputs; None: the layer could not be fed.
+        ratio: ratio of the local error if there is one, else of the accumulated error; None: no emulation.
+        layouts: layouts of its tensors that differ from the truth's.
     """
 
     name: str
@@ -120,30 +118,30 @@ class Side:
     accumulated: Errors | None
     local: Errors | None
     ratio: Ratio | None
-    layouts: tuple[Layout, ...] = ()
+    layouts: tuple[TensorLayout, ...] = ()
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One layer of the truth, or of a side where the truth has none.
+    """Results of a layer of the truth, or of a side's layer that the truth does not have.
 
     Attributes:
-        name: in the truth's naming ("encoder.layer.0.attention"); "" the model itself.
+        name: its name in the truth ("encoder.layer.0.attention"); "" is the model itself.
         kind: the truth's class.
         order: position in which it ends, from 0.
         depth: number of leaf layers that ended before it, the L of √L.
         a, b: the sides; None where they have no such layer.
         emulated: E's accumulated and local relative L2.
-        local_limit, accumulated_limit: of relative L2.
-        verdict: see there.
+        local_limit, accumulated_limit: limits of relative L2.
+        verdict: the verdict on the layer.
     """
 
     name: str
     kind: str
     order: int
     depth: int
-    a: Side | None
-    b: Side | None
+    a: SideResult | None
+    b: SideResult | None
     emulated: tuple[float | None, float | None]
     local_limit: float
     accumulated_limit: float
@@ -151,14 +149,14 @@ class LayerResult:
 
 
 @dataclass(frozen=True)
-class Cause:
-    """Why a layer parts.
+class ParityCause:
+    """Cause of a layer's divergence.
 
     Attributes:
         name: "gelu-form", the name of its page in docs/parity/causes.
         text: one sentence ("B's LayerNorm adds eps 1e-06, A's 1e-05").
-        evidence: what shows it ("with it the truth's layer gives B's output: 3.1e-08 instead of 4.4e-06").
-        certain: whether a variant reproduced the side's output, or only the settings differ.
+        evidence: the evidence ("with it the truth's layer gives B's output: 3.1e-08 instead of 4.4e-06").
+        certain: whether a variant reproduced the side's output; otherwise only the settings differ.
     """
 
     name: str
@@ -169,23 +167,23 @@ class Cause:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The causes that were found, the most reliable first, and what to know of the search."""
+    """Causes that were found, the most reliable first, and notes on the search."""
 
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[ParityCause, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Check:
-    """One row of what is compared beside the layers: an output, a gradient, a statistic.
+class ParityCheck:
+    """Row of a comparison besides the layers: an output, a gradient, a statistic.
 
     Attributes:
         name: "output logits", "gradient encoder.layer.0.attention.self.query.weight", "KL p99.9".
-        a, b: the values of the two sides, or B's alone where it is between them (then a is None).
-        limit: what b (and a) must not exceed, or reach where `at_least`.
+        a, b: the values of the two sides, or b alone for a value between them (then a is None).
+        limit: the maximum of b (and a), or the minimum if `at_least`.
         passed: the verdict.
-        source: where the limit comes from.
-        note: what else to know.
+        source: origin of the limit.
+        note: further remarks.
     """
 
     name: str
@@ -200,61 +198,63 @@ class Check:
 
 @dataclass(frozen=True)
 class Section:
-    """Checks that belong together: "outputs", "gradients", "training", "logits", "generation",
-    "batch", "excess precision", "approximate top-k".
+    """Group of checks.
+
+    The groups are "outputs", "gradients", "training", "logits", "generation", "batch", "excess precision"
+    and "approximate top-k".
 
     Attributes:
-        name: see above.
+        name: name of the group.
         checks: its rows.
         curves: name → values, to be drawn (losses of A, of B, the band's low and high).
-        notes: a line each.
+        notes: one a line.
     """
 
     name: str
-    checks: tuple[Check, ...]
+    checks: tuple[ParityCheck, ...]
     curves: tuple[tuple[str, tuple[float, ...]], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether all of it is within its limits."""
+        """Whether all checks are within their limits."""
         return all(check.passed for check in self.checks)
 
 
-class Verdict(StrEnum):
-    """The verdict of the whole comparison."""
+class ParityVerdict(StrEnum):
+    """Verdict on the whole comparison."""
 
     MATCH = "match"
     A_WORSE = "A is worse"
     B_WORSE = "B is worse"
     BOTH_WORSE = "both are off"
     PARTLY = "parts"  # a section failed (gradients, logits, …) though the layers match
-    NOT_FINITE = "not finite"  # the truth itself is NaN at the outputs: nothing can be said of them
+    NOT_FINITE = "not finite"  # the truth itself is NaN at the outputs: they cannot be compared
 
 
 @dataclass(frozen=True)
 class Parity:
-    """The whole comparison.
+    """Result of the whole comparison.
 
     Attributes:
-        a, b, truth: what ran. truth is None where there is none (two dumps without --truth): B is then
-            measured against A.
-        profile: the name of the limits ("f32-highest"), and what they are, a line each with the source.
-        inputs: what was fed, a line each.
+        a, b, truth: facts about the runs. truth is None without a truth (two dumps without --truth): B is
+            then measured against A.
+        profile: the name of the limits ("f32-highest"), and the limits, one a line, with their source.
+        inputs: descriptions of the inputs, one a line.
         floor: the noise floor: relative L2 between two correct runs (E against T at the outputs).
-        layers: in order of execution.
-        sections: what else was compared.
+        layers: results of layers, in order of execution.
+        sections: groups of further checks.
         first: the first layer whose local error breaches.
-        causes: why, the likeliest first.
-        verdict: and `sentence`, which says it to a researcher.
-        seconds: what was spent, by part.
+        causes: causes of the divergence, the likeliest first.
+        verdict, sentence: the verdict, and the sentence that explains it to a researcher.
+        seconds: seconds spent, by step.
         histograms: layer name → (edges of log10 |error / rms(t)|, counts of A, counts of B), for the
-            layers that part and the outputs.
+            divergent layers and the outputs.
     """
 
-    a: Facts
-    b: Facts
-    truth: Facts | None
+    a: RunFacts
+    b: RunFacts
+    truth: RunFacts | None
     profile: str
     limits: tuple[str, ...]
     inputs: tuple[str, ...]
@@ -262,8 +262,8 @@ class Parity:
     layers: tuple[LayerResult, ...]
     sections: tuple[Section, ...]
     first: LayerResult | None
-    causes: tuple[Cause, ...]
-    verdict: Verdict
+    causes: tuple[ParityCause, ...]
+    verdict: ParityVerdict
     sentence: str
     seconds: tuple[tuple[str, float], ...] = ()
     histograms: tuple[tuple[str, tuple[float, ...], tuple[int, ...], tuple[int, ...]], ...] = ()
@@ -272,4 +272,4 @@ class Parity:
     @property
     def matches(self) -> bool:
         """Whether the exit code is 0."""
-        return self.verdict is Verdict.MATCH
+        return self.verdict is ParityVerdict.MATCH

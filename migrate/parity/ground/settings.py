@@ -1,4 +1,4 @@
-"""With which settings a side runs."""
+"""Settings of a run of a side."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One way of running a model.
+class SideSettings:
+    """Settings of a run of a model.
 
     Attributes:
-        dtype: of parameters and floating inputs: "float32", "bfloat16", or "float64" (the truth; always
-            on the CPU).
-        precision: of matmuls and convolutions of float32: one bf16 pass, three, or six / true float32
-            (facts of the TPU: `jax_default_matmul_precision`). Where the device is a CPU, the first two are
+        dtype: dtype of parameters and floating inputs: "float32", "bfloat16", or "float64" (the truth;
+            always on the CPU).
+        precision: precision of matmuls and convolutions of float32: one bf16 pass, three, or six / true
+            float32 (properties of the TPU: `jax_default_matmul_precision`). On a CPU the first two are
             emulated (`migrate.parity.emulate`).
         excess_precision: `xla_allow_excess_precision`.
-        device: "" is the side's own: the CPU for torch, XLA's device for torch_xla, JAX's default
-            device; else "cpu" or "cuda".
-        compiled: torch.compile, or jax.jit. JAX sides are jitted unless they capture layers.
-        batch: rows that go through the model at a time; None: all of an input.
+        device: "" is the side's default: the CPU for torch, XLA's device for torch_xla, JAX's default device;
+            else "cpu" or "cuda".
+        compiled: whether to use torch.compile, or jax.jit. JAX sides are jitted unless they capture layers.
+        batch: rows that pass through the model at a time; None: all rows of an input.
         transposed: arguments that torch has channels first and this side channels last.
-        wide: float64 also where a JAX model says float32 (torch's truth always is so).
-        seed: of what is drawn (initial weights, dropout is always off).
+        wide: whether to use float64 even where a JAX model asks for float32 (torch's truth always does).
+        seed: random seed of initial weights (dropout is always off).
     """
 
     dtype: str = "float32"
@@ -40,4 +40,4 @@ class Settings:
     seed: int = 0
 
 
-TRUTH = Settings(dtype="float64", device="cpu")
+TRUTH = SideSettings(dtype="float64", device="cpu")

@@ -1,1 +1,1 @@
-"""The inputs of a comparison: made, read, drawn, the same for every side."""
+"""Inputs of a comparison: created, read or drawn, and the same for every side."""

@@ -1,4 +1,4 @@
-"""Which inputs torch takes channels first: those that a side of Flax takes channels last."""
+"""Inputs that torch takes channels first, and a Flax side therefore channels last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from migrate.parity.dump.dump import Dump
 from migrate.parity.inputs.set import InputSet
 
-# Beginnings of the names of torch's layers whose second axis holds channels.
+# Prefixes of the names of torch's layers whose second axis holds channels.
 _CHANNELS_FIRST = (
     "Adaptive",
     "AvgPool",
@@ -29,11 +29,11 @@ _CHANNELS_FIRST = (
 
 
 def channels_first_inputs(dump: Dump, inputs: InputSet) -> tuple[str, ...]:
-    """The inputs that go, as they are, into a layer of torch's that takes channels first.
+    """Return the inputs that reach, unchanged, a layer of torch's that takes channels first.
 
     Args:
-        dump: torch's, in float32, of the first of the inputs at least.
-        inputs: what was fed.
+        dump: torch's dump in float32, with the first input at least.
+        inputs: the inputs.
     """
     first = inputs[0]
     taken = [
@@ -47,33 +47,35 @@ def channels_first_inputs(dump: Dump, inputs: InputSet) -> tuple[str, ...]:
     return tuple(
         name
         for name, array in first.items()
-        if any(np.array_equal(one, array.astype(np.float32)) for one in taken)
+        if any(np.array_equal(tensor, array.astype(np.float32)) for tensor in taken)
     )
 
 
-# The option that says it, and what `migrate parity` has to say of it.
+# The option that sets it, and its note in messages of `migrate parity`.
 OF_A_SIDE = ("--channels-last-b", " (-a where it is side A)")
 
 
 def layout_remedy(said: str, inputs: Mapping[str, Any], transposed: tuple[str, ...]) -> str:
-    """What to try where a model, or its weights, do not fit the shapes of its inputs; "" otherwise.
+    """Remedy where a model, or its weights, do not fit the shapes of its inputs; "" otherwise.
 
-    Whether a Flax model takes an input as torch does is seen from torch's layers alone: one that
-    transposes it itself (FlaxWhisper) is given it the wrong way round.
+    Torch's layers alone decide whether a Flax model gets an input channels last. A model that transposes the
+    input itself (FlaxWhisper) then gets it in the wrong layout.
 
     Args:
         said: the error, with its type.
-        inputs: what the model was given.
-        transposed: those of them that were given channels last.
+        inputs: the model's inputs.
+        transposed: those of them that were passed channels last.
     """
     if not re.search(r"shape|dimension|broadcast", said, re.IGNORECASE):
         return ""
     turned = [name for name in inputs if name in transposed]
-    images = [name for name, one in inputs.items() if one.ndim >= 3 and "float" in str(one.dtype)]
+    images = [
+        name for name, array in inputs.items() if array.ndim >= 3 and "float" in str(array.dtype)
+    ]
     if turned:
-        given, option = f"{', '.join(turned)} given channels last: if taken as torch does", "''"
+        condition, option = f"{', '.join(turned)} given channels last: if taken as torch does", "''"
     elif images:
-        given, option = "if it takes channels last", ",".join(images)
+        condition, option = "if it takes channels last", ",".join(images)
     else:
         return ""
-    return f"{given}, {OF_A_SIDE[0]} {option}{OF_A_SIDE[1]}"
+    return f"{condition}, {OF_A_SIDE[0]} {option}{OF_A_SIDE[1]}"

@@ -1,8 +1,8 @@
-"""Inputs that are drawn: floating values from several distributions, one for each input in turn.
+"""Drawn inputs: floating values from several distributions, one for each input in turn.
 
-An error that one distribution hides another shows: rounding of products cancels in zero-mean values and not
-in positive ones, a saturated softmax hides a wrong scale, exact zeros hide a wrong bias, and variances by
-E[x²] - E[x]² lose digits only beside an offset.
+One distribution shows an error that another hides. Rounding of products cancels in zero-mean values, but not
+in positive values. A saturated softmax hides a wrong scale, and exact zeros hide a wrong bias. Variances by
+E[x²] - E[x]² lose digits only with an offset.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ DISTRIBUTIONS: tuple[tuple[str, Callable[[np.random.Generator, Shape], Array]], 
 
 
 def draw(specs: Sequence[Shaped], number: int, seed: int) -> dict[str, Array]:
-    """The arguments of one input.
+    """Draw the arguments of one input.
 
     Args:
         specs: what to draw.
-        number: of the input; its floating arguments are of distribution `number % 6`.
-        seed: with the input's number and the argument's position it decides every value.
+        number: number of the input; its floating arguments have distribution `number % 6`.
+        seed: seed that decides every value, with the input's number and the argument's position.
     """
-    made = {}
+    arguments = {}
     for position, spec in enumerate(specs):
         rng = np.random.default_rng([seed, number, position])
-        made[spec.name] = _draw(spec, rng, number)
-    return made
+        arguments[spec.name] = _draw(spec, rng, number)
+    return arguments
 
 
 def describe(specs: Sequence[Shaped], count: int) -> list[str]:
-    """What is drawn, a line each, for the report."""
+    """Describe the drawn arguments for the report, one a line."""
     lines = []
     for spec in specs:
         head = f"{spec.name}: {spec.dtype}{list(spec.shape)}"
@@ -112,7 +112,7 @@ def _lengths(rng: np.random.Generator, shape: Shape, *, full: bool) -> Array:
 
 
 def rounded(values: Array, dtype: str) -> Array:
-    """The values that the dtype can hold, as float32."""
+    """Round to values of the dtype, kept as float32."""
     from converters.checkpoint.dtypes import numpy_dtype
 
     return values.astype(numpy_dtype(dtype, "the inputs")).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Inputs that are there already: files of tensors, folders of them, a data loader of the user's."""
+"""Existing inputs: files of tensors, folders of files, or a data loader of the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from converters.checkpoint import open_checkpoint
 from converters.errors import ConversionError
 from converters.model import imported
 from migrate.parity.ground.errors import InputsError
-from migrate.parity.inputs.spec import Loaded, Spec, Stored
+from migrate.parity.inputs.spec import InputFunction, Spec, Stored
 
 Array = np.ndarray[Any, Any]
 _SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".bin")
@@ -22,30 +22,30 @@ _SAVE = "save a dict of tensors by argument name, as safetensors"
 
 
 def given_inputs(specs: Sequence[Spec], count: int) -> tuple[list[dict[str, Array]], list[str]]:
-    """The inputs that files or a function give, at most `count`, and a line on each source.
+    """Read inputs from files or a function, at most `count`; also return a line on each source.
 
     Raises:
-        InputsError: one cannot be read, or is of no use as an input.
+        InputsError: an input cannot be read or used.
     """
-    functions = [spec for spec in specs if isinstance(spec, Loaded)]
+    functions = [spec for spec in specs if isinstance(spec, InputFunction)]
     if functions:
         return _from_function(functions[0], count)
     files = [file for spec in specs if isinstance(spec, Stored) for file in _files(spec.path)]
-    made, described = [], []
+    inputs, described = [], []
     for file in files[:count]:
         tensors, left_out = read_tensors(file)
-        made.append(tensors)
+        inputs.append(tensors)
         described.append(f"{file.name}: {_shapes(tensors)}{left_out}")
     if len(files) > count:
         described.append(f"the first {count} of {len(files)} files")
-    return made, described
+    return inputs, described
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Array], str]:
-    """The tensors in a file, by argument name, and what beside them was left out.
+    """Read the tensors of a file by argument name; also return what was left out.
 
     Raises:
-        InputsError: it cannot be read, or holds no tensors by name. Nothing in it was executed.
+        InputsError: the file cannot be read, or holds no named tensors. Nothing in it was executed.
     """
     if file.suffix == ".npy":
         try:
@@ -67,17 +67,17 @@ def read_tensors(file: Path) -> tuple[dict[str, Array], str]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    if not files:
         raise InputsError(f"{path}: has no {', '.join(_SUFFIXES)} file", _SAVE)
-    return found
+    return files
 
 
-def _from_function(spec: Loaded, count: int) -> tuple[list[dict[str, Array]], list[str]]:
+def _from_function(spec: InputFunction, count: int) -> tuple[list[dict[str, Array]], list[str]]:
     try:
         with imported(spec.shown, spec.location) as module:
             function = attrgetter(spec.name)(module)
-            # Items are taken while the user's folder can be imported from: loaders import as they go.
+            # Draw the inputs while the user's folder is importable: loaders import lazily.
             items = list(
                 itertools.islice(_items(function() if callable(function) else function), count)
             )
@@ -90,21 +90,27 @@ def _from_function(spec: Loaded, count: int) -> tuple[list[dict[str, Array]], li
         ) from error
     if not items:
         raise InputsError(f"--inputs {spec.shown}: returns no inputs", "return at least one input")
-    made = [arguments(item, f"{spec.shown}, input {number}") for number, item in enumerate(items)]
-    return made, [f"{spec.shown}: {len(made)} inputs, the first {_shapes(made[0])}"]
+    inputs = [arguments(item, f"{spec.shown}, input {number}") for number, item in enumerate(items)]
+    return inputs, [f"{spec.shown}: {len(inputs)} inputs, the first {_shapes(inputs[0])}"]
 
 
-def _items(given: Any) -> Iterator[Any]:
-    if isinstance(given, Mapping) or hasattr(given, "__array__") or not isinstance(given, Iterable):
-        raise TypeError(f"the function returns a {type(given).__name__}, not an iterable of inputs")
-    return iter(given)
+def _items(loader: Any) -> Iterator[Any]:
+    if (
+        isinstance(loader, Mapping)
+        or hasattr(loader, "__array__")
+        or not isinstance(loader, Iterable)
+    ):
+        raise TypeError(
+            f"the function returns a {type(loader).__name__}, not an iterable of inputs"
+        )
+    return iter(loader)
 
 
 def arguments(item: Any, where: str) -> dict[str, Array]:
-    """The arguments in what a data loader gives for one input; None among them is left out.
+    """Arguments in what a data loader returns for one input; None among them is left out.
 
     Raises:
-        InputsError: something in it is no array of numbers.
+        InputsError: a part of it is no array of numbers.
     """
     if isinstance(item, Mapping):
         pairs = [(str(name), value) for name, value in item.items()]
@@ -129,7 +135,7 @@ def _array(value: Any, where: str) -> Array:
 
 
 def _kept(array: Array, where: str) -> Array:
-    """The array as it is kept: floating values as float32, the rest as it is."""
+    """Convert an array to the dtype in which it is kept: float32 for floating values."""
     if array.dtype.kind == "f" or "float" in array.dtype.name:
         return array.astype(np.float32)
     if array.dtype.kind not in "iub":

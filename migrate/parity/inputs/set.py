@@ -1,4 +1,4 @@
-"""The inputs of a comparison: named arrays on disk, the same for every side."""
+"""Inputs of a comparison: named arrays on disk, the same for every side."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class InputSet:
 
     Attributes:
         folder: `000.safetensors`, `001.safetensors`, … and `inputs.json`.
-        count: how many.
+        count: number of inputs.
         names: the arguments' names in order; a number as a name ("0") is a position.
-        described: what they are, for the report, a line each.
+        described: descriptions for the report, one a line.
     """
 
     folder: Path
@@ -44,19 +44,20 @@ def write_inputs(
     """Write inputs that all have the same arguments.
 
     Raises:
-        InputsError: there are none, or they differ in their arguments.
+        InputsError: there are no inputs, or they differ in their arguments.
     """
     from safetensors.numpy import save_file
 
     names = tuple(inputs[0]) if inputs else ()
-    if not names or any(tuple(one) != names for one in inputs):
+    if not names or any(tuple(arguments) != names for arguments in inputs):
         raise InputsError(
             "the inputs have different arguments, or none", "give each input the same arguments"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for number, one in enumerate(inputs):
+    for number, arguments in enumerate(inputs):
         arrays = {
-            name: np.ascontiguousarray(array).reshape(array.shape) for name, array in one.items()
+            name: np.ascontiguousarray(array).reshape(array.shape)
+            for name, array in arguments.items()
         }
         save_file(arrays, folder / f"{number:03d}.safetensors")
     value = {"count": len(inputs), "names": names, "described": described}
@@ -65,13 +66,13 @@ def write_inputs(
 
 
 def read_inputs(folder: Path) -> InputSet:
-    """The inputs in a folder that `write_inputs` made."""
+    """Read the inputs in a folder that `write_inputs` wrote."""
     value = json.loads((folder / _FILE).read_text())
     return InputSet(folder, value["count"], tuple(value["names"]), tuple(value["described"]))
 
 
 def attended(inputs: InputSet) -> dict[int, np.ndarray[Any, Any]]:
-    """Input → positions [batch, length] that are no padding, where an `attention_mask` says so."""
+    """Input → mask of positions [batch, length] that are no padding, from the `attention_mask`."""
     if "attention_mask" not in inputs.names:
         return {}
     masks = {number: inputs[number]["attention_mask"] for number in range(inputs.count)}

@@ -1,4 +1,4 @@
-"""`--inputs`: shapes, files, or a function of the user's, as the inputs that every side is given.
+"""`--inputs`: shapes, files, or a function of the user's, as the inputs of every side.
 
     x=float32[2,3,32,32]           drawn; floating: see `migrate.parity.inputs.drawn`
     ids=int64[2,500]<30522         drawn below the bound
@@ -7,11 +7,11 @@
     batch.safetensors              tensors by argument name: .safetensors, .npz, torch.save of a dict;
                                    a .npy is the first argument
     folder/                        such files, one input each, in the order of their names
-    data.py:batches                a function, or pkg.module:function: called without arguments it gives an
+    data.py:batches                a function, or pkg.module:function: called without arguments it returns an
                                    iterable of dicts, tuples or arrays
 
-What is drawn and what is read may be mixed, as long as each argument comes from one of them. Floating values
-are kept as float32, so that every side and the truth see the same numbers. Nothing in a file is executed.
+Drawn and read arguments may be mixed, as long as each argument has one source. Floating values are kept as
+float32, so that every side and the truth see the same numbers. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _MOST_BYTES = 1 << 33
 
 @dataclass(frozen=True)
 class Shaped:
-    """An argument that is drawn.
+    """Argument that is drawn.
 
     Attributes:
-        name: of the argument; digits are a position.
-        dtype: numpy's name, or "bfloat16".
-        shape: as given.
+        name: name of the argument; digits are a position.
+        dtype: numpy's name of the dtype, or "bfloat16".
+        shape: its shape.
         fill: "ones", "zeros", or "" if it is drawn.
-        bound: integers are below it; None for other dtypes.
+        bound: upper bound of integers, exclusive; None for other dtypes.
     """
 
     name: str
@@ -61,43 +61,43 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Stored:
-    """A file or a folder of inputs."""
+    """File or folder of inputs."""
 
     path: Path
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A function of the user's that gives inputs: `file.py:name` or `pkg.module:name`."""
+class InputFunction:
+    """Function of the user's that returns inputs: `file.py:name` or `pkg.module:name`."""
 
     location: str
     name: str
 
     @property
     def shown(self) -> str:
-        """As the user wrote it."""
+        """Name as the user wrote it."""
         return f"{self.location}:{self.name}"
 
 
-Spec = Shaped | Stored | Loaded
+Spec = Shaped | Stored | InputFunction
 
 
 def parse_inputs(texts: Sequence[str], *, drawn: bool = True) -> tuple[Spec, ...]:
-    """Read what `--inputs` was given, once for each.
+    """Parse the texts of `--inputs`.
 
     Args:
-        texts: it.
-        drawn: whether values are wanted too, so that integers need a bound and the size has one.
+        texts: the texts, one for each option.
+        drawn: whether values will be drawn, so that integers need a bound and the size is limited.
 
     Raises:
-        InputsError: one is of no known form, has no bound, or names an argument a second time.
+        InputsError: a text has an unknown form, lacks a bound, or names an argument a second time.
     """
     specs = tuple(_parse(text, drawn) for text in texts)
     names = [spec.name for spec in specs if isinstance(spec, Shaped)]
     for name in names:
         if names.count(name) > 1:
             raise InputsError(f"--inputs: {name} is given twice", "give each argument once")
-    functions = [spec for spec in specs if isinstance(spec, Loaded)]
+    functions = [spec for spec in specs if isinstance(spec, InputFunction)]
     if len(functions) > 1 or (functions and any(isinstance(spec, Stored) for spec in specs)):
         raise InputsError(
             "--inputs: a function cannot be combined with other inputs",
@@ -115,7 +115,7 @@ def _parse(text: str, drawn: bool) -> Spec:
     if path.exists():
         return Stored(path)
     if matched := _FUNCTION.fullmatch(text):
-        return Loaded(matched["location"], matched["name"])
+        return InputFunction(matched["location"], matched["name"])
     raise InputsError(f"--inputs {text}: no such file, and not a valid specification", FORMS)
 
 
@@ -131,7 +131,9 @@ def _shaped(text: str, matched: re.Match[str], drawn: bool) -> Shaped:
         raise InputsError(f"--inputs {text}: is larger than 8 GiB", "give a smaller shape")
     bound = None
     if rest.lstrip().startswith(","):
-        first, second = (one.strip() for one in (text.removesuffix(rest), rest.lstrip(", ")))
+        first, second = (
+            argument.strip() for argument in (text.removesuffix(rest), rest.lstrip(", "))
+        )
         raise InputsError(
             f"--inputs {text}: contains several arguments",
             f"write it once for each: --inputs '{first}' --inputs '{second}'",

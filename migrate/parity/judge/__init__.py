@@ -1,1 +1,1 @@
-"""How far a side is from the truth, and whether that is too far."""
+"""Judgment: distance of a side from the truth, and whether it exceeds the limits."""

@@ -1,4 +1,4 @@
-"""ρ: how many times the error of a side is that of a correct run with the same precision."""
+"""Ratio ρ: error of a side over the error of a correct run with the same precision."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from migrate.parity.ground.results import Ratio
 
 Logs = np.ndarray[Any, np.dtype[np.float64]]
 DRAWS = 2000
-# What is worse than any error that is worth telling apart; infinities and NaN count as this.
+# An error worse than any that is worth distinguishing; infinities and NaN count as this.
 _WORST = 1e30
 
 
 def ratio(
     side: Sequence[float], emulation: Sequence[float], *, floor: float, seed: int = 0
 ) -> Ratio | None:
-    """ρ = exp(mean over inputs of log(err(side) / err(E))), with its 95 % bootstrap interval.
+    """Return ρ = exp(mean over inputs of log(err(side) / err(E))), with its 95 % bootstrap interval.
 
-    Each error is taken to be `floor` at least: below it one cannot say how much better a run is than another,
-    and an operation that moves data has none at all. The interval is the studentised one over resampled
-    inputs (Efron and Tibshirani, *An Introduction to the Bootstrap*, 12.5), no wider than the ratios of the
-    single inputs: of one input it is the value itself.
+    Each error counts as `floor` at least: below it, runs cannot be ranked, and an operation that moves data
+    has no error at all. The interval is the studentized one over resampled inputs (Efron and Tibshirani, *An
+    Introduction to the Bootstrap*, 12.5), no wider than the ratios of the single inputs. For one input it is
+    the value itself.
 
-    Measured with 8 inputs, over 3000 draws: it covers the truth in 93 to 94 % where the logarithms are
-    normal, Laplace's, Student's with 3 degrees of freedom or exponential (percentiles: 84 to 88 %), and its
-    lower bound is above it in 1 to 4 % (2 to 7 %); where one input in ten is 20 times worse, in 75 % (64 %).
-    Few inputs tell little: of 4 it covers 82 to 89 %, of 2 half.
+    Coverage, measured with 8 inputs over 3000 draws:
+
+    - logarithms normal, Laplace, Student with 3 degrees of freedom, or exponential: 93 to 94 % (percentiles:
+      84 to 88 %), with the lower bound above the truth in 1 to 4 % (2 to 7 %);
+    - one input in ten 20 times worse: 75 % (64 %);
+    - with 4 inputs 82 to 89 %, with 2 half.
 
     Args:
         side, emulation: relative L2 error of each input, in the same order.
         floor: the error of a correctly rounded result (`rounding_error`).
-        seed: of the resampling; the same one gives the same interval.
+        seed: seed of the resampling; the same seed gives the same interval.
 
     Returns:
-        None if there are no inputs, or not as many on both sides.
+        None if there are no inputs, or their numbers differ.
     """
     if len(side) == 0 or len(side) != len(emulation):
         return None
@@ -53,7 +55,7 @@ def _interval(logs: Logs, seed: int) -> tuple[float, float]:
         return least, most
     drawn = logs[_draws(len(logs), seed)]
     off, spread = drawn.mean(axis=1) - logs.mean(), drawn.std(axis=1, ddof=1)
-    # One input, drawn again and again, has no spread: infinitely many of them off, or not off at all.
+    # A resampled single input has no spread: its interval is infinite, or empty.
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.where(off == 0, 0.0, off / spread)
     low, high = logs.mean() - logs.std(ddof=1) * np.quantile(

@@ -1,7 +1,7 @@
-"""Judge two sides, layer by layer: what each layer's own operations do, and what has added up before it.
+"""Judge two sides, layer by layer: errors of each layer's own operations, and accumulated errors.
 
-Reads one tensor of the truth at a time, and with it what the sides have in its place; kept are sums. How the
-limits act together, and against which false alarms, is told in docs/parity/limits.md.
+Reads one tensor of the truth at a time, with the sides' tensors in its place, and keeps only sums. See
+docs/parity/limits.md for how the limits act together, and against which false alarms.
 """
 
 from __future__ import annotations
@@ -13,45 +13,46 @@ from typing import Any
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import Pair
-from migrate.parity.ground.kinds import Operation, operation
-from migrate.parity.ground.results import LayerResult, LayerVerdict, Layout, Side
-from migrate.parity.judge.limits import Finding, finding
+from migrate.parity.ground.kinds import OperationClass, operation
+from migrate.parity.ground.results import LayerResult, LayerVerdict, SideResult, TensorLayout
+from migrate.parity.judge.limits import TensorFinding, finding
 from migrate.parity.judge.measure import Measured, Meter, Padding, Slot
-from migrate.parity.judge.probes import Calls, Judged, Place, Probes
+from migrate.parity.judge.probes import Calls, Judged, Probes, TensorLocation
 from migrate.parity.judge.profiles import Profile
 
-__all__ = ["Breach", "Judged", "Judgement", "judge", "judgement"]
+__all__ = ["Breach", "Judged", "LayerJudgement", "judge", "judgement"]
 
 _LOOKED_AT = 4
 
 
 @dataclass(frozen=True)
 class Breach:
-    """An own error of a layer that is too large.
+    """Own error of a layer that exceeds its limit.
 
     Attributes:
         side: "A" or "B".
-        layer: in the truth's naming.
-        place: at which of its tensors: an output, or what it gives to a layer inside it.
-        order: position in the execution: that of the call whose output or argument it is.
+        layer: name in the truth.
+        place: the tensor with the error: an output, or an argument that the layer passes to a layer inside
+            it.
+        order: position in the execution: that of the call with the output or argument.
         finding: the figures.
     """
 
     side: str
     layer: str
-    place: Place
+    place: TensorLocation
     order: float
-    finding: Finding
+    finding: TensorFinding
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """All that is said of the layers.
+class LayerJudgement:
+    """Judgment on the layers.
 
     Attributes:
-        layers: in order of execution.
-        breaches: own errors that are too large, in order of execution.
-        notes: a line each.
+        layers: results, in order of execution.
+        breaches: own errors above their limits, in order of execution.
+        notes: one a line.
     """
 
     layers: tuple[LayerResult, ...]
@@ -60,15 +61,15 @@ class Judgement:
 
     @property
     def foremost(self) -> tuple[Breach, ...]:
-        """The first breach of each of the first layers that part, as many as a reader looks at."""
-        found: dict[str, Breach] = {}
-        for one in self.breaches:
-            found.setdefault(one.layer, one)
-        return tuple(found.values())[:_LOOKED_AT]
+        """First breach of each of the first divergent layers, as many as a reader will inspect."""
+        first_breaches: dict[str, Breach] = {}
+        for breach in self.breaches:
+            first_breaches.setdefault(breach.layer, breach)
+        return tuple(first_breaches.values())[:_LOOKED_AT]
 
     @property
     def first(self) -> LayerResult | None:
-        """The layer where the models part first by their own operations."""
+        """Layer where the models first diverge by their own operations."""
         if not self.breaches:
             return None
         return next(layer for layer in self.layers if layer.name == self.breaches[0].layer)
@@ -83,7 +84,7 @@ def judge(
     *,
     padding: Padding | None = None,
 ) -> tuple[LayerResult, ...]:
-    """The layers of `judgement`."""
+    """Return the layers of `judgement`."""
     return judgement(truth, a, b, e, profile, padding=padding).layers
 
 
@@ -96,17 +97,17 @@ def judgement(
     *,
     padding: Padding | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Judgement:
+) -> LayerJudgement:
     """Measure and judge every layer.
 
     Args:
-        truth: float64; or, where there is none, A's own dump, with `a` None: then B is measured against A,
-            and limits are doubled, as both are off.
+        truth: dump in float64. Without a truth, A's own dump, with `a` None: then B is measured against A,
+            and limits are doubled, because both have errors.
         a, b: the sides.
-        e: the emulation; None: there is none, and the absolute limits decide alone.
+        e: the emulation; None: the absolute limits decide alone.
         profile: the limits.
-        padding: input → which positions [batch, length] are *not* padding; errors elsewhere do not count.
-        progress: takes the number of layers that are judged, and of all layers.
+        padding: input → mask of positions [batch, length] that are *not* padding; other errors do not count.
+        progress: called with the number of judged layers, and of all layers.
     """
     return _Judge(truth, {"A": a, "B": b, "E": e}, profile, padding or {}).judgement(progress)
 
@@ -137,7 +138,7 @@ class _Judge:
         self._notes: list[str] = []
         self._parents = {layer.parent for layer in truth.layers.values()}
 
-    def judgement(self, progress: Callable[[int, int], None]) -> Judgement:
+    def judgement(self, progress: Callable[[int, int], None]) -> LayerJudgement:
         layers, depth = [], 0
         first = min((call.input for call in self._truth.calls), default=0)
         ends: dict[str, int] = {}
@@ -150,7 +151,7 @@ class _Judge:
             depth += name not in self._parents
         layers += self._without_partner(len(self._truth.calls), depth)
         breaches = sorted(self._breaches, key=lambda breach: (breach.order, breach.side))
-        return Judgement(
+        return LayerJudgement(
             tuple(layers),
             tuple(breaches),
             tuple(dict.fromkeys((*self._meter.notes, *self._notes))),
@@ -164,7 +165,7 @@ class _Judge:
         measured = self._meter.of(name, kind)
         findings = self._findings(name, measured, kind, local, accumulated)
         sides = {side: self._side(name, side, findings) for side in ("A", "B")}
-        self._tell(name, findings)
+        self._add_notes(name, findings)
         return LayerResult(
             name=name,
             kind=layer.kind,
@@ -182,46 +183,46 @@ class _Judge:
         self,
         name: str,
         measured: Measured,
-        kind: Operation,
+        kind: OperationClass,
         local: float,
         accumulated: float,
-    ) -> dict[Slot, dict[Place, Finding]]:
-        found: dict[Slot, dict[Place, Finding]] = {}
+    ) -> dict[Slot, dict[TensorLocation, TensorFinding]]:
+        findings: dict[Slot, dict[TensorLocation, TensorFinding]] = {}
         for slot, places in measured.items():
             if slot.side == "E":
                 continue
             base = measured.get(Slot("E", slot.local), {})
-            found[slot] = {}
+            findings[slot] = {}
             contracts = slot.local and self._contracts_beside(name, slot.side, measured)
-            for place, (one, integers) in places.items():
+            for place, (measurement, integers) in places.items():
                 between = place.what == "argument"
                 limit = local if slot.local else accumulated
                 if slot.local and (between or contracts):
                     limit = max(self._between(), 0.0 if between else local)
-                found[slot][place] = finding(
-                    one,
+                findings[slot][place] = finding(
+                    measurement,
                     base[place][0] if place in base else None,
                     self._profile,
                     limit,
                     operation=self._operation(slot, kind, between=between, contracts=contracts),
                     exact=integers,
-                    ties=integers and not between and one.dtype != "bool",
+                    ties=integers and not between and measurement.dtype != "bool",
                 )
-        return found
+        return findings
 
     @staticmethod
     def _operation(
-        slot: Slot, kind: Operation, *, between: bool, contracts: bool
-    ) -> Operation | None:
+        slot: Slot, kind: OperationClass, *, between: bool, contracts: bool
+    ) -> OperationClass | None:
         if not slot.local or contracts:
             return None
-        return Operation.COMPOSITE if between else kind
+        return OperationClass.COMPOSITE if between else kind
 
     def _contracts_beside(self, name: str, side: str, measured: Measured) -> bool:
-        """Whether a side computes in one go what in the truth is a product, then a layer that it lacks.
+        """Whether a side fuses into one operation a product of the truth and a layer that the side lacks.
 
-        The emulation goes on with the truth's output of that layer (a softmax behind `q @ k.T`), and shows
-        the product in what it gives to the layer; the side shows it in what comes behind.
+        The emulation continues with the truth's output of that layer (a softmax after `q @ k.T`), and shows
+        the product in the layer's argument. The side shows it in the output behind.
         """
         probes, emulated = self._probes[Slot(side, True)], Slot("E", True)
         if emulated not in self._probes:
@@ -233,20 +234,20 @@ class _Judge:
             return False
         if owner != name:
             measured = self._meter.of(owner, operation(self._truth.layers[owner].kind))
-        plain = self._profile.operations[Operation.ELEMENTWISE].value
+        plain = self._profile.operations[OperationClass.ELEMENTWISE].value
         return any(
             place.what == "argument"
             and probes.pair(place.layer) is None
-            and one.errors().relative_l2 > plain
-            for place, (one, _) in measured.get(emulated, {}).items()
+            and measurement.errors().relative_l2 > plain
+            for place, (measurement, _) in measured.get(emulated, {}).items()
         )
 
     def _between(self) -> float:
-        return self._noise * self._profile.local(Operation.COMPOSITE)
+        return self._noise * self._profile.local(OperationClass.COMPOSITE)
 
     def _side(
-        self, name: str, side: str, findings: Mapping[Slot, Mapping[Place, Finding]]
-    ) -> Side | None:
+        self, name: str, side: str, findings: Mapping[Slot, Mapping[TensorLocation, TensorFinding]]
+    ) -> SideResult | None:
         if side not in self._sides:
             return None
         accumulated = self._probes[Slot(side, False)]
@@ -256,8 +257,8 @@ class _Judge:
             return None
         shown = _worst(own), _worst(findings.get(Slot(side, False), {}))
         layer = accumulated.dump.layers.get(pair.layer) if pair is not None else None
-        ratio = next((one.ratio for one in shown if one is not None), None)
-        return Side(
+        ratio = next((worst.ratio for worst in shown if worst is not None), None)
+        return SideResult(
             name=pair.layer if pair is not None else "",
             aligned=pair.how if pair is not None else "in what the next layer is given",
             defined=layer.defined if layer is not None else "",
@@ -271,13 +272,13 @@ class _Judge:
     def _verdict(
         self,
         name: str,
-        findings: Mapping[Slot, Mapping[Place, Finding]],
-        sides: Mapping[str, Side | None],
+        findings: Mapping[Slot, Mapping[TensorLocation, TensorFinding]],
+        sides: Mapping[str, SideResult | None],
     ) -> LayerVerdict:
         present = [side for side in self._sides if side != "E"]
         if any(sides[side] is None for side in present):
             return LayerVerdict.ALONE
-        parting = [side for side in present if self._parts(name, side, findings)]
+        parting = [side for side in present if self._diverges(name, side, findings)]
         if parting:
             both = len(parting) == 2
             only = LayerVerdict.A_PARTS if parting == ["A"] else LayerVerdict.B_PARTS
@@ -285,12 +286,19 @@ class _Judge:
         carrying = [
             side
             for side in present
-            if any(one.breach for one in findings.get(Slot(side, False), {}).values())
+            if any(
+                tensor_finding.breach
+                for tensor_finding in findings.get(Slot(side, False), {}).values()
+            )
         ]
         if carrying:
             known = all(self._known(name, side) for side in carrying)
             return LayerVerdict.CARRIED if known else LayerVerdict.UNFED
-        if any(one.errors.undefined for places in findings.values() for one in places.values()):
+        if any(
+            tensor_finding.errors.undefined
+            for places in findings.values()
+            for tensor_finding in places.values()
+        ):
             return LayerVerdict.UNDEFINED
         return LayerVerdict.MATCH
 
@@ -298,59 +306,68 @@ class _Judge:
         probes = self._probes.get(Slot(side, True))
         return probes is not None and (probes.fed(name) or probes.pair(name) is None)
 
-    def _parts(
-        self, name: str, side: str, findings: Mapping[Slot, Mapping[Place, Finding]]
+    def _diverges(
+        self, name: str, side: str, findings: Mapping[Slot, Mapping[TensorLocation, TensorFinding]]
     ) -> bool:
-        """Whether a side's own error breaches; such places are remembered."""
+        """Record the breaches of a side's own error; return whether there are any."""
         parts = False
-        for place, one in findings.get(Slot(side, True), {}).items():
-            if not one.breach or (place.what == "output" and not self._known(name, side)):
+        for place, tensor_finding in findings.get(Slot(side, True), {}).items():
+            if not tensor_finding.breach or (
+                place.what == "output" and not self._known(name, side)
+            ):
                 continue
             parts = True
-            self._breaches.append(Breach(side, name, place, self._order(place), one))
+            self._breaches.append(Breach(side, name, place, self._order(place), tensor_finding))
         return parts
 
-    def _order(self, place: Place) -> float:
+    def _order(self, place: TensorLocation) -> float:
         order = next(
             call.order for call in self._calls.by_layer[place.layer] if call.number == place.number
         )
         return order if place.what == "output" else order - 0.5
 
     def _emulated(self, measured: Measured, local: bool) -> float | None:
-        found = [one.errors().relative_l2 for one, _ in measured.get(Slot("E", local), {}).values()]
-        return max(found, default=None)
+        errors = [
+            measurement.errors().relative_l2
+            for measurement, _ in measured.get(Slot("E", local), {}).values()
+        ]
+        return max(errors, default=None)
 
-    def _steps(self, name: str, kind: Operation) -> int:
-        """Time steps of a recurrent layer, positions of a positional one: the longest axis that may be it."""
-        if kind not in (Operation.RECURRENT, Operation.POSITIONAL):
+    def _steps(self, name: str, kind: OperationClass) -> int:
+        """Time steps of a recurrent layer, positions of a positional layer: the longest axis that may be
+        it.
+        """
+        if kind not in (OperationClass.RECURRENT, OperationClass.POSITIONAL):
             return 1
         refs: Iterable[Any] = (
             ref for call in self._calls.by_layer[name] for ref in (*call.arguments, *call.outputs)
         )
         return max((max(ref.shape[:2]) for ref in refs if len(ref.shape) > 2), default=1)
 
-    def _tell(self, name: str, findings: Mapping[Slot, Mapping[Place, Finding]]) -> None:
+    def _add_notes(
+        self, name: str, findings: Mapping[Slot, Mapping[TensorLocation, TensorFinding]]
+    ) -> None:
         for slot, places in findings.items():
-            for place, one in places.items():
-                if one.errors.undefined:
+            for place, tensor_finding in places.items():
+                if tensor_finding.errors.undefined:
                     self._notes.append(
                         f"the truth itself has NaN in {place.what} {place.path or '0'} of "
                         f"{place.layer or 'the model'}: nothing can be said of these elements"
                     )
-                if one.errors.not_finite and not one.breach and slot.local:
+                if tensor_finding.errors.not_finite and not tensor_finding.breach and slot.local:
                     self._notes.append(
                         f"{name or 'the model'}: not finite at {slot.side} and in the emulation alike"
                     )
 
     def _without_partner(self, order: int, depth: int) -> list[LayerResult]:
-        """Layers of a side that the truth has not."""
-        found = []
+        """Results for layers of a side that the truth does not have."""
+        results = []
         for side, judged in self._sides.items():
             if side == "E":
                 continue
             for number, name in enumerate(judged.alignment.alone):
                 layer = judged.accumulated.layers[name]
-                own = Side(name, "", layer.defined, layer.called, None, None, None)
+                own = SideResult(name, "", layer.defined, layer.called, None, None, None)
                 result = LayerResult(
                     name,
                     layer.kind,
@@ -363,16 +380,16 @@ class _Judge:
                     self._noise * self._profile.accumulated(depth),
                     LayerVerdict.ALONE,
                 )
-                found.append(dataclasses.replace(result, order=order + number))
-        return found
+                results.append(dataclasses.replace(result, order=order + number))
+        return results
 
 
-def _layouts(pair: Pair) -> Iterator[Layout]:
+def _layouts(pair: Pair) -> Iterator[TensorLayout]:
     for what, tensors in (("argument", pair.arguments), ("output", pair.outputs)):
-        for one in tensors:
-            if (one.split, one.axes, one.shape) != (None, None, None):
-                yield Layout(what, one.mine, one.split, one.axes, one.shape)
+        for tensor in tensors:
+            if (tensor.split, tensor.axes, tensor.shape) != (None, None, None):
+                yield TensorLayout(what, tensor.mine, tensor.split, tensor.axes, tensor.shape)
 
 
-def _worst(found: Mapping[Place, Finding]) -> Finding | None:
-    return max(found.values(), key=lambda one: one.severity, default=None)
+def _worst(findings: Mapping[TensorLocation, TensorFinding]) -> TensorFinding | None:
+    return max(findings.values(), key=lambda tensor_finding: tensor_finding.severity, default=None)

@@ -1,19 +1,19 @@
-"""When an error breaches: the limits of a profile, against what the emulation does."""
+"""Limits: whether an error breaches a profile, compared with the emulation's error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.ground.results import Errors, Ratio
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.metrics import Measurement
 from migrate.parity.judge.profiles import Profile
 
-# Share of the positions of a maximum that may differ.
+# Fraction of the positions of a maximum that may differ.
 _NEAR_TIES = 0.01
-# Errors that are no larger than so many roundings are not compared by their ratio alone.
+# Errors of no more roundings than this are not judged by their ratio alone.
 _ROUNDINGS = 4
 
 
@@ -21,15 +21,15 @@ Why = Literal["", "not finite", "relative L2", "peak", "ratio", "ulps", "unequal
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What was measured of one tensor, and what is said of it.
+class TensorFinding:
+    """Errors of a tensor, and their judgment.
 
     Attributes:
-        errors: of the side.
-        emulated: of E on the same tensor.
+        errors: errors of the side.
+        emulated: errors of E on the same tensor.
         ratio: ρ; None without E.
-        limit: of relative L2.
-        why: what of it is too much; "" if nothing is.
+        limit: limit of relative L2.
+        why: the exceeded limit; "" if there is none.
     """
 
     errors: Errors
@@ -40,12 +40,12 @@ class Finding:
 
     @property
     def breach(self) -> bool:
-        """Whether it is too much."""
+        """Whether a limit is exceeded."""
         return bool(self.why)
 
     @property
     def severity(self) -> tuple[bool, float]:
-        """The larger, the more it has to be shown."""
+        """Sort key: the larger, the more important."""
         return self.breach, self.errors.relative_l2 / self.limit if self.limit else 0.0
 
 
@@ -55,38 +55,44 @@ def finding(
     profile: Profile,
     limit: float,
     *,
-    operation: Operation | None,
+    operation: OperationClass | None,
     exact: bool = False,
     ties: bool = False,
-) -> Finding:
-    """Judge one tensor.
+) -> TensorFinding:
+    """Judge a tensor.
 
-    It breaches if the side has NaN or infinities that neither truth nor emulation has; if its relative L2
-    error exceeds the limit and the lower 95 % bound of ρ exceeds ρ's limit; or if its largest error exceeds
-    6 · limit · √(2 ln n) of the truth's RMS, the limit times that very element, and 4 times the emulation's
-    largest. Without an emulation the absolute limits decide alone; with a strict profile each decides alone.
+    It breaches a limit in one of these cases:
+
+    - the side has NaN or infinities that neither truth nor emulation has;
+    - its relative L2 error exceeds the limit, and the lower 95 % bound of ρ exceeds ρ's limit;
+    - its largest error exceeds 6 · limit · √(2 ln n) of the truth's RMS, the limit times that very element,
+      and 4 times the emulation's largest error.
+
+    Without an emulation the absolute limits decide alone; with a strict profile each decides alone.
 
     Args:
-        measured, emulated: of the side and of E.
+        measured, emulated: measurements of the side and of E.
         profile: the limits.
-        limit: of relative L2.
-        operation: the layer's class where the error is local; None: accumulated.
-        exact: whether the tensor holds integers or bools: they are equal or not.
-        ties: whether one in a hundred may differ nevertheless: they are positions of a maximum, where two
-            values may be nearly equal; or twice as many as differ in the emulation.
+        limit: limit of relative L2.
+        operation: class of the layer's operation if the error is local; None: accumulated.
+        exact: whether the tensor holds integers or bools, which are equal or not.
+        ties: whether one in a hundred may still differ, or twice as many as in the emulation: for
+            positions of a maximum, where two values may be nearly equal.
     """
     errors = measured.errors()
     base = None if emulated is None else emulated.errors()
-    if operation is Operation.COMPOSITE and base is not None:
-        # No contraction among what it computes itself, if the emulation shows none.
-        plain = profile.operations[Operation.ELEMENTWISE].value
+    if operation is OperationClass.COMPOSITE and base is not None:
+        # The layer's own operations contain no contraction, if the emulation shows none.
+        plain = profile.operations[OperationClass.ELEMENTWISE].value
         limit = min(limit, plain) if base.relative_l2 <= plain else limit
     rho = None if base is None else ratio(errors.per_input, base.per_input, floor=profile.floor)
     if exact:
         allowed = max(_NEAR_TIES, 2 * base.relative_l2**2 if base else 0.0) if ties else 0.0
         unequal = errors.relative_l2**2 > allowed
-        return Finding(errors, base, rho, allowed**0.5, "unequal" if unequal else "")
-    return Finding(errors, base, rho, limit, _why(measured, errors, base, rho, profile, limit))
+        return TensorFinding(errors, base, rho, allowed**0.5, "unequal" if unequal else "")
+    return TensorFinding(
+        errors, base, rho, limit, _why(measured, errors, base, rho, profile, limit)
+    )
 
 
 def _why(
@@ -111,9 +117,9 @@ def _why(
 
 
 def _strictly(errors: Errors, base: Errors | None, rho: Ratio | None, profile: Profile) -> Why:
-    """What only a strict profile minds: ρ alone, and units in the last place.
+    """Limits of a strict profile only: ρ alone, and units in the last place.
 
-    Those only where the emulation keeps them itself: at −5 a correct GELU is millions of them off.
+    Units count only where the emulation stays within them: at −5 a correct GELU is off by millions.
     """
     above = errors.relative_l2 > _ROUNDINGS * profile.floor
     if rho is not None and rho.low > profile.ratio.value and above:

@@ -1,4 +1,4 @@
-"""Measures what a layer's probes show, each tensor once; or takes what was measured before."""
+"""Measure the probes of a layer, each tensor once; or reuse an earlier measurement."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from migrate.parity.dump.dump import Dump, TensorRef
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.judge.measured import measured_of
 from migrate.parity.judge.metrics import EDGES, Measurement, Sums
-from migrate.parity.judge.probes import Calls, Judged, Place, Probe, Probes
+from migrate.parity.judge.probes import Calls, Judged, Probes, TensorLocation, TensorProbe
 from migrate.parity.judge.sums import Key, compared, in_ulps, is_exact, key_of, sums_of
 
 Array = np.ndarray[Any, Any]
@@ -23,53 +23,53 @@ Histogram = tuple[str, tuple[float, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class Slot(NamedTuple):
-    """A dump of a side: "A", "B" or "E", as it runs or (local) on the truth's inputs."""
+    """Dump of a side ("A", "B" or "E"), of an ordinary run or (local) of a run on the truth's inputs."""
 
     side: str
     local: bool
 
 
-Measured = Mapping[Slot, Mapping[Place, tuple[Measurement, bool]]]
+Measured = Mapping[Slot, Mapping[TensorLocation, tuple[Measurement, bool]]]
 
 
 class Meter:
-    """Measures the tensors of all sides against the truth's.
+    """Measurement of the tensors of all sides against the truth's.
 
     Args:
         truth: the truth.
-        probes: what there is to measure, of each dump.
-        padding: as of `judge.judgement`.
+        probes: tensors to measure, for each dump.
+        padding: as in `judge.judgement`.
 
     Attributes:
-        notes: what could not be compared.
+        notes: notes on tensors that could not be compared.
     """
 
     def __init__(self, truth: Dump, probes: Mapping[Slot, Probes], padding: Padding) -> None:
         self._truth, self._probes, self._padding = truth, probes, padding
-        # What one layer puts out and another takes is one tensor, and E may be A.
+        # A layer's output and another layer's argument are one tensor, and E may be A.
         self._known: dict[Path, dict[Key, Sums | None]] = {}
         self.notes: list[str] = []
 
-    def of(self, name: str, kind: Operation) -> Measured:
-        """Of each dump, what was measured at each place of a layer, and whether these are integers."""
-        by_tensor: dict[tuple[int, str, str], list[tuple[Slot, Probe]]] = defaultdict(list)
+    def of(self, name: str, kind: OperationClass) -> Measured:
+        """Measure a layer: for each dump, measurements by location, and whether they are of integers."""
+        by_tensor: dict[tuple[int, str, str], list[tuple[Slot, TensorProbe]]] = defaultdict(list)
         for slot, probes in self._probes.items():
             for probe in probes.of(name):
                 by_tensor[probe.input, probe.truth.file, probe.truth.key].append((slot, probe))
-        found: dict[Slot, dict[Place, tuple[Measurement, bool]]] = defaultdict(dict)
+        measured: dict[Slot, dict[TensorLocation, tuple[Measurement, bool]]] = defaultdict(dict)
         for tensors in by_tensor.values():
             truth = _Lazy(self._truth, tensors[0][1].truth)
             for slot, probe in tensors:
-                self._measure(slot, probe, truth, kind, found[slot])
-        return found
+                self._measure(slot, probe, truth, kind, measured[slot])
+        return measured
 
     def _measure(
         self,
         slot: Slot,
-        probe: Probe,
+        probe: TensorProbe,
         truth: _Lazy,
-        kind: Operation,
-        found: dict[Place, tuple[Measurement, bool]],
+        kind: OperationClass,
+        measured_at: dict[TensorLocation, tuple[Measurement, bool]],
     ) -> None:
         sums = self._of_tensor(slot, probe, truth, in_ulps(probe, kind, local=slot.local))
         if sums is None:
@@ -79,13 +79,13 @@ class Meter:
             )
             self.notes.append(note)
             return
-        if probe.place not in found:
+        if probe.place not in measured_at:
             ulps = in_ulps(probe, kind, local=slot.local)
             measured = Measurement(probe.mine.dtype, elementwise=ulps)
-            found[probe.place] = measured, is_exact(probe)
-        found[probe.place][0].take(probe.input, sums)
+            measured_at[probe.place] = measured, is_exact(probe)
+        measured_at[probe.place][0].take(probe.input, sums)
 
-    def _of_tensor(self, slot: Slot, probe: Probe, truth: _Lazy, ulps: bool) -> Sums | None:
+    def _of_tensor(self, slot: Slot, probe: TensorProbe, truth: _Lazy, ulps: bool) -> Sums | None:
         dump, key = self._probes[slot].dump, key_of(probe, ulps=ulps)
         if dump.folder not in self._known:
             self._known[dump.folder] = measured_of(dump)
@@ -97,15 +97,19 @@ class Meter:
 
 
 def own_errors(
-    truth: Dump, a: Judged | None, b: Judged, places: Sequence[tuple[str, Place]], padding: Padding
+    truth: Dump,
+    a: Judged | None,
+    b: Judged,
+    places: Sequence[tuple[str, TensorLocation]],
+    padding: Padding,
 ) -> tuple[Histogram, ...]:
-    """Histograms of the own errors of A and B, as of `results.Parity`.
+    """Return histograms of the own errors of A and B, as in `results.Parity`.
 
     Args:
         truth: the truth.
         a, b: the sides, with tensors.
-        places: of these layers.
-        padding: as of `judge.judgement`.
+        places: layers and tensors to include.
+        padding: as in `judge.judgement`.
     """
     calls = Calls(truth)
     sides = {
@@ -113,31 +117,31 @@ def own_errors(
         for name, side in (("A", a), ("B", b))
         if side is not None and side.local is not None
     }
-    found = []
+    histograms = []
     for layer, place in places:
         counts = {"A": (), "B": ()} | {
             name: _counted(truth, probes, layer, place, padding) for name, probes in sides.items()
         }
-        found.append((layer or "the model", EDGES, counts["A"], counts["B"]))
-    return tuple(found)
+        histograms.append((layer or "the model", EDGES, counts["A"], counts["B"]))
+    return tuple(histograms)
 
 
 def _counted(
-    truth: Dump, probes: Probes, layer: str, place: Place, padding: Padding
+    truth: Dump, probes: Probes, layer: str, place: TensorLocation, padding: Padding
 ) -> tuple[int, ...]:
     measured = Measurement("float32", histogram=True)
     for probe in probes.of(layer):
         if probe.place != place:
             continue
         tensors = truth.tensor(probe.truth), probes.dump.tensor(probe.mine)
-        found = compared(probe, *tensors, padding.get(probe.input))
-        if found is not None:
-            measured.add(probe.input, *found)
+        pair = compared(probe, *tensors, padding.get(probe.input))
+        if pair is not None:
+            measured.add(probe.input, *pair)
     return measured.histogram()
 
 
 class _Lazy:
-    """A tensor that is read when it is needed."""
+    """Tensor that is read on demand."""
 
     def __init__(self, dump: Dump, ref: TensorRef) -> None:
         self._dump, self._ref = dump, ref

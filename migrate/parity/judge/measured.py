@@ -1,9 +1,9 @@
-"""A dump whose tensors were measured against the truth's where they were computed, and then forgotten.
+"""Dumps whose tensors were measured against the truth's when they were computed, and not kept.
 
-    FOLDER/dump.json        as of a dump; of its tensors the model's outputs alone are there
-    FOLDER/measured.json    the sums of each tensor that is judged
+    FOLDER/dump.json        as in a dump; of the tensors it has only the model's outputs
+    FOLDER/measured.json    the sums of each judged tensor
 
-To write the tensors of all layers and to read them again costs several times what it costs to compute them.
+Writing and reading the tensors of all layers costs several times as much as computing them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 
 from migrate.parity.dump.dump import Call, Dump, Named, TensorRef
 from migrate.parity.dump.joined import JoinedDump
-from migrate.parity.dump.reference import Reference
+from migrate.parity.dump.reference import AlignedTruth
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import DumpError
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 from migrate.parity.ground.kinds import operation
 from migrate.parity.judge.metrics import Sums
-from migrate.parity.judge.probes import Calls, Partners, Probe
+from migrate.parity.judge.probes import Calls, Partners, TensorProbe
 from migrate.parity.judge.sums import Key, in_ulps, key_of, sums_of
 
 _FILE = "measured.json"
@@ -33,21 +33,21 @@ Array = np.ndarray[Any, Any]
 
 
 class MeasuringWriter(DumpWriter):
-    """Measures each tensor when it is handed over. Held are sums.
+    """Writer that measures each tensor when it is passed, and keeps only sums.
 
     Args:
-        folder, facts, inputs: as of `DumpWriter`.
-        reference: the truth's dump, and how this side's tensors lie to it.
+        folder, facts, inputs: as in `DumpWriter`.
+        reference: the truth's dump, and the alignment of this side with it.
         padding: input → positions [batch, length] that are no padding.
-        fed: whether the layers are fed with the truth's inputs: what they are given counts too then.
+        fed: whether the layers are fed with the truth's inputs: then their arguments count too.
     """
 
     def __init__(
         self,
         folder: Path,
-        facts: Facts,
+        facts: RunFacts,
         inputs: int,
-        reference: Reference,
+        reference: AlignedTruth,
         padding: Mapping[int, Array],
         *,
         fed: bool,
@@ -61,7 +61,7 @@ class MeasuringWriter(DumpWriter):
         self._sums: dict[Key, Sums | None] = {}
 
     def identity(self, array: Array) -> Hashable:
-        """See `DumpWriter`: each is another one, as none is written."""
+        """See `DumpWriter`; every tensor is new, because none is written."""
         del array
         return object()
 
@@ -74,10 +74,10 @@ class MeasuringWriter(DumpWriter):
     ) -> tuple[TensorRef, ...]:
         """See `DumpWriter`."""
         refs = self._refs(arguments)
-        found = self._partners.of(layer, number, input) if self._fed else None
-        if found is not None:
+        partner = self._partners.of(layer, number, input) if self._fed else None
+        if partner is not None:
             arrays = _arrays(refs, arguments)
-            for owner, probe in self._partners.arguments(*found, refs):
+            for owner, probe in self._partners.arguments(*partner, refs):
                 self._measure(owner, probe, arrays)
         return refs
 
@@ -93,11 +93,11 @@ class MeasuringWriter(DumpWriter):
         """See `DumpWriter`."""
         refs = self._refs(outputs)
         self._calls.append(Call(layer, number, input, order, arguments, refs))
-        found = self._partners.of(layer, number, input)
-        if found is not None:
+        partner = self._partners.of(layer, number, input)
+        if partner is not None:
             arrays = _arrays(refs, outputs)
-            for probe in self._partners.outputs(*found, refs):
-                self._measure(found[1].layer, probe, arrays)
+            for probe in self._partners.outputs(*partner, refs):
+                self._measure(partner[1].layer, probe, arrays)
 
     def close(self) -> None:
         """See `DumpWriter`."""
@@ -108,7 +108,7 @@ class MeasuringWriter(DumpWriter):
         super().close()
 
     def _refs(self, tensors: Sequence[Named]) -> tuple[TensorRef, ...]:
-        """As if they were written, each in a file of its own that is not there."""
+        """References as if the tensors were written, each in a file of its own that does not exist."""
         refs = []
         for tensor in tensors:
             known = self._passing.get(tensor.identity) if tensor.identity is not None else None
@@ -121,7 +121,7 @@ class MeasuringWriter(DumpWriter):
             refs.append(dataclasses.replace(known, path=tensor.path))
         return tuple(refs)
 
-    def _measure(self, owner: str, probe: Probe, arrays: Mapping[str, Array]) -> None:
+    def _measure(self, owner: str, probe: TensorProbe, arrays: Mapping[str, Array]) -> None:
         kind = operation(self._truth.layers[owner].kind)
         ulps = in_ulps(probe, kind, local=self._fed)
         key = key_of(probe, ulps=ulps)
@@ -132,19 +132,19 @@ class MeasuringWriter(DumpWriter):
 
 
 def measured_of(dump: Dump) -> dict[Key, Sums | None]:
-    """What was measured of a dump; nothing if its tensors are there.
+    """Return the measurements of a dump; none if its tensors are kept.
 
     Raises:
         DumpError: a file is damaged.
     """
     if not isinstance(dump, JoinedDump):
         return _read(dump.folder / _FILE)
-    found = {}
+    sums_by_key = {}
     for number, part in enumerate(dump.parts):
         for key, sums in measured_of(part).items():
             truth, mine = ((f"{number}/{file}", name) for file, name in (key.truth, key.mine))
-            found[key._replace(truth=truth, mine=mine)] = sums
-    return found
+            sums_by_key[key._replace(truth=truth, mine=mine)] = sums
+    return sums_by_key
 
 
 def _read(path: Path) -> dict[Key, Sums | None]:
@@ -164,7 +164,7 @@ def _arrays(refs: Sequence[TensorRef], tensors: Sequence[Named]) -> dict[str, Ar
 
 
 def _figures(sums: Sums) -> list[float]:
-    """All but the histogram, which is not asked for here."""
+    """All sums but the histogram, which is not needed here."""
     return [getattr(sums, field.name) for field in dataclasses.fields(sums)][:-1]
 
 
@@ -175,14 +175,14 @@ def _key(row: list[Any]) -> Key:
 
 
 def measure_dump(
-    dump: Dump, folder: Path, reference: Reference, padding: Mapping[int, Array]
+    dump: Dump, folder: Path, reference: AlignedTruth, padding: Mapping[int, Array]
 ) -> None:
-    """Make the dump that the side would have measured where it ran.
+    """Write the dump that the side would have measured during its run.
 
     Args:
-        dump: of the side as it runs.
-        folder: of the new one.
-        reference, padding: as of `MeasuringWriter`.
+        dump: dump of an ordinary run of the side.
+        folder: folder of the new dump.
+        reference, padding: as in `MeasuringWriter`.
     """
     facts = dataclasses.replace(dump.facts, notes=dump.said)
     writer = MeasuringWriter(folder, facts, dump.inputs, reference, padding, fed=False)
@@ -192,21 +192,21 @@ def measure_dump(
         writer.layer(layer)
     for call in dump.calls:
         at = call.layer, call.number, call.input
-        given = writer.given(*at, [_unread(ref) for ref in call.arguments])
-        writer.call(*at, call.order, given, [_named(dump, ref) for ref in call.outputs])
+        arguments = writer.given(*at, [_unread(ref) for ref in call.arguments])
+        writer.call(*at, call.order, arguments, [_named(dump, ref) for ref in call.outputs])
     for number, refs in dump.outputs.items():
         writer.outputs(number, [_named(dump, ref) for ref in refs])
     writer.close()
 
 
 def _named(dump: Dump, ref: TensorRef) -> Named:
-    # In the dtype that it had: a dump holds bfloat16 as float32, exactly.
+    # In its original dtype: a dump holds bfloat16 as float32, exactly.
     values = dump.tensor(ref).astype(_dtype(ref), copy=False)
     return Named(ref.path, values, (ref.file, ref.key))
 
 
 def _unread(ref: TensorRef) -> Named:
-    """What a layer is given says nothing of it where its inputs are its own: the values do not count."""
+    """Argument without values: in a run on the side's own inputs, a layer's arguments do not count."""
     return Named(
         ref.path, np.broadcast_to(np.zeros((), _dtype(ref)), ref.shape), (ref.file, ref.key)
     )

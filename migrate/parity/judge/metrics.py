@@ -1,22 +1,22 @@
-"""How far a side's tensors are from the truth's, in float64, one tensor at a time.
+"""Distance of a side's tensors from the truth's, in float64, one tensor at a time.
 
-Gone through in pieces of 8192 elements, so that no second copy of a big tensor is made in float64; what is
-kept between tensors is a few sums.
+Tensors are processed in pieces of 8192 elements, so that a big tensor has no second copy in float64. Only a
+few sums are kept between tensors.
 
-**Masked elements.** Minus infinity, the most negative number of a dtype and -1e9 (-1e10, -1e12, …) all
-stand for "not to be attended to". Where both have such a value they agree, whichever it is, and the element
-is in no other figure; where one has, it counts as not finite. A tensor of zeros and one value below -1000 is
-a mask too (BERT's -10000).
+**Masked elements.** Minus infinity, the most negative number of a dtype and -1e9 (-1e10, -1e12, …) all mean
+"not to be attended to". If both tensors have such a value, whichever it is, they agree, and the element is
+in no other figure. If one has, the element counts as not finite. A tensor of zeros and one value below -1000
+is a mask too (BERT's -10000).
 
-**NaN.** Where the truth is NaN nothing can be said: `Errors.undefined` counts it, and no verdict is "match"
-with it. A NaN or an infinity that the truth has not is counted in `Errors.not_finite`, and the errors are
-infinite.
+**NaN.** Where the truth is NaN, comparison is impossible: `Errors.undefined` counts these elements, and no
+verdict with such elements is "match". A NaN or an infinity that the truth does not have is counted in
+`Errors.not_finite`, and the errors are infinite.
 
-**A truth of zeros.** ‖x - t‖ / ‖t‖ is 0 where x is zero too, else infinite; only ρ can say whether that is
-worse than what a correct run gives.
+**A truth of zeros.** ‖x - t‖ / ‖t‖ is 0 where x is zero too, else infinite. Only ρ can show whether that is
+worse than the result of a correct run.
 
-**Integers and bools** have no error but equal or not: the relative L2 is the root of the share of elements
-that differ.
+**Integers and bools** are only equal or not: the relative L2 is the root of the fraction of elements that
+differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from migrate.parity.ground.results import Errors
 Array = np.ndarray[Any, Any]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-PIECE = 8192  # less than what makes BLAS start threads for a dot product
+PIECE = 8192  # too small for BLAS to start threads for a dot product
 _LARGE = -9e8
 _EXPONENT = np.uint64(0x7FF << 52)
 # Edges of log10 |error / rms(t)|.
@@ -44,10 +44,10 @@ EDGES: tuple[float, ...] = tuple(-18 + 0.25 * step for step in range(85))
 
 @dataclass(frozen=True)
 class Floating:
-    """A floating dtype.
+    """Floating dtype.
 
     Attributes:
-        bits: of the significand, the hidden one included.
+        bits: bits of the significand, including the hidden bit.
         lowest: exponent of the smallest normal number.
     """
 
@@ -56,7 +56,7 @@ class Floating:
 
     @property
     def roundoff(self) -> float:
-        """u = 2^-bits: the largest relative error of a correct rounding."""
+        """Unit roundoff u = 2^-bits: the largest relative error of a correct rounding."""
         return math.ldexp(1.0, -self.bits)
 
     @property
@@ -69,8 +69,8 @@ class Floating:
         return 0.4 * self.roundoff
 
     def spacing(self, values: Floats) -> Floats:
-        """The distance of neighbouring numbers at these magnitudes."""
-        # The sign and the significand gone, what is left of a float64 is the power of two.
+        """Distance of neighboring numbers at these magnitudes."""
+        # Without the sign and the significand, a float64 is a power of two.
         power = (np.ascontiguousarray(values).view(np.uint64) & _EXPONENT).view(np.float64)
         np.maximum(power, math.ldexp(1.0, self.lowest), out=power)
         power *= math.ldexp(1.0, 1 - self.bits)
@@ -79,23 +79,25 @@ class Floating:
 
 @functools.cache
 def floating(dtype: str) -> Floating | None:
-    """Of a dtype's name; None for integers and bools."""
+    """Properties of a dtype by its name; None for integers and bools."""
     try:
-        found = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+        info = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, dtype, dtype)))
     except (TypeError, ValueError, KeyError):
         return None
-    return Floating(int(found.nmant) + 1, int(found.minexp))
+    return Floating(int(info.nmant) + 1, int(info.minexp))
 
 
 def ulps(truth: Floats, side: Floats, dtype: str) -> Floats:
-    """|x - fl(t)| in units of the spacing of the side's dtype at fl(t), the correctly rounded truth."""
+    """Distance |x - fl(t)| in units of the spacing of the side's dtype at fl(t), the correctly rounded
+    truth.
+    """
     kind = floating(dtype)
     if kind is None:
         raise ValueError(f"{dtype} has no units in the last place")
     unit = kind.spacing(truth)
     rounded = truth / unit
     np.rint(rounded, out=rounded)
-    # Both are multiples of a power of two: nothing is rounded here.
+    # Both are multiples of a power of two: the difference is exact.
     distance = side / unit
     distance -= rounded
     return np.abs(distance, out=distance)
@@ -103,15 +105,15 @@ def ulps(truth: Floats, side: Floats, dtype: str) -> Floats:
 
 @dataclass(frozen=True)
 class Sums:
-    """What is kept of one tensor.
+    """Sums of one tensor.
 
     Attributes:
         error, truth, side, product: Σ(x-t)², Σt², Σx², Σxt.
         worst, beside: the largest |x-t|, and |t| of that element.
-        ulps: the largest distance in units in the last place; 0 where it was not asked for.
-        counted: elements that are in these.
-        elements, not_finite, undefined: as of `Errors`.
-        bins: counts of log10 |x-t|, if a histogram was asked for.
+        ulps: the largest distance in units in the last place; 0 if not requested.
+        counted: number of elements in these sums.
+        elements, not_finite, undefined: as in `Errors`.
+        bins: counts of log10 |x-t|, if a histogram was requested.
     """
 
     error: float = 0.0
@@ -149,17 +151,17 @@ class Sums:
 
     @property
     def relative_l2(self) -> float:
-        """√(Σ(x-t)² / Σt²); infinite where something is not finite."""
+        """Relative L2 error √(Σ(x-t)² / Σt²); infinite where something is not finite."""
         return math.inf if self.not_finite else _over(math.sqrt(self.error), math.sqrt(self.truth))
 
 
 def measure(
     truth: Array, side: Array, dtype: str, *, elementwise: bool = False, histogram: bool = False
 ) -> Sums:
-    """The sums of one tensor; arguments as of `Measurement`.
+    """Compute the sums of a tensor; arguments as in `Measurement`.
 
     Raises:
-        ValueError: the two have not one shape.
+        ValueError: the shapes differ.
     """
     if truth.shape != side.shape:
         raise ValueError(f"shapes {truth.shape} and {side.shape}")
@@ -169,7 +171,7 @@ def measure(
     total = Sums(elements=truth.size)
     error = t_total = x_total = product = worst = beside = 0.0
     farthest, counted, bins = 0.0, 0, None
-    # A square is not finite, or very large, where an element is.
+    # The sum of squares is not finite, or very large, if an element is.
     with np.errstate(over="ignore", invalid="ignore"):
         for t, x in _pieces(truth, side):
             if exact:
@@ -203,7 +205,7 @@ def measure(
 def _products(
     t: Floats, x: Array, difference: Floats, t_t: float, d_d: float
 ) -> tuple[float, float]:
-    """Σx² and Σxt, of the difference where nothing is lost by that: it saves a product of long vectors."""
+    """Sums Σx² and Σxt, from the difference where that loses nothing: it saves a product of long vectors."""
     if 4 * d_d > t_t:
         x = x.astype(np.float64, copy=False)
         return float(x @ x), float(x @ t)
@@ -212,7 +214,7 @@ def _products(
 
 
 def _comparable(t: Floats, x: Floats) -> tuple[Floats, Floats, Sums]:
-    """What is left when what is masked or not finite is counted and gone."""
+    """Remove masked elements and elements that are not finite, after counting them."""
     undefined, masked, other = np.isnan(t), _masked(t), _masked(x)
     numbers = np.isfinite(t) & np.isfinite(x) & ~masked & ~other
     same = (masked & other) | (~numbers & (t == x))
@@ -223,12 +225,12 @@ def _comparable(t: Floats, x: Floats) -> tuple[Floats, Floats, Sums]:
 
 
 class Measurement:
-    """The errors of a tensor over inputs, as they come.
+    """Errors of a tensor, collected over inputs.
 
     Args:
-        dtype: the side's, by name.
-        elementwise: whether units in the last place say anything of the operation.
-        histogram: whether `histogram` will be asked for; it costs as much as all else.
+        dtype: name of the side's dtype.
+        elementwise: whether units in the last place are meaningful for the operation.
+        histogram: whether `histogram` will be called; it costs as much as everything else.
     """
 
     def __init__(self, dtype: str, *, elementwise: bool = False, histogram: bool = False) -> None:
@@ -238,10 +240,10 @@ class Measurement:
         self._inputs: dict[int, Sums] = {}
 
     def add(self, number: int, truth: Array, side: Array) -> None:
-        """Take a tensor of the input with this number; the two have one shape.
+        """Add a tensor of the input with this number; both have the same shape.
 
         Raises:
-            ValueError: they have not.
+            ValueError: the shapes differ.
         """
         self.take(
             number,
@@ -251,36 +253,35 @@ class Measurement:
         )
 
     def take(self, number: int, sums: Sums) -> None:
-        """Take what `measure` gave."""
+        """Add the result of `measure`."""
         known = self._inputs.get(number)
         self._inputs[number] = sums if known is None else known + sums
 
     @property
     def total(self) -> Sums:
-        """Over all inputs."""
+        """Sums over all inputs."""
         return sum(self._inputs.values(), Sums())
 
     @property
     def rms(self) -> float:
-        """rms(t), over all inputs."""
+        """Root mean square of t over all inputs."""
         total = self.total
         return math.sqrt(total.truth / max(total.counted, 1))
 
     @property
     def beside(self) -> float:
-        """|t| of the element with the largest error, over rms(t).
+        """Magnitude |t| of the element with the largest error, over rms(t).
 
-        Where elements of the truth differ much in size, rounding the largest one gives an error that is
-        large beside the RMS.
+        If elements of the truth differ much in magnitude, rounding the largest element causes an error that
+        is large relative to the RMS.
         """
         return _over(self.total.beside, self.rms)
 
     def errors(self) -> Errors:
-        """What was found.
+        """Return the errors.
 
-        Formulas: relative L2 = √(Σ(x-t)² / Σt²); max / RMS = max|x-t| / √(Σt²/n); cosine =
-        Σxt / √(Σx² Σt²). Source: Higham, *Accuracy and Stability*, 2nd ed., ch. 3, for
-        why errors are measured normwise and not elementwise.
+        Formulas: relative L2 = √(Σ(x-t)² / Σt²); max / RMS = max|x-t| / √(Σt²/n); cosine = Σxt / √(Σx² Σt²).
+        Source for normwise instead of elementwise errors: Higham, *Accuracy and Stability*, 2nd ed., ch. 3.
         """
         total = self.total
         norms = math.sqrt(total.truth) * math.sqrt(total.side)
@@ -298,7 +299,7 @@ class Measurement:
         )
 
     def histogram(self) -> tuple[int, ...]:
-        """Counts of log10(|x - t| / rms(t)) between `EDGES`; what is beyond them is in the outermost."""
+        """Counts of log10(|x - t| / rms(t)) between `EDGES`; values beyond are in the outermost bins."""
         counts = [0] * (len(EDGES) - 1)
         bins, rms = self.total.bins, self.rms
         shift = round(math.log10(rms) * 4) if rms else 0
@@ -310,7 +311,7 @@ class Measurement:
 def errors(
     truth: Iterable[Array], side: Iterable[Array], *, dtype: str, elementwise: bool = False
 ) -> Errors:
-    """The errors of one tensor of a side, given for each input; see `Measurement`."""
+    """Errors of a tensor of a side over its inputs; see `Measurement`."""
     measured = Measurement(dtype, elementwise=elementwise)
     for number, (t, x) in enumerate(zip(truth, side, strict=True)):
         measured.add(number, t, x)
@@ -318,7 +319,7 @@ def errors(
 
 
 def is_mask(array: Array) -> bool:
-    """Whether these are zeros and one value below -1000, and nothing else: what is added to scores."""
+    """Whether an array has only zeros and one value below -1000: a mask that is added to scores."""
     if array.dtype.kind != "f" or array.size == 0:
         return False
     for part in (array.flat[:64], array):
@@ -329,13 +330,13 @@ def is_mask(array: Array) -> bool:
 
 
 def _masked(values: Floats) -> Array:
-    """Minus infinity, a dtype's most negative number, or -10^k with something added to it."""
-    found = values < -1e30
-    large = ~found & (values < _LARGE)
+    """Elements that are minus infinity, a dtype's most negative number, or -10^k plus something small."""
+    masked = values < -1e30
+    large = ~masked & (values < _LARGE)
     if large.any():
         power = np.log10(-values, where=large, out=np.full_like(values, 0.5))
-        found |= np.abs(power - np.rint(power)) < 1e-6
-    return found
+        masked |= np.abs(power - np.rint(power)) < 1e-6
+    return masked
 
 
 def _binned(difference: Floats) -> Array:
@@ -348,7 +349,7 @@ def _binned(difference: Floats) -> Array:
 
 
 def _pieces(truth: Array, side: Array) -> Iterator[tuple[Floats, Array]]:
-    """Both in the same order, however they lie in memory; the truth in float64."""
+    """Yield pieces of both in the same order, for any memory layout; the truth in float64."""
     if truth.flags.c_contiguous and side.flags.c_contiguous:
         flat = truth.reshape(-1), side.reshape(-1)
         for start in range(0, truth.size, PIECE):
@@ -370,8 +371,8 @@ def _pieces(truth: Array, side: Array) -> Iterator[tuple[Floats, Array]]:
 
 
 def _over(error: float, size: float) -> float:
-    """The quotient; 0 for no error, infinite where there is nothing to divide by."""
+    """Quotient; 0 for no error, infinite for a division by zero."""
     if error == 0:
         return 0.0
-    found = error / size if size else math.inf
-    return math.inf if math.isnan(found) else found
+    quotient = error / size if size else math.inf
+    return math.inf if math.isnan(quotient) else quotient

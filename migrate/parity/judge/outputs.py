@@ -1,4 +1,4 @@
-"""The model's outputs, from passes without hooks: the last word on whether two sides match."""
+"""Judge the model's outputs, from passes without hooks; they decide whether two sides match."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import Apart, TensorPair
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section, layout_text
-from migrate.parity.judge.limits import Finding, finding
+from migrate.parity.ground.results import ParityCheck, Section, layout_text
+from migrate.parity.judge.limits import TensorFinding, finding
 from migrate.parity.judge.metrics import EDGES, Measurement
 from migrate.parity.judge.probes import Judged, lie_as
 from migrate.parity.judge.profiles import Profile
@@ -23,21 +23,21 @@ Histogram = tuple[str, tuple[float, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Outputs:
-    """What is said of the outputs.
+    """Judgment on the outputs.
 
     Attributes:
-        section: a check for each.
-        parting: the sides ("A", "B") of which one is too far from the truth.
-        worst: of each side, the finding nearest to its limit or farthest above it, and its output.
-        floor: relative L2 of the emulation's worst output; 0 without one.
-        histograms: as of `results.Parity`.
-        apart: what is compared with nothing, a phrase each.
-        undefined: outputs in which the truth itself is NaN, and in how many elements.
+        section: a check for each output.
+        parting: the sides ("A", "B") with an output too far from the truth.
+        worst: for each side, the output nearest to its limit or farthest above it, and its finding.
+        floor: relative L2 of the emulation's worst output; 0 without an emulation.
+        histograms: as in `results.Parity`.
+        apart: outputs that are not compared, a phrase each.
+        undefined: outputs in which the truth itself is NaN, and the number of such elements.
     """
 
     section: Section
     parting: tuple[str, ...]
-    worst: Mapping[str, tuple[str, Finding]]
+    worst: Mapping[str, tuple[str, TensorFinding]]
     floor: float
     histograms: tuple[Histogram, ...]
     apart: tuple[str, ...] = ()
@@ -53,9 +53,9 @@ def compare_outputs(
     *,
     padding: Mapping[int, np.ndarray[Any, Any]] | None = None,
 ) -> Outputs:
-    """Measure every output of the truth at both sides, against the limit after all layers.
+    """Measure every output of the truth on both sides, against the limit after all layers.
 
-    Args: as of `judge.judgement`.
+    The arguments are those of `judge.judgement`.
 
     Raises:
         ParityError: there is nothing to compare.
@@ -71,7 +71,7 @@ def compare_outputs(
     checks, histograms = [], []
     parting: set[str] = set()
     undefined: dict[str, int] = {}
-    worst: dict[str, tuple[str, Finding]] = {}
+    worst: dict[str, tuple[str, TensorFinding]] = {}
     floor = 0.0
     for path in [ref.path for ref in truth.outputs.get(min(truth.outputs, default=0), ())]:
         measured = {
@@ -83,49 +83,49 @@ def compare_outputs(
         base = measured.get("E")
         if base is not None and "float" in base.dtype:
             floor = max(floor, base.errors().relative_l2)
-        found = {
+        findings = {
             name: finding(
-                one,
+                measurement,
                 base,
                 profile,
                 limit,
                 operation=None,
-                exact="float" not in one.dtype,
-                ties="int" in one.dtype,
+                exact="float" not in measurement.dtype,
+                ties="int" in measurement.dtype,
             )
-            for name, one in measured.items()
+            for name, measurement in measured.items()
             if name != "E"
         }
-        if set(found) != set(sides) - {"E"}:
-            continue  # it is apart, or left out
-        nans = max(one.errors.undefined for one in found.values())
+        if set(findings) != set(sides) - {"E"}:
+            continue  # the output is unpaired, or left out
+        nans = max(output_finding.errors.undefined for output_finding in findings.values())
         if nans:
             undefined[shown] = nans
-        parting |= {name for name, one in found.items() if one.breach}
-        for name, one in found.items():
-            if name not in worst or one.severity > worst[name][1].severity:
-                worst[name] = shown, one
+        parting |= {name for name, output_finding in findings.items() if output_finding.breach}
+        for name, output_finding in findings.items():
+            if name not in worst or output_finding.severity > worst[name][1].severity:
+                worst[name] = shown, output_finding
         lies = tuple(
-            _said(name, pair)
+            _layout_note(name, pair)
             for name, side in sides.items()
             for pair in side.alignment.outputs
             if name != "E" and pair.truth == path
         )
-        checks.append(_check(shown, found, profile, lies))
+        checks.append(_check(shown, findings, profile, lies))
         counts = [(measured.get(name) or Measurement("float32")).histogram() for name in ("A", "B")]
         histograms.append((f"output {shown}", EDGES, counts[0], counts[1]))
-    apart = [one for side in sides.values() for one in side.alignment.apart]
-    checks += [_apart(one) for one in apart]
+    apart = [unpaired for side in sides.values() for unpaired in side.alignment.apart]
+    checks += [_unpaired_check(unpaired) for unpaired in apart]
     notes = [note for side in sides.values() for note in side.alignment.output_notes]
     section = Section("outputs", tuple(checks), notes=tuple(dict.fromkeys(notes)))
-    told = tuple(f"{_name(one)}: {one.why}" for one in apart)
+    phrases = tuple(f"{_name(unpaired)}: {unpaired.why}" for unpaired in apart)
     return Outputs(
-        section, tuple(sorted(parting)), worst, floor, tuple(histograms), told, undefined
+        section, tuple(sorted(parting)), worst, floor, tuple(histograms), phrases, undefined
     )
 
 
 def leaves(truth: Dump) -> int:
-    """Layers with none inside them that are called: the L of √L; at least 1."""
+    """Number of called layers without layers inside: the L of √L; at least 1."""
     parents = {layer.parent for layer in truth.layers.values()}
     return max(len({call.layer for call in truth.calls} - parents), 1)
 
@@ -133,14 +133,21 @@ def leaves(truth: Dump) -> int:
 def _measured(
     truth: Dump, side: Judged, path: str, padding: Mapping[int, np.ndarray[Any, Any]]
 ) -> Measurement | None:
-    pair = next((one for one in side.alignment.outputs if one.truth == path), None)
+    pair = next(
+        (candidate for candidate in side.alignment.outputs if candidate.truth == path), None
+    )
     if pair is None:
         return None
-    found: Measurement | None = None
+    measurement: Measurement | None = None
     for number, refs in sorted(truth.outputs.items()):
-        ref = next((one for one in refs if one.path == path), None)
+        ref = next((candidate for candidate in refs if candidate.path == path), None)
         mine = next(
-            (one for one in side.accumulated.outputs.get(number, ()) if one.path == pair.mine), None
+            (
+                candidate
+                for candidate in side.accumulated.outputs.get(number, ())
+                if candidate.path == pair.mine
+            ),
+            None,
         )
         if ref is None or mine is None:
             continue
@@ -154,9 +161,9 @@ def _measured(
         kept = padding.get(number)
         if kept is not None and x.ndim > 2 and x.shape[:2] == kept.shape:
             t, x = t[kept], x[kept]
-        found = found or Measurement(mine.dtype, histogram=True)
-        found.add(number, t, x)
-    return found
+        measurement = measurement or Measurement(mine.dtype, histogram=True)
+        measurement.add(number, t, x)
+    return measurement
 
 
 def _name(apart: Apart) -> str:
@@ -164,37 +171,38 @@ def _name(apart: Apart) -> str:
     return f"output {path or '0'}"
 
 
-def _apart(apart: Apart) -> Check:
-    """The row of an output that is compared with none."""
+def _unpaired_check(apart: Apart) -> ParityCheck:
+    """Row of an output that is not compared."""
     note = f"{apart.why}; {apart.remedy}" if apart.remedy else apart.why
-    return Check(_name(apart), None, None, math.inf, False, "", note=note)
+    return ParityCheck(_name(apart), None, None, math.inf, False, "", note=note)
 
 
-def _said(side: str, pair: TensorPair) -> str:
-    """How an output lies that does not lie as the truth's does, or is called otherwise."""
+def _layout_note(side: str, pair: TensorPair) -> str:
+    """Describe a layout or name of an output that differs from the truth's."""
     named = "" if pair.mine == pair.truth else f"output {pair.mine or '0'}"
     said = ", ".join(filter(None, (named, layout_text(pair.split, pair.axes, pair.shape))))
     return f"{side}: {said}" if said else ""
 
 
 def _check(
-    shown: str, found: Mapping[str, Finding], profile: Profile, lies: Sequence[str]
-) -> Check:
+    shown: str, findings: Mapping[str, TensorFinding], profile: Profile, lies: Sequence[str]
+) -> ParityCheck:
     notes = [said for said in lies if said]
-    for name, one in found.items():
-        if one.errors.not_finite:
-            notes.append(f"{name}: {one.errors.not_finite} elements are NaN or infinite")
-        if one.errors.undefined:
-            notes.append(f"{one.errors.undefined} elements are NaN in the truth itself")
-        if one.ratio is not None:
-            notes.append(f"{name}: ρ {one.ratio.value:.2g}")
-    undefined = any(one.errors.undefined for one in found.values())
-    return Check(
+    for name, output_finding in findings.items():
+        if output_finding.errors.not_finite:
+            notes.append(f"{name}: {output_finding.errors.not_finite} elements are NaN or infinite")
+        if output_finding.errors.undefined:
+            notes.append(f"{output_finding.errors.undefined} elements are NaN in the truth itself")
+        if output_finding.ratio is not None:
+            notes.append(f"{name}: ρ {output_finding.ratio.value:.2g}")
+    undefined = any(output_finding.errors.undefined for output_finding in findings.values())
+    return ParityCheck(
         name=f"output {shown}",
-        a=found["A"].errors.relative_l2 if "A" in found else None,
-        b=found["B"].errors.relative_l2,
-        limit=found["B"].limit,
-        passed=not undefined and not any(one.breach for one in found.values()),
+        a=findings["A"].errors.relative_l2 if "A" in findings else None,
+        b=findings["B"].errors.relative_l2,
+        limit=findings["B"].limit,
+        passed=not undefined
+        and not any(output_finding.breach for output_finding in findings.values()),
         source="the limit of one contraction, × √depth; above it only if ρ exceeds "
         f"{profile.ratio.value:g} too",
         note="; ".join(dict.fromkeys(notes)),
@@ -203,4 +211,4 @@ def _check(
 
 def _shapes(dump: Dump) -> str:
     refs = dump.outputs.get(min(dump.outputs, default=0), ())
-    return ", ".join(f"{one.dtype}{list(one.shape)}" for one in refs) or "none"
+    return ", ".join(f"{ref.dtype}{list(ref.shape)}" for ref in refs) or "none"

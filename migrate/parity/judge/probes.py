@@ -1,9 +1,8 @@
-"""What is measured of a layer: its outputs, and what it gives to the layers that it calls.
+"""Probes of a layer: the tensors to measure, which are its outputs and the arguments it passes on.
 
-A layer that is fed with the truth's inputs, and goes on with the truth's outputs of the layers inside it,
-shows what it computes itself in two places: in its own outputs, and in the arguments that it gives to the
-layers inside it. A functional activation between two dense layers is seen in what the second is given, and
-nowhere else.
+A layer that is fed with the truth's inputs, and continues with the truth's outputs of the layers inside it,
+shows its own computation in two places: in its outputs, and in the arguments that it passes to the layers
+inside it. A functional activation between two dense layers is only visible in the second layer's argument.
 """
 
 from __future__ import annotations
@@ -16,36 +15,36 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.dump.dump import Call, Dump, TensorRef
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
 
 CallKey = tuple[str, int, int]  # layer of the truth, number, input
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A side as it is judged.
+    """Side to be judged.
 
     Attributes:
-        accumulated: dump of the model as it runs.
-        local: dump with every layer fed with the truth's inputs; None: there is none.
-        alignment: with the truth.
-        dtype: of its parameters; "" takes that of its facts.
+        accumulated: dump of an ordinary run of the model.
+        local: dump with every layer fed with the truth's inputs; None: there is no such dump.
+        alignment: alignment with the truth.
+        dtype: dtype of its parameters; "" takes the dtype of its facts.
     """
 
     accumulated: Dump
     local: Dump | None
-    alignment: Alignment
+    alignment: LayerAlignment
     dtype: str = ""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A tensor of the truth.
+class TensorLocation:
+    """Location of a tensor of the truth.
 
     Attributes:
-        what: "output", or "argument": what the layer gives to one that it calls.
-        layer, number: whose output or argument, and of which call.
-        path: of the tensor.
+        what: "output", or "argument": an argument that the layer passes to a layer that it calls.
+        layer, number: the layer with the output or argument, and the number of the call.
+        path: path of the tensor.
     """
 
     what: str
@@ -55,22 +54,22 @@ class Place:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Arguments come before the outputs."""
+        """Sort key: arguments come before outputs."""
         return self.what == "output", self.number
 
 
 @dataclass(frozen=True)
-class Probe:
-    """A tensor of a side with the truth's, on one input.
+class TensorProbe:
+    """Tensor of a side with the truth's, on one input.
 
     Attributes:
-        place: which of the truth's.
+        place: location of the truth's tensor.
         input: number of the input.
-        pair: how they lie.
+        pair: layout of the two.
         truth, mine: the tensors.
     """
 
-    place: Place
+    place: TensorLocation
     input: int
     pair: TensorPair
     truth: TensorRef
@@ -78,111 +77,115 @@ class Probe:
 
 
 class Calls:
-    """The truth's calls by layer, and from which layer each of its tensors comes."""
+    """Calls of the truth by layer, and the layer that each tensor comes from."""
 
     def __init__(self, truth: Dump) -> None:
         self.dump = truth
         self.by_layer: dict[str, list[Call]] = defaultdict(list)
         self.by_key: dict[CallKey, Call] = {}
-        # Of tensors that several layers put out, the first to end: the innermost.
+        # For a tensor that several layers return, the first layer to end: the innermost.
         self._makers: dict[tuple[int, str, str], tuple[Call, str]] = {}
         for call in sorted(truth.calls, key=lambda call: (call.input, call.order)):
             self.by_layer[call.layer].append(call)
             self.by_key[call.layer, call.number, call.input] = call
-            given = {(ref.file, ref.key) for ref in call.arguments}
+            arguments = {(ref.file, ref.key) for ref in call.arguments}
             for ref in call.outputs:
-                if (ref.file, ref.key) in given:
-                    continue  # handed through, as Identity does: somebody else made it
+                if (ref.file, ref.key) in arguments:
+                    continue  # passed through, as by Identity: another call made it
                 self._makers.setdefault((call.input, ref.file, ref.key), (call, ref.path))
 
     def maker(self, number: int, ref: TensorRef) -> tuple[Call, str] | None:
-        """The call that puts out a tensor of this input, and under which path."""
+        """Call that returns a tensor of this input, and the tensor's path there."""
         return self._makers.get((number, ref.file, ref.key))
 
     def is_given(self, layer: str, number: int, ref: TensorRef) -> bool:
-        """Whether a layer is given a tensor of this input, as a Sequential is what its first layer gets."""
+        """Whether a layer receives a tensor of this input, as a Sequential receives its first layer's
+        input.
+        """
         return any(
-            (one.file, one.key) == (ref.file, ref.key)
+            (argument.file, argument.key) == (ref.file, ref.key)
             for call in self.by_layer[layer]
             if call.input == number
-            for one in call.arguments
+            for argument in call.arguments
         )
 
 
 class Partners:
-    """What of a side's call is measured against what of the truth's.
+    """Pairs of a side's calls with the truth's calls, for measurement.
 
     Args:
-        calls: the truth's.
-        alignment: of the side.
+        calls: the truth's calls.
+        alignment: alignment of the side.
     """
 
-    def __init__(self, calls: Calls, alignment: Alignment) -> None:
+    def __init__(self, calls: Calls, alignment: LayerAlignment) -> None:
         self._calls, self._alignment = calls, alignment
         self._aligned = {pair.truth for pair in alignment.pairs}
 
     def of(self, layer: str, number: int, input: int) -> tuple[Pair, Call] | None:  # noqa: A002
-        """The pair of a side's call, and the truth's call."""
-        found = self._alignment.pair(layer, number)
-        if found is None:
+        """Pair of a side's call, and the truth's call."""
+        match = self._alignment.pair(layer, number)
+        if match is None:
             return None
-        truth = self._calls.by_key.get((found[0].truth, found[1], input))
-        return None if truth is None else (found[0], truth)
+        truth = self._calls.by_key.get((match[0].truth, match[1], input))
+        return None if truth is None else (match[0], truth)
 
-    def outputs(self, pair: Pair, truth: Call, made: tuple[TensorRef, ...]) -> Iterator[Probe]:
-        """What a call puts out."""
-        refs, mine = _by_path(truth.outputs), _by_path(made)
-        for one in pair.outputs:
-            if one.truth in refs and one.mine in mine:
-                place = Place("output", truth.layer, truth.number, one.truth)
-                yield Probe(place, truth.input, one, refs[one.truth], mine[one.mine])
+    def outputs(
+        self, pair: Pair, truth: Call, returned: tuple[TensorRef, ...]
+    ) -> Iterator[TensorProbe]:
+        """Yield a probe for each output of a call."""
+        refs, mine = _by_path(truth.outputs), _by_path(returned)
+        for tensor in pair.outputs:
+            if tensor.truth in refs and tensor.mine in mine:
+                place = TensorLocation("output", truth.layer, truth.number, tensor.truth)
+                yield TensorProbe(place, truth.input, tensor, refs[tensor.truth], mine[tensor.mine])
 
     def arguments(
-        self, pair: Pair, truth: Call, given: tuple[TensorRef, ...]
-    ) -> Iterator[tuple[str, Probe]]:
-        """What a call is given, with the layer of the truth that computes it."""
-        refs, mine = _by_path(truth.arguments), _by_path(given)
-        for one in pair.arguments:
-            if one.truth not in refs or one.mine not in mine:
+        self, pair: Pair, truth: Call, received: tuple[TensorRef, ...]
+    ) -> Iterator[tuple[str, TensorProbe]]:
+        """Yield a probe for each argument of a call, with the layer of the truth that computes it."""
+        refs, mine = _by_path(truth.arguments), _by_path(received)
+        for tensor in pair.arguments:
+            if tensor.truth not in refs or tensor.mine not in mine:
                 continue
-            ref = refs[one.truth]
-            place = Place("argument", truth.layer, truth.number, one.truth)
+            ref = refs[tensor.truth]
+            place = TensorLocation("argument", truth.layer, truth.number, tensor.truth)
             owner = self._calls.dump.layers[truth.layer].parent
             maker = self._calls.maker(truth.input, ref)
             while owner is not None and self._hands_down(owner, truth.input, ref):
                 owner = self._calls.dump.layers[owner].parent
             if maker is not None and maker[0].layer not in self._aligned:
-                # The side computes in passing what is a layer of the truth's.
+                # The side computes in passing what a layer of the truth computes.
                 owner = maker[0].layer
-                place = Place("output", owner, maker[0].number, maker[1])
+                place = TensorLocation("output", owner, maker[0].number, maker[1])
             if owner is not None:
-                yield owner, Probe(place, truth.input, one, ref, mine[one.mine])
+                yield owner, TensorProbe(place, truth.input, tensor, ref, mine[tensor.mine])
 
     def _hands_down(self, layer: str, number: int, ref: TensorRef) -> bool:
-        """Whether a layer, which the side does not have, only hands a tensor on to one inside it."""
+        """Whether a layer, which the side does not have, only passes a tensor on to a layer inside it."""
         return layer not in self._aligned and self._calls.is_given(layer, number, ref)
 
 
 class Probes:
-    """What there is to measure of one dump of a side.
+    """Tensors to measure in a dump of a side.
 
     Args:
-        calls: the truth's.
-        dump: of the side.
-        alignment: with the truth.
+        calls: the truth's calls.
+        dump: dump of the side.
+        alignment: alignment with the truth.
         fed: whether its layers were fed with the truth's inputs.
     """
 
-    def __init__(self, calls: Calls, dump: Dump, alignment: Alignment, *, fed: bool) -> None:
+    def __init__(self, calls: Calls, dump: Dump, alignment: LayerAlignment, *, fed: bool) -> None:
         self.dump, self._calls = dump, calls
         self._partners = Partners(calls, alignment)
         self.by_key: dict[CallKey, tuple[Pair, Call]] = {}
-        self._given: dict[str, list[Probe]] = defaultdict(list)
+        self._given: dict[str, list[TensorProbe]] = defaultdict(list)
         for call in dump.calls:
-            found = self._partners.of(call.layer, call.number, call.input)
-            if found is None:
+            match = self._partners.of(call.layer, call.number, call.input)
+            if match is None:
                 continue
-            pair, truth = found
+            pair, truth = match
             key = (truth.layer, truth.number, truth.input)
             if key in self.by_key:
                 continue
@@ -193,7 +196,7 @@ class Probes:
                 self._given[owner].append(probe)
 
     def pair(self, layer: str) -> Pair | None:
-        """The pair of a layer of the truth."""
+        """Pair of a layer of the truth."""
         return next(
             (
                 self.by_key[key][0]
@@ -203,12 +206,12 @@ class Probes:
             None,
         )
 
-    def of(self, layer: str) -> Iterator[Probe]:
-        """What is measured of a layer of the truth, input by input."""
+    def of(self, layer: str) -> Iterator[TensorProbe]:
+        """Yield the probes of a layer of the truth, input by input."""
         for truth in self._calls.by_layer[layer]:
-            found = self.by_key.get((layer, truth.number, truth.input))
-            if found is not None:
-                yield from self._partners.outputs(found[0], truth, found[1].outputs)
+            match = self.by_key.get((layer, truth.number, truth.input))
+            if match is not None:
+                yield from self._partners.outputs(match[0], truth, match[1].outputs)
         yield from self._given.get(layer, ())
 
     def fed(self, layer: str) -> bool:
@@ -226,9 +229,9 @@ def _by_path(refs: tuple[TensorRef, ...]) -> dict[str, TensorRef]:
 def lie_as(
     pair: TensorPair, truth: np.ndarray[Any, Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any] | None:
-    """The truth's array as a side's of this shape lies; None: it cannot.
+    """Truth's array in the layout of a side with this shape; None: there is none.
 
-    The pair was found on the first input; others may be longer.
+    The pair was found on the first input; other inputs may be longer.
     """
     try:
         lying: np.ndarray[Any, Any] = pair.as_mine(truth)

@@ -1,4 +1,4 @@
-"""Named sets of limits, each with its source. docs/parity/limits.md tells how they act together."""
+"""Named sets of limits, each with its source; docs/parity/limits.md describes how they act together."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.judge.metrics import Floating, floating
 
 _OP_LEVEL = "relative L2 of matmuls measured over k = 4..16384"
@@ -18,12 +18,12 @@ _JAX = "jax.test_util: 1e-6 for float32, 1e-2 for bfloat16"
 
 @dataclass(frozen=True)
 class Limit:
-    """A number that a measured value must not exceed.
+    """Number that a measured value must not exceed.
 
     Attributes:
         value: the number.
-        what: what it limits, in a few words.
-        source: where it comes from.
+        what: the limited value, in a few words.
+        source: origin of the number.
     """
 
     value: float
@@ -36,29 +36,30 @@ class Limit:
 
 @dataclass(frozen=True)
 class Profile:
-    """What is allowed.
+    """Limits of a comparison.
 
     Attributes:
         name: "f32-highest", "f32-high", "tpu-default", "bf16".
-        dtype: of the sides, by name.
+        dtype: name of the sides' dtype.
         what: one line on when it applies.
         operations: relative L2 of a layer that is fed with the truth's inputs, by class of operation.
-        ulps: of elementwise operations, in the dtype; gates with `strict` only.
+        ulps: units in the last place for elementwise operations, in the dtype; decides with `strict` only.
         peak: max / RMS is limited by this times the relative L2 limit times √(2 ln n).
-        ratio: ρ, of which the lower 95 % bound is compared with it.
+        ratio: limit of the lower 95 % bound of ρ.
         kl, kl_tail: Kullback-Leibler divergence of the softmax of the logits, mean and 99.9th percentile.
         margin: the top token must agree where the truth's margin exceeds this many σ, σ being the standard
             deviation of the logits' error.
         gradient: relative L2 of a gradient, times √depth.
         loss: relative difference of the loss of the first step.
-        band: how much of the distance between seeds' loss curves the two sides may be apart.
-        strict: whether the absolute limits hold also where the emulation itself does not keep them.
+        band: distance of the two sides' loss curves, as a fraction of the distance between seeds' loss
+            curves.
+        strict: whether the absolute limits hold even where the emulation exceeds them.
     """
 
     name: str
     dtype: str
     what: str
-    operations: Mapping[Operation, Limit]
+    operations: Mapping[OperationClass, Limit]
     ulps: Limit
     peak: Limit
     ratio: Limit
@@ -72,54 +73,60 @@ class Profile:
 
     @property
     def floating(self) -> Floating:
-        """Of its dtype."""
-        found = floating(self.dtype)
-        assert found is not None
-        return found
+        """Properties of its dtype."""
+        properties = floating(self.dtype)
+        assert properties is not None
+        return properties
 
     @property
     def floor(self) -> float:
-        """Relative L2 of a correct rounding: nothing is nearer than that."""
+        """Relative L2 of a correct rounding, the smallest meaningful error."""
         return self.floating.rounding_error
 
-    def local(self, operation: Operation, *, steps: int = 1) -> float:
-        """The limit of relative L2 of one layer's own error.
+    def local(self, operation: OperationClass, *, steps: int = 1) -> float:
+        """Return the limit of relative L2 of a layer's own error.
 
         Args:
-            operation: its class.
+            operation: class of the layer's operation.
             steps: time steps of a recurrent layer (errors of steps add up like √T); positions of a
-                positional one (an angle of position p is off by p·u of float32, in which angles are to be
+                positional layer (an angle of position p is off by p·u of float32, in which angles are to be
                 computed whatever the dtype).
         """
         limit = self.operations[operation].value
-        if operation is Operation.RECURRENT:
+        if operation is OperationClass.RECURRENT:
             return limit * math.sqrt(max(steps, 1))
-        if operation is Operation.POSITIONAL:
+        if operation is OperationClass.POSITIONAL:
             return max(limit, 2 * 2**-24 * steps)
         return limit
 
     def accumulated(self, depth: int) -> float:
-        """The limit of relative L2 after so many leaf layers: that of one contraction, times √depth."""
-        return self.operations[Operation.MATMUL].value * math.sqrt(max(depth, 1))
+        """Limit of relative L2 after this many leaf layers: that of one contraction, times √depth."""
+        return self.operations[OperationClass.MATMUL].value * math.sqrt(max(depth, 1))
 
     def peak_limit(self, relative_l2: float, elements: int) -> float:
-        """The limit of max / RMS of n elements: 6 · limit · √(2 ln n)."""
+        """Limit of max / RMS of n elements: 6 · limit · √(2 ln n)."""
         return self.peak.value * relative_l2 * math.sqrt(2 * math.log(max(elements, 3)))
 
 
-def _operations(matmul: Limit, dtype: str, other: float, source: str) -> Mapping[Operation, Limit]:
+def _operations(
+    matmul: Limit, dtype: str, other: float, source: str
+) -> Mapping[OperationClass, Limit]:
     kind = floating(dtype)
     assert kind is not None
     same = {
         operation: Limit(other, f"local relative L2, {operation}", source)
-        for operation in (Operation.NORMALISATION, Operation.SOFTMAX, Operation.ELEMENTWISE)
+        for operation in (
+            OperationClass.NORMALISATION,
+            OperationClass.SOFTMAX,
+            OperationClass.ELEMENTWISE,
+        )
     }
     contractions = {
         operation: dataclasses.replace(matmul, what=f"local relative L2, {what}")
         for operation, what in (
-            (Operation.MATMUL, "matmul"),
-            (Operation.RECURRENT, "recurrent, · √T"),
-            (Operation.COMPOSITE, "what a layer computes between the layers inside it"),
+            (OperationClass.MATMUL, "matmul"),
+            (OperationClass.RECURRENT, "recurrent, · √T"),
+            (OperationClass.COMPOSITE, "what a layer computes between the layers inside it"),
         )
     }
     movement = Limit(
@@ -135,8 +142,8 @@ def _operations(matmul: Limit, dtype: str, other: float, source: str) -> Mapping
     return {
         **contractions,
         **same,
-        Operation.MOVEMENT: movement,
-        Operation.POSITIONAL: positional,
+        OperationClass.MOVEMENT: movement,
+        OperationClass.POSITIONAL: positional,
     }
 
 
@@ -252,40 +259,43 @@ PROFILES: Mapping[str, Profile] = {
 
 
 def find_profile(name: str, *, strict: bool = False) -> Profile:
-    """The profile of this name.
+    """Return the profile of this name.
 
-    `strict` asks for more: the absolute limit alone decides, also where the emulation breaches it too; ρ
-    alone decides as well, with a limit of 1.5 (msprobe's second level), for errors of more than four
-    roundings; elementwise operations keep `ulps`, or twice the emulation's.
+    `strict` changes three limits:
+
+    - the absolute limit alone decides, even where the emulation exceeds it too; - ρ alone decides as well,
+    with a limit of 1.5 (msprobe's second level), for errors of more than four roundings; - elementwise
+    operations must keep `ulps`, or twice the emulation's.
 
     Raises:
-        ParityError: there is none.
+        ParityError: there is no such profile.
     """
-    found = PROFILES.get(name)
-    if found is None:
+    profile = PROFILES.get(name)
+    if profile is None:
         raise ParityError(f"no profile {name}", f"take one of {', '.join(PROFILES)}")
     if not strict:
-        return found
+        return profile
     ratio = Limit(1.5, _RATIO.what, "msprobe's second level; with --strict it decides alone")
-    return dataclasses.replace(found, ratio=ratio, strict=True)
+    return dataclasses.replace(profile, ratio=ratio, strict=True)
 
 
-def profile_for(a: Facts, b: Facts, name: str | None, *, strict: bool = False) -> Profile:
-    """The profile that the user names, else the one that `choose_profile` finds.
+def profile_for(a: RunFacts, b: RunFacts, name: str | None, *, strict: bool = False) -> Profile:
+    """Return the profile that the user names, else the result of `choose_profile`.
 
     Raises:
-        ParityError: there is none of that name.
+        ParityError: there is no such profile.
     """
     if name is not None:
         return find_profile(name, strict=strict)
     return choose_profile(a, b, strict=strict)
 
 
-def choose_profile(a: Facts, b: Facts, *, strict: bool = False) -> Profile:
-    """The profile for what the sides say of themselves: the coarser of the two decides.
+def choose_profile(a: RunFacts, b: RunFacts, *, strict: bool = False) -> Profile:
+    """Choose the profile for the declared dtypes and precisions of the sides: the coarser of the two
+    decides.
 
-    A dtype of 16 bits on either side makes it bf16; else the precision of matmuls does, where the device or
-    its emulation obeys it.
+    A dtype of 16 bits on either side selects bf16. Otherwise the precision of matmuls decides, if the device
+    or its emulation obeys it.
     """
     if any(side.dtype in ("bfloat16", "float16") for side in (a, b)):
         return find_profile("bf16", strict=strict)
@@ -296,16 +306,16 @@ def choose_profile(a: Facts, b: Facts, *, strict: bool = False) -> Profile:
     return find_profile("f32-highest", strict=strict)
 
 
-def _obeys(facts: Facts) -> bool:
-    """Whether the declared precision is that of the arithmetic: a CPU knows only float32."""
+def _obeys(facts: RunFacts) -> bool:
+    """Whether the arithmetic has the declared precision: a CPU knows only float32."""
     return facts.emulated or not facts.device.lower().startswith("cpu")
 
 
 def limits_as_text(profile: Profile) -> tuple[str, ...]:
-    """Its limits, a line each, with their sources."""
+    """Limits of a profile, one a line, with their sources."""
     head = f"{profile.name}{' (strict)' if profile.strict else ''}: {profile.what}"
     accumulated = dataclasses.replace(
-        profile.operations[Operation.MATMUL],
+        profile.operations[OperationClass.MATMUL],
         what="accumulated relative L2 over √depth",
         source="measured: errors grow as depth^0.27..0.43",
     )

@@ -1,4 +1,4 @@
-"""One tensor of a side against the truth's: what is measured of it, and under which key it is known."""
+"""Sums of a tensor of a side against the truth's, and their key."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from migrate.parity.dump.dump import TensorRef
-from migrate.parity.ground.kinds import Operation
+from migrate.parity.ground.kinds import OperationClass
 from migrate.parity.judge.metrics import Sums, measure
-from migrate.parity.judge.probes import Probe, lie_as
+from migrate.parity.judge.probes import TensorProbe, lie_as
 
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...] | None
 
 
 class Key(NamedTuple):
-    """Equal for probes of which the same sums are wanted: what one layer puts out and another takes.
+    """Key of the sums of a probe; equal if the same sums are needed: a layer's output, another's argument.
 
     Attributes:
         input: number of the input.
         truth, mine: file and key of the tensors.
-        axes, shape, split: as of `TensorPair`.
-        ulps: whether in units in the last place too.
+        axes, shape, split: as in `TensorPair`.
+        ulps: whether units in the last place are measured too.
     """
 
     input: int
@@ -34,41 +34,41 @@ class Key(NamedTuple):
     ulps: bool
 
 
-def key_of(probe: Probe, *, ulps: bool) -> Key:
-    """The key of a probe."""
+def key_of(probe: TensorProbe, *, ulps: bool) -> Key:
+    """Key of a probe."""
     pair = probe.pair
     lie = pair.axes, pair.shape, pair.split
     return Key(probe.input, _place(probe.truth), _place(probe.mine), *lie, ulps)
 
 
-def is_exact(probe: Probe) -> bool:
-    """Whether the tensors hold integers or bools: they are equal or not."""
+def is_exact(probe: TensorProbe) -> bool:
+    """Whether the tensors hold integers or bools, which are equal or not."""
     return "float" not in probe.truth.dtype and "float" not in probe.mine.dtype
 
 
-def in_ulps(probe: Probe, kind: Operation, *, local: bool) -> bool:
-    """Whether units in the last place say anything of what a layer of this kind computes."""
-    return kind is Operation.ELEMENTWISE and local and not is_exact(probe)
+def in_ulps(probe: TensorProbe, kind: OperationClass, *, local: bool) -> bool:
+    """Whether units in the last place are meaningful for a layer of this kind."""
+    return kind is OperationClass.ELEMENTWISE and local and not is_exact(probe)
 
 
 def sums_of(
-    probe: Probe, truth: Array, mine: Array, kept: Array | None, *, ulps: bool
+    probe: TensorProbe, truth: Array, mine: Array, kept: Array | None, *, ulps: bool
 ) -> Sums | None:
-    """What is kept of a tensor; None: the two do not fit.
+    """Sums of a tensor; None: the shapes do not fit.
 
     Args:
         truth, mine: the values.
-        kept: positions [batch, length] that are no padding; None: all are.
-        ulps: as of `Key`.
+        kept: mask of positions [batch, length] that are no padding; None: all positions count.
+        ulps: as in `Key`.
     """
     tensors = compared(probe, truth, mine, kept)
     return None if tensors is None else measure(*tensors, probe.mine.dtype, elementwise=ulps)
 
 
 def compared(
-    probe: Probe, truth: Array, mine: Array, kept: Array | None
+    probe: TensorProbe, truth: Array, mine: Array, kept: Array | None
 ) -> tuple[Array, Array] | None:
-    """The truth's values as the side's lie, and the side's; without padding. None: they do not fit."""
+    """Truth's values in the side's layout, and the side's values, without padding; None: they do not fit."""
     lying = lie_as(probe.pair, truth, mine.shape)
     if lying is None:
         return None

@@ -1,4 +1,4 @@
-"""The verdict, and the sentence that says it to a researcher."""
+"""Verdict on the comparison, and the sentence that explains it to a researcher."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.parity.ground.results import (
-    Cause,
     LayerResult,
     LayerVerdict,
+    ParityCause,
+    ParityVerdict,
     Section,
-    Side,
-    Verdict,
+    SideResult,
 )
-from migrate.parity.judge.judge import Breach, Judgement
-from migrate.parity.judge.limits import Finding
+from migrate.parity.judge.judge import Breach, LayerJudgement
+from migrate.parity.judge.limits import TensorFinding
 from migrate.parity.judge.outputs import Outputs
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is said in the end.
+    """Outcome of the comparison.
 
     Attributes:
-        verdict: of the whole.
-        sentence: the same for a reader.
-        first: the layer where they part first by own operations.
-        breach: where in it, and by how much.
+        verdict: verdict on the whole.
+        sentence: the verdict as a sentence.
+        first: the layer where the models first diverge by their own operations.
+        breach: the breach in that layer.
     """
 
-    verdict: Verdict
+    verdict: ParityVerdict
     sentence: str
     first: LayerResult | None = None
     breach: Breach | None = None
 
 
-def first_parting(judged: Judgement) -> tuple[LayerResult, Breach] | None:
-    """The layer where the models part first by their own operations, and where in it.
+def first_parting(judged: LayerJudgement) -> tuple[LayerResult, Breach] | None:
+    """Return the layer where the models first diverge by their own operations, and its breach.
 
-    First in the order of execution, in which a leaf ends before the layer that contains it. An own error of
-    one layer is no reason for that of another, as each is fed with the truth's inputs.
+    "First" is in the order of execution, in which a leaf ends before the layer that contains it. A layer's
+    own error does not cause that of another, because each is fed with the truth's inputs.
     """
     if judged.first is None:
         return None
@@ -47,38 +47,38 @@ def first_parting(judged: Judgement) -> tuple[LayerResult, Breach] | None:
 
 
 def conclude(
-    judged: Judgement,
+    judged: LayerJudgement,
     outputs: Outputs,
     sections: Sequence[Section] = (),
-    causes: Sequence[Cause] = (),
+    causes: Sequence[ParityCause] = (),
     *,
     truth: bool = True,
 ) -> Outcome:
-    """Say what came out.
+    """Conclude the comparison.
 
-    A side is worse if an own error of one of its layers breaches, or an output does. `PARTLY` if none does,
-    but another section fails or an output is compared with none; `NOT_FINITE` if the truth itself is NaN at
-    the outputs.
+    A side is worse if an own error of one of its layers breaches a limit, or an output does. The verdict is
+    `PARTLY` if none does, but another section fails or an output is not compared. It is `NOT_FINITE` if the
+    truth itself is NaN at the outputs.
 
     Args:
-        judged: the layers.
-        outputs: the outputs.
-        sections: what else was compared.
-        causes: of the first breach, the likeliest first.
-        truth: whether there is one; else B is measured against A.
+        judged: judgment on the layers.
+        outputs: judgment on the outputs.
+        sections: groups of further checks.
+        causes: causes of the first breach, the likeliest first.
+        truth: whether there is a truth; otherwise B is measured against A.
     """
     parting = {breach.side for breach in judged.breaches} | set(outputs.parting)
     failed = [section.name for section in (outputs.section, *sections) if not section.passed]
     undefined = outputs.undefined
     first = first_parting(judged)
     if first is not None:
-        sentence = _parts(*first, parting, causes, truth)
+        sentence = _divergence_sentence(*first, parting, causes, truth)
     elif parting:
         sentence = _unplaced(judged, outputs, parting, truth)
     elif undefined:
         sentence = _undefined(outputs, undefined, failed)
     elif outputs.apart:
-        sentence = _apart(judged, outputs, truth)
+        sentence = _unpaired_sentence(judged, outputs, truth)
     elif failed:
         sentence = f"{_matches(judged, outputs, truth)[:-1]}, but not everything does: {', '.join(failed)}."
     else:
@@ -93,43 +93,45 @@ def conclude(
     )
 
 
-def _verdict(parting: set[str], failed: Sequence[str], undefined: Mapping[str, int]) -> Verdict:
+def _verdict(
+    parting: set[str], failed: Sequence[str], undefined: Mapping[str, int]
+) -> ParityVerdict:
     if len(parting) == 2:
-        return Verdict.BOTH_WORSE
+        return ParityVerdict.BOTH_WORSE
     if parting:
-        return Verdict.A_WORSE if "A" in parting else Verdict.B_WORSE
+        return ParityVerdict.A_WORSE if "A" in parting else ParityVerdict.B_WORSE
     if undefined:
-        return Verdict.NOT_FINITE
-    return Verdict.PARTLY if failed else Verdict.MATCH
+        return ParityVerdict.NOT_FINITE
+    return ParityVerdict.PARTLY if failed else ParityVerdict.MATCH
 
 
-def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
+def _matches(judged: LayerJudgement, outputs: Outputs, truth: bool) -> str:
     if "B" not in outputs.worst:
         return f"B matches A in all {len(judged.layers)} layers."
-    name, found = outputs.worst["B"]
-    limit, error = f"{found.limit:.1e}", found.errors.relative_l2
+    name, output_finding = outputs.worst["B"]
+    limit, error = f"{output_finding.limit:.1e}", output_finding.errors.relative_l2
     shown = _shown(name)
     if not truth:
         return f"B matches A: {shown} differs from A's by {error:.1e}, where {limit} is allowed."
     text = f"B matches A: {shown} is {error:.1e} from float64, where {limit} is allowed"
     if "A" in outputs.worst:
         text += f", and A's {outputs.worst['A'][1].errors.relative_l2:.1e}"
-    if found.ratio is not None:
-        text += f"; that is {_ratio(found)} (ρ {found.ratio.value:.2g})"
+    if output_finding.ratio is not None:
+        text += f"; that is {_ratio(output_finding)} (ρ {output_finding.ratio.value:.2g})"
     return text + "."
 
 
 def _undefined(outputs: Outputs, undefined: Mapping[str, int], failed: Sequence[str]) -> str:
-    """What is NaN in the truth itself, and so nothing that could match."""
-    told = [f"{count} elements of {_shown(name)}" for name, count in undefined.items()]
-    text = f"The float64 reference itself is not finite: {', '.join(told)} are NaN in float64"
+    """Sentence for NaN in the truth itself, which cannot match."""
+    phrases = [f"{count} elements of {_shown(name)}" for name, count in undefined.items()]
+    text = f"The float64 reference itself is not finite: {', '.join(phrases)} are NaN in float64"
     text += "; use inputs and weights for which the model returns finite numbers"
     others = [name for name in failed if name != outputs.section.name]
     return f"{text}. Besides, {', '.join(others)} failed." if others else f"{text}."
 
 
-def _apart(judged: Judgement, outputs: Outputs, truth: bool) -> str:
-    """The models do not give the same outputs; what of them is the same."""
+def _unpaired_sentence(judged: LayerJudgement, outputs: Outputs, truth: bool) -> str:
+    """Sentence for models with different outputs, and the outputs that agree."""
     text = f"A and B do not return the same outputs: {'; '.join(outputs.apart)}"
     if "B" in outputs.worst:
         matches = _matches(judged, outputs, truth)
@@ -141,24 +143,28 @@ def _shown(name: str) -> str:
     return "the output" if name == "0" else f"output {name}"
 
 
-def _ratio(found: Finding) -> str:
-    assert found.ratio is not None
-    if found.ratio.value < 0.5:
+def _ratio(output_finding: TensorFinding) -> str:
+    assert output_finding.ratio is not None
+    if output_finding.ratio.value < 0.5:
         return "better than a correct run in this precision"
-    if found.ratio.value <= 2:
+    if output_finding.ratio.value <= 2:
         return "no worse than a correct run in this precision"
     return "more than of a correct run in this precision, within the limit"
 
 
-def _parts(
-    layer: LayerResult, breach: Breach, parting: set[str], causes: Sequence[Cause], truth: bool
+def _divergence_sentence(
+    layer: LayerResult,
+    breach: Breach,
+    parting: set[str],
+    causes: Sequence[ParityCause],
+    truth: bool,
 ) -> str:
     both = {"A", "B"} if layer.verdict is LayerVerdict.BOTH_PART else {breach.side}
     who = "Both diverge" if len(both) == 2 else f"{breach.side} diverges"
     text = f"{who} at {layer.name or 'the model itself'} ({', '.join(_where(layer))})"
     if breach.place.what == "argument":
         text += f", in what it gives to {breach.place.layer}"
-    text += f": {_own(breach.finding, truth)}"
+    text += f": {_own_error(breach.finding, truth)}"
     if causes:
         likely = "the cause" if causes[0].certain else "the likely cause"
         text += f"; {likely}: {causes[0].text.rstrip('.')}"
@@ -167,23 +173,23 @@ def _parts(
     return text + "."
 
 
-def _own(found: Finding, truth: bool) -> str:
-    errors = found.errors
+def _own_error(own_finding: TensorFinding, truth: bool) -> str:
+    errors = own_finding.errors
     what = "its own error" if truth else "its own difference from A"
-    if found.why == "not finite":
+    if own_finding.why == "not finite":
         return f"{errors.not_finite} of {errors.elements} elements are NaN or infinite on one side only"
-    if found.why == "unequal":
+    if own_finding.why == "unequal":
         return f"{errors.relative_l2**2:.2%} of its integers or bools differ"
-    if found.why == "peak":
+    if own_finding.why == "peak":
         return (
             f"{what} is {errors.max_over_rms:.1e} of the RMS in some elements, though "
             f"{errors.relative_l2:.1e} in all"
         )
-    if found.why == "ratio" and found.ratio is not None:
-        return f"{what} is {errors.relative_l2:.1e}, {found.ratio.value:.2g} times a correct run's"
-    if found.why == "ulps":
+    if own_finding.why == "ratio" and own_finding.ratio is not None:
+        return f"{what} is {errors.relative_l2:.1e}, {own_finding.ratio.value:.2g} times a correct run's"
+    if own_finding.why == "ulps":
         return f"{what} reaches {errors.ulps:.0f} units in the last place"
-    return f"{what} is {errors.relative_l2:.1e} where {found.limit:.1e} is allowed"
+    return f"{what} is {errors.relative_l2:.1e} where {own_finding.limit:.1e} is allowed"
 
 
 def _where(layer: LayerResult) -> list[str]:
@@ -191,19 +197,21 @@ def _where(layer: LayerResult) -> list[str]:
     return [layer.kind, *([" / ".join(dict.fromkeys(places))] if places else [])]
 
 
-def _place(side: Side) -> str:
-    """The user's line: of a framework's own layer the one that calls it."""
+def _place(side: SideResult) -> str:
+    """Location in the user's code; for a framework's layer, the line that calls it."""
     own = "-packages/" not in side.defined or not side.called
     return side.defined if own else side.called
 
 
-def _unplaced(judged: Judgement, outputs: Outputs, parting: set[str], truth: bool) -> str:
-    """A side is off, and no layer's own error tells where."""
+def _unplaced(judged: LayerJudgement, outputs: Outputs, parting: set[str], truth: bool) -> str:
+    """Sentence for a side with errors where no layer's own error breaches."""
     side = "B" if "B" in parting else "A"
-    name, found = outputs.worst[side]
+    name, output_finding = outputs.worst[side]
     who = "Both are" if len(parting) == 2 else f"{side} is"
     shown = _shown(name)
-    text = f"{who} off: {shown}: {_own(found, truth)}".replace("its own error", "the error")
+    text = f"{who} off: {shown}: {_own_error(output_finding, truth)}".replace(
+        "its own error", "the error"
+    )
     carried = next(
         (
             layer

@@ -1,1 +1,3 @@
-"""What a comparison runs, in its order: prepared, captured, looked at again, beside the layers."""
+"""Steps of a comparison, in order: prepare, capture, capture the divergent inputs again, compare
+sections.
+"""

@@ -1,4 +1,4 @@
-"""All that the sides compute for a comparison: as they run, and layer by layer on the truth's inputs."""
+"""Captures for a comparison: ordinary runs of all sides, and runs of each layer on the truth's inputs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from migrate.parity.align.align import load_alignment_file
 from migrate.parity.align.weight_map import WeightMap
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.joined import joined
-from migrate.parity.ground.options import Options
-from migrate.parity.ground.settings import TRUTH, Precision, Settings
+from migrate.parity.ground.options import ParityOptions
+from migrate.parity.ground.settings import TRUTH, Precision, SideSettings
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.run.prepare import Prepared
-from migrate.parity.run.runs import FIRST, Captured, Groups, Run, part_of
+from migrate.parity.run.runs import FIRST, Captured, Groups, SideRun, part_of
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.progress import Progress
 
-# From the coarsest to the finest: the emulation is of the coarser of the two sides.
+# From the coarsest to the finest: the emulation uses the precision of the coarser side.
 _PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
 _PROFILES: dict[str, Precision] = {"tpu-default": "default", "f32-high": "high"}
 
 
 @dataclass(frozen=True)
 class Captures:
-    """Of all four.
+    """Captures of the truth, both sides and the emulation.
 
     Attributes:
-        truth: in float64.
-        a, b, e: the sides, and the truth's model in the precision that the coarser of them declares.
-        seconds: of the plain passes, by who made them.
+        truth: dump in float64.
+        a, b, e: the sides, and the truth's model in the precision that the coarser side declares.
+        seconds: seconds of the ordinary passes, by their owner.
     """
 
     truth: Dump
@@ -44,10 +44,10 @@ class Captures:
 
 
 def capture_all(
-    a: Side,
-    b: Side,
+    a: ComparedSide,
+    b: ComparedSide,
     ready: Prepared,
-    options: Options,
+    options: ParityOptions,
     work: Path,
     progress: Progress,
 ) -> Captures:
@@ -61,19 +61,21 @@ def capture_all(
     explicit = None if options.align is None else load_alignment_file(options.align)
     rules = options.rules(truth="A" if ready.truth_of_a else "B")
 
-    def run(name: str, side: Side, settings: Settings, weights: WeightMap) -> Run:
+    def run(name: str, side: ComparedSide, settings: SideSettings, weights: WeightMap) -> SideRun:
         aligned, paired = (explicit, rules) if side is not source else (None, None)
         inputs = ready.inputs
-        return Run(name, side, settings, weights, aligned, paired, inputs, work, layers, measured)
+        return SideRun(
+            name, side, settings, weights, aligned, paired, inputs, work, layers, measured
+        )
 
     runs = {"a": run("a", a, ready.a, ready.weights_a), "b": run("b", b, ready.b, ready.weights_b)}
-    # A torch side on the CPU in the very precision is the emulation.
+    # A torch side on the CPU with this precision is the emulation itself.
     same, emulated = "a" if ready.truth_of_a else "b", emulation(ready.a, ready.b, options.profile)
     if source.kind != "torch" or _plain(runs[same].settings) != emulated:
         runs["e"] = run("e", source, emulated, runs[same].weights)
     truths: list[Dump] = []
     seconds = 0.0
-    # Sides that take turns at a device start anew at each: all inputs then go together.
+    # Sides that share a device restart for each group: all inputs then run in one group.
     together = not measured or a.takes_turns or b.takes_turns
     groups = Groups(ready.inputs.count, together=together)
     doing = "running both sides and the float64 reference"
@@ -89,42 +91,44 @@ def capture_all(
         )
         truths.append(Dump(folder))
         groups.fit(folder / "tensors")
-        for one in runs.values():
+        for side_run in runs.values():
             done += len(numbers)
             progress(doing, done, total, "run")
-            one.take(truths[-1], numbers)
+            side_run.take(truths[-1], numbers)
         done += len(numbers)
     if measured:
         truths[-1].forget_layers()
         shutil.rmtree(work / FIRST, ignore_errors=True)
-    found = {name: one.captured() for name, one in runs.items()}
-    plain = {"truth": seconds} | {name: one.seconds for name, one in runs.items()}
-    return Captures(joined(truths), found["a"], found["b"], found.get("e", found[same]), plain)
+    captured = {name: side_run.captured() for name, side_run in runs.items()}
+    plain = {"truth": seconds} | {name: side_run.seconds for name, side_run in runs.items()}
+    return Captures(
+        joined(truths), captured["a"], captured["b"], captured.get("e", captured[same]), plain
+    )
 
 
-def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:
-    """The settings of the truth's model in the precision that the sides are held to, on the CPU.
+def emulation(a: SideSettings, b: SideSettings, profile: str | None = None) -> SideSettings:
+    """Return settings of the truth's model on the CPU, in the precision that the sides must meet.
 
     Args:
-        a, b: the sides': the coarser of the two is emulated.
-        profile: the limits that the user names, whose precision is emulated instead.
+        a, b: settings of the sides: the coarser precision is emulated.
+        profile: profile that the user names: its precision is emulated instead.
     """
     if profile is not None:
         named = find_profile(profile)
         if named.dtype != "float32":
-            return Settings(dtype=named.dtype, device="cpu")
-        return Settings(precision=_PROFILES.get(named.name, "highest"), device="cpu")
-    halves = [one.dtype for one in (a, b) if one.dtype in ("bfloat16", "float16")]
+            return SideSettings(dtype=named.dtype, device="cpu")
+        return SideSettings(precision=_PROFILES.get(named.name, "highest"), device="cpu")
+    halves = [settings.dtype for settings in (a, b) if settings.dtype in ("bfloat16", "float16")]
     if halves:
-        return Settings(dtype=halves[-1], device="cpu")
+        return SideSettings(dtype=halves[-1], device="cpu")
     coarser = min(a.precision, b.precision, key=_PRECISIONS.index)
-    return Settings(precision=coarser, device="cpu")
+    return SideSettings(precision=coarser, device="cpu")
 
 
-def _plain(settings: Settings) -> Settings:
-    """The settings without what does not change what a torch model computes on the CPU."""
+def _plain(settings: SideSettings) -> SideSettings:
+    """Settings without options that do not change the results of a torch model on the CPU."""
     if settings.device not in ("", "cpu") or settings.compiled or settings.batch is not None:
         return settings
     return dataclasses.replace(
-        Settings(), dtype=settings.dtype, precision=settings.precision, device="cpu"
+        SideSettings(), dtype=settings.dtype, precision=settings.precision, device="cpu"
     )

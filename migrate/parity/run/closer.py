@@ -1,6 +1,6 @@
-"""The tensors of sides that part, on the inputs that show it: for the cause, and for a look at the errors.
+"""Tensors of divergent sides, on the inputs that show it: to find the cause, and to inspect the errors.
 
-A comparison measures tensors and forgets them. Where all is well, nobody asks for them again.
+A comparison measures tensors and discards them. If all layers match, nothing needs them again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from migrate.parity.run.captures import Captures
 from migrate.parity.run.prepare import Prepared
 from migrate.parity.run.runs import Captured
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 _INPUTS = 2
 
 
 @dataclass(frozen=True)
 class Closer:
-    """The truth and both sides with their tensors.
+    """Truth and both sides with their tensors.
 
     Attributes:
-        inputs: on these, the first shows the breach most.
-        truth, a, b: what they compute on them.
+        inputs: numbers of the inputs; the first shows the breach most.
+        truth, a, b: their dumps on these inputs.
     """
 
     inputs: tuple[int, ...]
@@ -37,7 +37,12 @@ class Closer:
 
 
 def look_closer(
-    a: Side, b: Side, captures: Captures, ready: Prepared, breach: Breach, work: Path
+    a: ComparedSide,
+    b: ComparedSide,
+    captures: Captures,
+    ready: Prepared,
+    breach: Breach,
+    work: Path,
 ) -> Closer:
     """Run the truth and both sides again, if their tensors were only measured."""
     numbers = _parting_inputs(captures.truth, breach)
@@ -46,7 +51,7 @@ def look_closer(
     source, inputs, truth = a if ready.truth_of_a else b, ready.inputs, work / "truth-closer"
     source.ask(protocol.Capture(TRUTH, inputs, truth, numbers=numbers))
 
-    def again(name: str, side: Side, captured: Captured) -> Captured:
+    def again(name: str, side: ComparedSide, captured: Captured) -> Captured:
         settings, plain, local = captured.settings, work / f"{name}-closer", work / f"{name}-fed"
         side.ask(protocol.Capture(settings, inputs, plain, numbers=numbers))
         reference = Forced(truth, captured.alignment)
@@ -61,10 +66,10 @@ def look_closer(
 
 
 def _parting_inputs(truth: Dump, breach: Breach) -> tuple[int, ...]:
-    """Where the side's own error is the largest, that one first; of equal ones the first."""
+    """Inputs on which the side's own error is the largest, the largest first; of equal errors the first."""
     place, errors = breach.place, breach.finding.errors.per_input
     inputs = [call.input for call in truth.of(place.layer) if call.number == place.number]
-    if len(inputs) == len(errors):  # else it could not be measured on some
+    if len(inputs) == len(errors):  # otherwise some inputs could not be measured
         worst = dict(zip(inputs, errors, strict=True))
         inputs.sort(key=lambda number: (-worst[number], number))
     return tuple(inputs[:_INPUTS])

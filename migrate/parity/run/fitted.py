@@ -1,4 +1,4 @@
-"""`migrate weights --target` with inputs: two models that a user names, one's weights fitted to the other."""
+"""`migrate weights --target` with inputs: fit one model's weights to another model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from converters.errors import ConversionError
 from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.inputs.channels import OF_A_SIDE
 from migrate.parity.run.load import load_both
 from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
@@ -27,13 +27,13 @@ _LAST = "--target-channels-last"
 
 @dataclass(frozen=True)
 class Models:
-    """Two models whose weights are to be the same.
+    """Two models that are to have the same weights.
 
     Attributes:
-        torch, flax: as `migrate parity` takes them.
-        inputs: what both are run on (`parity.inputs.spec`); none: what torch's model tells.
-        apply: of a target that is no module: the function of (params, *inputs); `flax` is then the pytree of
-            parameters, or a function that gives it.
+        torch, flax: targets, as in `migrate parity`.
+        inputs: inputs of both (`parity.inputs.spec`); none: derived from torch's model.
+        apply: for a target that is no module, the function of (params, *inputs); `flax` is then the pytree
+            of parameters, or a function that returns it.
         drop: regular expressions of torch's keys that the Flax model has no use for.
         python: the interpreter that runs the Flax model.
         channels_last: inputs that it takes channels last; None: those that torch's convolutions take.
@@ -49,13 +49,13 @@ class Models:
 
 
 def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -> Fit:
-    """Find which weight of the torch model belongs where in the Flax one; write it as a mapping file.
+    """Find the place of each torch weight in the Flax model, and write a mapping file.
 
     Raises:
-        ParityError, ConversionError: a model cannot be built or run, or something has no place.
+        ParityError, ConversionError: a model cannot be built or run, or a weight has no place.
     """
     target = SideOptions(python=models.python, channels_last=models.channels_last, hasty=True)
-    options = Options(inputs=tuple(models.inputs), count=_COUNT, b=target)
+    options = ParityOptions(inputs=tuple(models.inputs), count=_COUNT, b=target)
     with workplace(None) as work, contextlib.ExitStack() as stack, _own_option():
         progress("loading both models")
         named = parse_target(models.torch), _target(models)
@@ -76,7 +76,7 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
         with layout_told(inputs, settings):
             torch.ask(protocol.Prepare(options.a.settings, inputs))
             flax.ask(protocol.Prepare(settings, inputs, drawn=False))
-            found = fit(
+            fitted = fit(
                 torch,
                 flax,
                 inputs,
@@ -87,12 +87,12 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
                 example=image_shapes(inputs),
                 progress=progress,
             )
-        return dataclasses.replace(found, notes=(*said, *found.notes))
+        return dataclasses.replace(fitted, notes=(*said, *fitted.notes))
 
 
 @contextlib.contextmanager
 def _own_option() -> Iterator[None]:
-    """What to try by the name of `migrate weights`' own option."""
+    """Replace the option in remedies by the option of `migrate weights`."""
     try:
         yield
     except (ParityError, ConversionError) as error:

@@ -1,4 +1,4 @@
-"""Two models that a user names, loaded; how many classes the second has is what the first gives."""
+"""Load two models that a user names; the second gets its number of classes from the first."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import ArgumentsError
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import ParityOptions
 from migrate.parity.run.prepare import TORCH, inputs_for
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.start import started
 from migrate.parity.sides.target import Target
 
-# What a model's factory calls the number of its outputs.
+# Parameter names for the number of outputs in model factories.
 _CLASSES = ("n_classes", "num_classes", "classes", "num_labels", "n_outputs", "num_outputs")
 
 
 def load_both(
-    a: Target, b: Target, options: Options, work: Path, stack: contextlib.ExitStack
-) -> tuple[Side, Side, tuple[str, ...]]:
-    """The two sides, started, and what to know of them; the stack ends them.
+    a: Target, b: Target, options: ParityOptions, work: Path, stack: contextlib.ExitStack
+) -> tuple[ComparedSide, ComparedSide, tuple[str, ...]]:
+    """Return the two sides, started, and notes; the stack ends them.
 
     Raises:
-        ParityError: one cannot be loaded.
+        ParityError: a model cannot be loaded.
     """
     try:
         first, second = started({"A": (a, options.a), "B": (b, options.b)}, options, work, stack)
@@ -45,8 +45,8 @@ def load_both(
     return first, second, (said,)
 
 
-def _outputs(side: Side, options: Options, work: Path) -> int | None:
-    """The last side of what a torch model gives; None: it is none, or gives several."""
+def _outputs(side: ComparedSide, options: ParityOptions, work: Path) -> int | None:
+    """Size of the last axis of a torch model's output; None: another kind of model, or several outputs."""
     if side.kind not in TORCH:
         return None
     inputs = inputs_for(side, side, options, work / "inputs-for-classes")

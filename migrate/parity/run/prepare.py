@@ -1,4 +1,4 @@
-"""Before anything is compared: the same inputs and the same weights for both sides."""
+"""Preparation of a comparison: the same inputs and the same weights for both sides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from converters.errors import ConversionError, MisfitError
 from migrate.parity.align.weight_map import (
-    Conversion,
+    WeightConversion,
     WeightMap,
     bring,
     bring_back,
@@ -21,46 +21,50 @@ from migrate.parity.align.weight_map import (
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.fit import fit
 from migrate.parity.ground.errors import InputsError, ParityError, WeightsError
-from migrate.parity.ground.options import Options, SideOptions
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.options import ParityOptions, SideOptions
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 TORCH = ("torch", "xla")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What both sides now have.
+    """Inputs, settings and weights of both sides.
 
     Attributes:
-        inputs: what they are fed.
-        a, b: how they run; layouts of inputs are decided.
-        truth_of_a: whether A's model is the truth's (in float64), else B's is.
-        weights_a, weights_b: the names of each side's weights in the truth's.
+        inputs: the inputs of both sides.
+        a, b: settings of the sides, with the layouts of inputs.
+        truth_of_a: whether the truth is A's model in float64; otherwise it is B's.
+        weights_a, weights_b: names of each side's weights in the truth.
     """
 
     inputs: InputSet
-    a: Settings
-    b: Settings
+    a: SideSettings
+    b: SideSettings
     truth_of_a: bool
     weights_a: WeightMap
     weights_b: WeightMap
 
 
 def prepare(
-    a: Side, b: Side, options: Options, work: Path, progress: Callable[[str], None]
+    a: ComparedSide,
+    b: ComparedSide,
+    options: ParityOptions,
+    work: Path,
+    progress: Callable[[str], None],
 ) -> Prepared:
-    """Make inputs, bring weights over.
+    """Create inputs, and load the same weights into both sides.
 
-    The truth is made of the torch side's model, as the conversion of weights starts from its module tree; of
-    A's where both sides are torch's or none is.
+    The truth runs the torch side's model, because the conversion of weights starts from its module tree. It
+    runs A's model if both sides are torch's or neither is.
 
     Raises:
-        InputsError: no input is given and none can be made.
+        InputsError: no input is given and none can be created.
         ParityError, ConversionError: the weights do not fit.
     """
     truth_of_a = a.kind in TORCH or b.kind not in TORCH
@@ -77,46 +81,48 @@ def prepare(
     for side, how in settings.items():
         if side not in functions:
             side.ask(protocol.Prepare(how, inputs))
-    conversion = Conversion(options.mapping, options.drop, image_shapes(inputs))
+    conversion = WeightConversion(options.mapping, options.drop, image_shapes(inputs))
     with layout_told(inputs, settings[other]):
-        given = first.weights, second.weights
+        checkpoints = first.weights, second.weights
         try:
-            mine = _weights(truth, other, *given, conversion, work)
+            mine = _weights(truth, other, *checkpoints, conversion, work)
         except (WeightsError, MisfitError) as error:
             turned = settings[other].transposed
             if turned and layout_remedy(error.what, inputs[0], turned):
-                raise  # it is how the input lies, and following the layers would not say so
-            if not _can_be_followed(truth, other, conversion) or given[1] is not None:
+                raise  # the input's layout is wrong, and following the layers would not show it
+            if not _can_be_followed(truth, other, conversion) or checkpoints[1] is not None:
                 raise
-            conversion, said = _found(
+            conversion, said = _fit_by_running(
                 truth, other, inputs, settings[other], conversion, work, progress
             )
-            mine = _weights(truth, other, *given, conversion, work)
+            mine = _weights(truth, other, *checkpoints, conversion, work)
             mine = dataclasses.replace(mine, notes=(*mine.notes, *said))
-    for side in functions:  # whose weights nobody knows but who gives them
+    for side in functions:  # the owner alone knows the weights of a function
         side.ask(protocol.Prepare(settings[side], inputs))
     truths = same_names(work / "truth.safetensors")
     pair = (truths, mine) if truth_of_a else (mine, truths)
     return Prepared(inputs, settings[a], settings[b], truth_of_a, *pair)
 
 
-def _can_be_followed(truth: Side, other: Side, conversion: Conversion) -> bool:
+def _can_be_followed(
+    truth: ComparedSide, other: ComparedSide, conversion: WeightConversion
+) -> bool:
     followed = other.kind in ("linen", "nnx") and other.constants is None
     return truth.kind in TORCH and followed and conversion.mapping is None
 
 
-def _found(
-    truth: Side,
-    other: Side,
+def _fit_by_running(
+    truth: ComparedSide,
+    other: ComparedSide,
     inputs: InputSet,
-    settings: Settings,
-    conversion: Conversion,
+    settings: SideSettings,
+    conversion: WeightConversion,
     work: Path,
     progress: Callable[[str], None],
-) -> tuple[Conversion, tuple[str, ...]]:
-    """Names do not say which weight is which: both are run, and their layers followed."""
+) -> tuple[WeightConversion, tuple[str, ...]]:
+    """Fit the weights by running both models and following their layers, because names are not enough."""
     mapping = work / "fitted.yaml"
-    found = fit(
+    fitted = fit(
         truth,
         other,
         inputs,
@@ -127,15 +133,17 @@ def _found(
         example=conversion.example,
         progress=progress,
     )
-    note = f"weights: {found.sentence} ({found.layers} layers, found by running both)"
-    return dataclasses.replace(conversion, mapping=mapping), (note, *found.notes)
+    note = f"weights: {fitted.sentence} ({fitted.layers} layers, found by running both)"
+    return dataclasses.replace(conversion, mapping=mapping), (note, *fitted.notes)
 
 
-def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> InputSet:
-    """The inputs that the user gives, else those that one of the models tells.
+def inputs_for(
+    truth: ComparedSide, other: ComparedSide, options: ParityOptions, folder: Path
+) -> InputSet:
+    """Return the user's inputs, else inputs derived from one of the models.
 
     Raises:
-        InputsError: there are none.
+        InputsError: there are no inputs.
     """
     if options.inputs:
         return make_inputs(options.inputs, options.count, options.seed, folder)
@@ -148,43 +156,45 @@ def inputs_for(truth: Side, other: Side, options: Options, folder: Path) -> Inpu
 
 
 def laid_out_for(
-    truth: Side, other: Side, options: SideOptions, inputs: InputSet, work: Path
-) -> Settings:
-    """How the other side runs, given images as it takes them."""
+    truth: ComparedSide, other: ComparedSide, options: SideOptions, inputs: InputSet, work: Path
+) -> SideSettings:
+    """Settings of the other side, with images in its layout."""
     return _laid_out(options, _channels_last(truth, other, inputs, work))
 
 
-def _channels_last(truth: Side, other: Side, inputs: InputSet, work: Path) -> tuple[str, ...]:
-    """The inputs that the other side takes channels last, as torch's layers take them."""
+def _channels_last(
+    truth: ComparedSide, other: ComparedSide, inputs: InputSet, work: Path
+) -> tuple[str, ...]:
+    """Inputs that the other side takes channels last, because torch's layers take them channels first."""
     if truth.kind not in TORCH or other.kind in TORCH or other.lies_as_torch:
         return ()
     if not any(array.ndim >= 3 and array.dtype.kind == "f" for array in inputs[0].values()):
         return ()
-    one = write_inputs(work / "probe-inputs", [inputs[0]])
-    truth.ask(protocol.Capture(Settings(device="cpu"), one, work / "probe"))
-    return channels_first_inputs(Dump(work / "probe"), one)
+    probe_inputs = write_inputs(work / "probe-inputs", [inputs[0]])
+    truth.ask(protocol.Capture(SideSettings(device="cpu"), probe_inputs, work / "probe"))
+    return channels_first_inputs(Dump(work / "probe"), probe_inputs)
 
 
 def image_shapes(inputs: InputSet) -> tuple[tuple[int, ...], ...] | None:
-    """The inputs' shapes, on which the rows of a Linear behind a flattened image depend."""
+    """Shapes of image inputs, which decide the rows of a Linear after a flattened image."""
     arrays = list(inputs[0].values())
     if any(array.dtype.kind != "f" for array in arrays):
         return None
     return tuple(array.shape for array in arrays)
 
 
-def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> Settings:
+def _laid_out(options: SideOptions, layouts: tuple[str, ...]) -> SideSettings:
     chosen = layouts if options.channels_last is None else options.channels_last
     return dataclasses.replace(options.settings, transposed=chosen)
 
 
 @contextlib.contextmanager
-def layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
-    """A linen model makes its weights to fit what it is given, also where that lies the wrong way round."""
+def layout_told(inputs: InputSet, settings: SideSettings) -> Iterator[None]:
+    """Add the layout of inputs to errors: a linen model fits its weights to any layout of its inputs."""
     try:
         yield
     except (ParityError, ConversionError) as error:
-        # What has no place is listed with its shapes.
+        # Weights without a place are listed with their shapes.
         said = f"of these shapes: {error.what}" if isinstance(error, MisfitError) else error.what
         layout = layout_remedy(said, inputs[0], settings.transposed)
         if not layout or not settings.transposed:
@@ -197,14 +207,14 @@ def layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
 
 
 def _weights(
-    truth: Side,
-    other: Side,
+    truth: ComparedSide,
+    other: ComparedSide,
     of_truth: Path | None,
     of_other: Path | None,
-    conversion: Conversion,
+    conversion: WeightConversion,
     work: Path,
 ) -> WeightMap:
-    """Give both sides their weights; the other side's names in the truth's."""
+    """Load the weights of both sides; return the other side's names in the truth."""
     own = work / "truth.safetensors"
     if of_truth is not None:
         load_file(truth, of_truth, work)

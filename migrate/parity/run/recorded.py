@@ -1,4 +1,4 @@
-"""Recorded dumps as sides: what ran elsewhere, or before a change."""
+"""Recorded dumps as sides: runs on another machine, or before a change."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from migrate.parity.align.align import align, load_alignment_file
 from migrate.parity.align.weight_map import WeightMap, load_file, same_names
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.ground.outputs import OutputRules
 from migrate.parity.ground.results import Parity
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, attended, read_inputs
 from migrate.parity.judge.judge import Judged, judgement
 from migrate.parity.judge.outputs import compare_outputs
@@ -25,7 +25,7 @@ from migrate.parity.judge.verdict import conclude
 from migrate.parity.run.prepare import TORCH, inputs_for
 from migrate.parity.sides import protocol
 from migrate.parity.sides.capture import INPUTS
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
 from migrate.progress import Progress
@@ -33,14 +33,14 @@ from migrate.progress import Progress
 _WEIGHTS = "weights.safetensors"
 
 
-def record(target: Target, options: Options, progress: Progress) -> Path:
-    """Record what one side computes, with its inputs and weights, for a comparison later or elsewhere.
+def record(target: Target, options: ParityOptions, progress: Progress) -> Path:
+    """Record the tensors of a side, with its inputs and weights, for a later comparison.
 
     Returns:
         The folder of the dump: `options.keep`.
 
     Raises:
-        ParityError: it cannot be run.
+        ParityError: the side cannot run.
     """
     with workplace(options.keep) as folder, contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(workplace(None)))
@@ -55,16 +55,16 @@ def record(target: Target, options: Options, progress: Progress) -> Path:
         return folder
 
 
-def compare_recorded(a: Target, b: Target, options: Options, progress: Progress) -> Parity:
+def compare_recorded(a: Target, b: Target, options: ParityOptions, progress: Progress) -> Parity:
     """Compare a dump with a model, or with another dump.
 
-    A model on the other side is the truth too, in float64. Its weights are those that it is given
-    (`--weights-a`, `--weights-b`), else those beside the dump, if both are torch's or both Flax's. Of two
-    dumps A is what B is measured against. Only what is in the dump is compared: no layer can be fed with
-    the truth's inputs.
+    A model on the other side is also the truth, in float64. Its weights are the given ones (`--weights-a`,
+    `--weights-b`), else those beside the dump, if both are torch's or both Flax's. Of two dumps, B is
+    measured against A. Only the tensors in the dump are compared: no layer can be fed with the truth's
+    inputs.
 
     Raises:
-        ParityError: the dump is not complete, or the model does not run on its inputs.
+        ParityError: the dump is incomplete, or the model does not run on its inputs.
     """
     with workplace(options.keep) as work, contextlib.ExitStack() as stack:
         dumps = {
@@ -98,7 +98,7 @@ def _compared(
     truth: Dump | None,
     weights: WeightMap,
     inputs: InputSet,
-    options: Options,
+    options: ParityOptions,
     source: str,
 ) -> Parity:
     explicit = None if options.align is None else load_alignment_file(options.align)
@@ -133,15 +133,15 @@ def _compared(
         verdict=outcome.verdict,
         sentence=outcome.sentence,
         histograms=outputs.histograms,
-        notes=(*layers.notes, *(note for one in judged.values() for note in one.alignment.notes)),
+        notes=(*layers.notes, *(note for side in judged.values() for note in side.alignment.notes)),
     )
 
 
 def inputs_of(dump: Dump) -> InputSet:
-    """The inputs that a dump was made of.
+    """Return the inputs of a dump.
 
     Raises:
-        InputsError: they are not beside it.
+        InputsError: there are none beside the dump.
     """
     try:
         return read_inputs(dump.folder / INPUTS)
@@ -154,30 +154,32 @@ def inputs_of(dump: Dump) -> InputSet:
 def _require_same_inputs(dumps: list[Dump]) -> None:
     if len(dumps) < 2:
         return
-    one, other = map(inputs_of, dumps)
-    same = one.count == other.count and one.names == other.names
-    for number in range(one.count if same else 0):
-        first, second = one[number], other[number]
-        same = same and all(np.array_equal(first[name], second[name]) for name in one.names)
+    first_inputs, other = map(inputs_of, dumps)
+    same = first_inputs.count == other.count and first_inputs.names == other.names
+    for number in range(first_inputs.count if same else 0):
+        first, second = first_inputs[number], other[number]
+        same = same and all(
+            np.array_equal(first[name], second[name]) for name in first_inputs.names
+        )
     if not same:
         raise InputsError(
             "the two dumps have different inputs", "record both with the same --inputs"
         )
 
 
-def _settings(how: SideOptions) -> Settings:
+def _settings(how: SideOptions) -> SideSettings:
     return dataclasses.replace(how.settings, transposed=how.channels_last or ())
 
 
 def _load(
-    side: Side,
+    side: ComparedSide,
     how: SideOptions,
-    settings: Settings,
+    settings: SideSettings,
     inputs: InputSet,
     work: Path,
     recorded: Dump | None = None,
 ) -> None:
-    """Give a model its weights: those that are named, else those beside the dump."""
+    """Load the weights of a model: those that the user names, else those beside the dump."""
     side.ask(protocol.Prepare(settings, inputs))
     if how.weights is not None:
         load_file(side, how.weights, work)

@@ -1,4 +1,4 @@
-"""The runs of one side against the truth, some inputs at a time."""
+"""Runs of one side against the truth, some inputs at a time."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from migrate.parity.align.weight_map import WeightMap
 from migrate.parity.dump.dump import DUMP_FILE, Dump
 from migrate.parity.dump.joined import joined
 from migrate.parity.dump.reference import Forced
-from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.alignment import LayerAlignment
 from migrate.parity.ground.outputs import OutputRules
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.judge.measured import measure_dump
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
-# Of the truth's tensors, which are on disk while its sides are fed with them: pages that are written again
-# and again cost a tenth of those that a machine has to find.
+# Bytes of the truth's tensors on disk while its sides are fed with them. Writing the same pages again costs
+# a tenth of what new pages cost.
 _BYTES = 256 << 20
 FIRST = "first"
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What one of the four computed: A, B, the truth or the emulation.
+    """Captured results of A, B, the truth or the emulation.
 
     Attributes:
-        settings: with which.
-        dump: as it runs.
-        alignment: with the truth.
-        local: with each layer fed with the truth's inputs; None: layers are not compared.
+        settings: settings of the run.
+        dump: dump of an ordinary run.
+        alignment: alignment with the truth.
+        local: dump with each layer fed with the truth's inputs; None: layers are not compared.
         measured: whether tensors of layers were measured and are not in the dumps (`judge.measured`).
     """
 
-    settings: Settings
+    settings: SideSettings
     dump: Dump
-    alignment: Alignment
+    alignment: LayerAlignment
     local: Dump | None = None
     measured: bool = False
 
 
 @dataclass
-class Run:
-    """One side.
+class SideRun:
+    """Runs of one side.
 
     Attributes:
-        name: of its folders.
-        side, settings: what runs, and how.
-        weights: the names of its weights in the truth's.
-        explicit: layers of the side → of the truth, as the user says.
-        rules: what is said of the outputs; None: its model is the truth's.
-        inputs: all of them.
-        work: the folder of its folders.
+        name: name of its folders.
+        side, settings: the side, and the settings of its runs.
+        weights: names of its weights in the truth.
+        explicit: layers of the side → of the truth, from the user's file.
+        rules: rules for the outputs; None: its model is the truth's.
+        inputs: all inputs.
+        work: parent of its folders.
         layers: whether layers are compared.
-        measured: as of `Captured`.
-        seconds: of its plain passes.
+        measured: as in `Captured`.
+        seconds: seconds of its ordinary passes.
     """
 
     name: str
-    side: Side
-    settings: Settings
+    side: ComparedSide
+    settings: SideSettings
     weights: WeightMap
     explicit: Mapping[str, str] | None
     rules: OutputRules | None
@@ -73,14 +73,14 @@ class Run:
     layers: bool
     measured: bool
     seconds: float = 0.0
-    _alignment: Alignment | None = None
+    _alignment: LayerAlignment | None = None
     _plain: list[Dump] = field(default_factory=list)
     _local: list[Dump] = field(default_factory=list)
 
     def take(self, truth: Dump, numbers: Sequence[int]) -> None:
-        """Run the inputs of these numbers, which the truth's dump holds.
+        """Run the inputs with these numbers, which the truth's dump holds.
 
-        The first time its layers are aligned with the truth's.
+        The first run aligns its layers with the truth's.
         """
         part = part_of(numbers, self.inputs.count)
         self._plain.append(self._as_it_runs(truth, numbers, self.work / self.name / part))
@@ -101,8 +101,8 @@ class Run:
         return Dump(folder)
 
     def _first(self, truth: Dump, folder: Path, numbers: Sequence[int]) -> None:
-        """The first input's tensors are written: by them layers are aligned; then they are measured."""
-        # All sides in the same files, one after the other: see `Dump.forget_layers`.
+        """Write the tensors of the first input, which align the layers; then measure them."""
+        # All sides use the same files, one after the other: see `Dump.forget_layers`.
         written = self.work / FIRST
         self._capture(written, numbers[:1])
         self._alignment = self._aligned(truth, written)
@@ -110,7 +110,7 @@ class Run:
             padding = attended(self.inputs)
             measure_dump(Dump(written), folder, self._reference(truth), padding)
         (written / DUMP_FILE).unlink()
-        if len(numbers) > 1:  # they are one dump, and run as one
+        if len(numbers) > 1:  # they are one dump, and run together
             self.seconds = 0.0
             self._capture(folder, numbers, reference=self._reference(truth), measured=True)
 
@@ -124,26 +124,26 @@ class Run:
         return Forced(truth.folder, self._alignment)
 
     def captured(self) -> Captured:
-        """All that was taken."""
+        """Everything that was captured."""
         assert self._alignment is not None
         local = joined(self._local) if self._local else None
         return Captured(self.settings, joined(self._plain), self._alignment, local, self.measured)
 
-    def _aligned(self, truth: Dump, folder: Path) -> Alignment:
+    def _aligned(self, truth: Dump, folder: Path) -> LayerAlignment:
         return align(truth, Dump(folder), self.weights.names, self.explicit, self.rules)
 
 
 def part_of(numbers: Sequence[int], count: int) -> str:
-    """The folder of a dump of some inputs, in that of its side; one of all is that itself."""
+    """Folder of a dump of some inputs, in the folder of its side; for all inputs, that folder itself."""
     return "" if len(numbers) == count else f"{numbers[0]:03d}"
 
 
 class Groups:
-    """The first input, then as many at a time as the truth's tensors of one leave room for.
+    """Groups of inputs: the first input, then as many at a time as fit by the size of the truth's tensors.
 
     Args:
-        count: of inputs.
-        together: whether all go at once.
+        count: number of inputs.
+        together: whether all run at once.
     """
 
     def __init__(self, count: int, *, together: bool) -> None:
@@ -157,7 +157,7 @@ class Groups:
             start += len(numbers)
 
     def fit(self, tensors: Path) -> None:
-        """Say where the truth's tensors of the first input are; those of a later group are not asked for."""
+        """Set the folder of the truth's tensors of the first input; later groups do not change the size."""
         if self._size == 1:
             size = sum(file.stat().st_size for file in tensors.iterdir())
             self._size = max(1, _BYTES // max(size, 1))

@@ -1,4 +1,4 @@
-"""What is compared beside the layers, as it was asked for."""
+"""Comparisons besides the layers, as requested."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from migrate.compiler.program import Program
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import Section
 from migrate.parity.run.prepare import Prepared
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.tasks.batch import compare_batches
 from migrate.parity.tasks.excess import excess_section, find_excess
 from migrate.parity.tasks.generation import compare_generation
@@ -23,21 +23,21 @@ from migrate.parity.tasks.training import TrainingOptions, compare_training
 
 
 def compare_sections(
-    a: Side,
-    b: Side,
+    a: ComparedSide,
+    b: ComparedSide,
     ready: Prepared,
     parties: Parties,
-    options: Options,
+    options: ParityOptions,
     progress: Callable[[str], None],
 ) -> Iterator[Section]:
-    """Each section that was asked for; logits wherever the model has them.
+    """Yield each requested section; logits whenever the model has them.
 
     Raises:
         ParityError: a side cannot do it (no logits, no `input_ids`).
     """
-    found = compare_logits(parties, options.logits)
-    if found is not None:
-        yield found
+    logits = compare_logits(parties, options.logits)
+    if logits is not None:
+        yield logits
     if options.gradients:
         progress("comparing gradients")
         yield compare_gradients(parties)
@@ -64,18 +64,19 @@ def compare_sections(
 
 
 def _of_the_compiler(
-    a: Side, b: Side, ready: Prepared, progress: Callable[[str], None]
+    a: ComparedSide, b: ComparedSide, ready: Prepared, progress: Callable[[str], None]
 ) -> Iterator[Section]:
-    """What no run on a CPU shows: approximate top-k, and roundings that the TPU's compiler leaves out."""
+    """Compare what no CPU run shows: approximate top-k, and roundings that the TPU's compiler leaves out."""
     for name, side, settings in (("A", a, ready.a), ("B", b, ready.b)):
         if side.kind not in ("linen", "nnx", "jax"):
             continue
-        approximate = side.ask(protocol.ApproximateTopK(settings, ready.inputs))
+        approximate = side.ask(protocol.MeasureTopK(settings, ready.inputs))
         if approximate.checks:
             yield replace(approximate, name=f"{approximate.name} of {name}")
     if ready.a.excess_precision == ready.b.excess_precision:
         return
-    # The program is the same on both sides if the model is; where one is torch's on the CPU, the other's.
+    # The program is the same on both sides if the model is; if one side is torch on the CPU, use the
+    # other's.
     side, settings = (b, ready.b) if b.kind != "torch" else (a, ready.a)
     if side.kind == "torch":
         raise ParityError(
@@ -84,5 +85,5 @@ def _of_the_compiler(
         )
     progress("compiling for a TPU with and without excess precision")
     file = side.work / f"{id(side)}.program"
-    name, form = side.ask(protocol.Program(settings, ready.inputs, file))
+    name, form = side.ask(protocol.LowerProgram(settings, ready.inputs, file))
     yield excess_section(find_excess(Program(name, form, file.read_bytes())))

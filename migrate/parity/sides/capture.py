@@ -1,4 +1,4 @@
-"""Run a side into a folder."""
+"""Capture a run of a side into a folder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from migrate.parity.dump.reference import Forced, Reference
+from migrate.parity.dump.reference import AlignedTruth, Forced
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet, attended
 from migrate.parity.sides.runner import Runner
 
@@ -18,23 +18,23 @@ INPUTS = "inputs"
 
 def capture_into(
     runner: Runner,
-    settings: Settings,
+    settings: SideSettings,
     inputs: InputSet,
     folder: Path,
     *,
     layers: bool = True,
     forced: Forced | None = None,
-    measured: Reference | None = None,
+    measured: AlignedTruth | None = None,
     numbers: Sequence[int] | None = None,
 ) -> float:
-    """Write a complete dump of a run; give the seconds of its plain passes (`Runner.capture`).
+    """Write a complete dump of a run; return the seconds of its plain passes (`Runner.capture`).
 
-    The inputs lie beside it, in `inputs`, so that another side can be compared with it later.
+    The inputs are stored with it, in `inputs`, so that another side can be compared with it later.
 
     Args:
-        runner, settings, inputs, layers, forced, numbers: as of `Runner.capture`.
-        folder: of the dump.
-        measured: tensors of layers are measured against this instead of being written (`judge.measured`).
+        runner, settings, inputs, layers, forced, numbers: as in `Runner.capture`.
+        folder: folder of the dump.
+        measured: truth to measure the tensors of layers against, instead of writing them (`judge.measured`).
     """
     facts = runner.facts(settings)
     writer = DumpWriter(folder, facts, inputs.count)
@@ -52,7 +52,7 @@ def capture_into(
 
 
 def _link(source: str, target: str) -> None:
-    """A second name where the file system has them: several dumps are of the same inputs."""
+    """Link or copy a file: several dumps share the same inputs."""
     try:
         os.link(source, target)
     except FileExistsError:

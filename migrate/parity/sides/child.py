@@ -1,9 +1,9 @@
-"""The process of a side: loads one model and does what its parent asks, a line of JSON each.
+"""Process of a side: loads a model and answers its parent's requests, one line of JSON each.
 
     python -m migrate.parity.sides.child FD
 
-Requests come on stdin, answers go to the file descriptor FD; what the user's code prints goes where
-stdout and stderr lead. It ends when stdin does.
+Requests come on stdin, answers are written to the file descriptor FD. The output of the user's code goes to
+stdout and stderr. The process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from shims.activate import import_quickly
 
 
 class Child:
-    """The model of this process, once it is loaded."""
+    """Model of this process, once it is loaded."""
 
     def __init__(self) -> None:
         self._runner: Runner | None = None
 
     def answer(self, line: str) -> dict[str, Any]:
-        """What is sent back for a line: `ok`, or `error` (the user's), or `crash` (a defect)."""
+        """Answer a line: `ok`, or `error` (the user's), or `crash` (a defect)."""
         name, fields = json.loads(line)
         try:
             return {"ok": to_plain(self._answer(name, fields))}

@@ -1,8 +1,8 @@
-"""Sequences that greedy decoding makes longer, whatever the framework.
+"""Sequences that grow by greedy decoding, for any framework.
 
-They have their final length from the beginning, padded on the right: one shape, so XLA compiles once, and a
-causal model does not see what comes later. A row's tokens follow its last one that the attention mask
-knows. Those of an encoder-decoder model follow its `decoder_input_ids`.
+They have their final length from the beginning, padded on the right. With one shape XLA compiles once, and a
+causal model does not see later positions. New tokens of a row follow the last token of the attention mask.
+New tokens of an encoder-decoder model follow its `decoder_input_ids`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _POSITIONS = "position_ids"
 
 
 class Rows:
-    """The growing sequences of one input.
+    """Growing sequences of one input.
 
     Attributes:
-        length: of all of them at the end.
-        arrays: the inputs, with what was appended so far.
+        length: final length of all sequences.
+        arrays: the inputs, with the tokens appended so far.
 
     Raises:
         InputsError: there are no `input_ids`.
@@ -41,7 +41,7 @@ class Rows:
         ids = arrays[self._ids]
         self._mask = mask if mask in arrays else ""
         known = arrays[mask] if self._mask else np.ones_like(ids)
-        # The last token that counts, wherever the padding lies.
+        # The last token that counts, for any position of the padding.
         self._ends = [int(np.flatnonzero(row)[-1]) + 1 if row.any() else 1 for row in known]
         self.length = ids.shape[1] + tokens
         self.arrays = {
@@ -52,7 +52,7 @@ class Rows:
         self._margins = np.zeros((len(ids), tokens), np.float64)
 
     def _follows(self, name: str, array: Array, ids: Array) -> bool:
-        """Whether an argument has a value for each token that is appended to."""
+        """Whether an argument has a value for each token of the growing sequence."""
         return array.shape == ids.shape and name.startswith("decoder_") == self._ids.startswith(
             "decoder_"
         )
@@ -73,16 +73,18 @@ class Rows:
                 positions[row, at] = positions[row, at - 1] + 1
 
     def tokens(self) -> tuple[tuple[int, ...], ...]:
-        """What was appended, row by row."""
+        """Appended tokens, row by row."""
         return tuple(tuple(int(token) for token in row) for row in self._found)
 
     def margins(self) -> tuple[tuple[float, ...], ...]:
-        """By how much each was ahead of the next."""
-        return tuple(tuple(float(one) for one in row) for row in self._margins)
+        """Margins of the appended tokens over the next most likely ones."""
+        return tuple(tuple(float(margin) for margin in row) for row in self._margins)
 
 
 def _longer(name: str, array: Array, tokens: int) -> Array:
-    """With room for the tokens: what is not of tokens or masks repeats its last value."""
+    """Extend an argument for the new tokens; other arguments than tokens and masks repeat their last
+    value.
+    """
     if name.endswith(("input_ids", "attention_mask")):
         more = np.zeros((len(array), tokens), array.dtype)
     else:

@@ -1,4 +1,4 @@
-"""The truth's tensors in the place of what a side's layers are given, whatever the framework."""
+"""Feed a side's layers with the truth's tensors, for any framework."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from migrate.parity.ground.alignment import Pair, TensorPair
 
 
 class Forcing(ABC):
-    """What takes the place of arguments and outputs; tensors of the truth are read when they are needed.
+    """Replacement of arguments and outputs by the truth's tensors, which are read on demand.
 
     Attributes:
-        notes: layers where the truth's tensors did not fit; they ran, and their callers went on, with what
-            they had.
+        notes: layers where the truth's tensors did not fit; these layers and their callers kept their own.
     """
 
     def __init__(self, forced: Forced) -> None:
@@ -28,13 +27,13 @@ class Forcing(ABC):
     def feed(
         self, layer: str, number: int, at: int, mine: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Path → the truth's tensor, for the arguments that have a partner; none if one does not fit.
+        """Return path → the truth's tensor, for arguments with a partner; empty if one does not fit.
 
         Args:
             layer, number, at: the call of the side's layer, and the input.
-            mine: gives what it would be called with.
+            mine: returns the layer's own arguments.
         """
-        pair, call = self._found(layer, number, at) or (None, None)
+        pair, call = self._paired_call(layer, number, at) or (None, None)
         if pair is None or call is None or not pair.arguments:
             return {}
         return self._tensors(layer, pair.arguments, call.arguments, mine())
@@ -42,30 +41,30 @@ class Forcing(ABC):
     def answer(
         self, layer: str, number: int, at: int, mine: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The same for outputs: what the caller goes on with."""
-        pair, call = self._found(layer, number, at) or (None, None)
+        """Return the same for outputs, with which the caller continues."""
+        pair, call = self._paired_call(layer, number, at) or (None, None)
         if pair is None or call is None or not pair.outputs:
             return {}
         return self._tensors(layer, pair.outputs, call.outputs, mine())
 
     @abstractmethod
     def _tensor(self, pair: TensorPair, ref: TensorRef, like: Any, same: dict[Any, Any]) -> Any:
-        """The truth's tensor as this side has it.
+        """Convert the truth's tensor for this side.
 
         Args:
-            like: what it takes the place of.
-            same: kept for all tensors of one call: what is one to the caller stays one (attention looks
-                whether its query is its key), and what is two stays two.
+            like: the tensor that it replaces.
+            same: cache for all tensors of one call: one tensor of the caller stays one (attention checks
+                whether its query is its key), and two stay two.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: the tensor does not fit.
         """
 
-    def _found(self, layer: str, number: int, at: int) -> tuple[Pair, Call] | None:
-        found = self._alignment.pair(layer, number)
-        if found is None:
+    def _paired_call(self, layer: str, number: int, at: int) -> tuple[Pair, Call] | None:
+        match = self._alignment.pair(layer, number)
+        if match is None:
             return None
-        pair, truth_number = found
+        pair, truth_number = match
         call = self._calls.get((pair.truth, truth_number, at))
         return None if call is None else (pair, call)
 

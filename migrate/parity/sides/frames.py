@@ -1,4 +1,4 @@
-"""Where in the source something is: `file.py:line`, relative to the working folder where it is below it."""
+"""Source locations as `file.py:line`, relative to the working folder for files below it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-# Frames of these are never what the user wants to see as the caller of a layer.
+# Frames of these packages are never shown to the user as the caller of a layer.
 SKIPPED = ("torch", "torch_xla", "flax", "jax", "jaxlib", "migrate", "contextlib", "functools")
-# Here the runs of the model begin: what lies above is not the model.
+# Runs of the model begin in this package: frames above it do not belong to the model.
 _RUN = "migrate.parity.sides"
-# They stand below that, and between a layer and who calls it.
+# These frames are below that, between a layer and its caller.
 _WATCHING = ("migrate.parity.sides.torch.capture.", "migrate.parity.sides.jax.capture.")
 
 
 def defined(what: Callable[..., Any] | type) -> str:
-    """Where a function, method or class is written: the line of its `def` or `class`.
+    """Location of a function, method or class: the line of its `def` or `class`.
 
-    Decorated functions are followed to the one inside as far as `functools.wraps` tells. "" where there is
+    Decorated functions are followed to the inner function as far as `functools.wraps` allows. "" if there is
     no Python source.
     """
     if isinstance(what, type):
@@ -40,7 +40,7 @@ def defined(what: Callable[..., Any] | type) -> str:
 
 
 def caller(skipped: tuple[str, ...] = SKIPPED) -> str:
-    """The line from which the code that runs now was called, the nearest that is of none of the packages.
+    """Line of the nearest caller of the running code outside the skipped packages.
 
     "" where the model itself was called, that is where a frame of `migrate.parity.sides` comes first.
     """
@@ -56,20 +56,20 @@ def caller(skipped: tuple[str, ...] = SKIPPED) -> str:
 
 
 def raised(traceback: TracebackType | None, skipped: tuple[str, ...] = SKIPPED) -> str:
-    """The innermost line of the user's own code in a traceback; "" if there is none."""
-    found = ""
+    """Innermost line of the user's own code in a traceback; "" if there is none."""
+    location = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if not _skipped(
             traceback.tb_frame.f_globals.get("__name__", ""), code.co_filename, skipped
         ):
-            found = _place(code.co_filename, traceback.tb_lineno)
+            location = _place(code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return found
+    return location
 
 
 def placed(traceback: Any) -> str:
-    """The line of the user's own code in the traceback of an equation of JAX's, the innermost; "" if none."""
+    """Innermost line of the user's own code in the traceback of a JAX equation; "" if there is none."""
     packages = [
         f"{Path(file).parent}{os.sep}"
         for name in SKIPPED
@@ -88,7 +88,7 @@ def _skipped(module: str, file: str, skipped: tuple[str, ...]) -> bool:
 
 
 def _line_of_def(code: CodeType) -> int:
-    """`co_firstlineno` is the first decorator's."""
+    """Line of `def`; `co_firstlineno` is the line of the first decorator."""
     line = code.co_firstlineno
     for ahead in range(line, line + 50):
         text = linecache.getline(code.co_filename, ahead)
@@ -98,7 +98,7 @@ def _line_of_def(code: CodeType) -> int:
 
 
 def shown(file: Path) -> str:
-    """A path as places name it."""
+    """Path as it is shown in locations."""
     return _shown(str(file), os.getcwd())
 
 
@@ -108,7 +108,7 @@ def _place(file: str, line: int) -> str:
 
 @functools.cache
 def _shown(file: str, below: str) -> str:
-    """A file's path, relative to a folder if it is below it."""
+    """Path of a file, relative to a folder if it is below it."""
     if not file or file.startswith("<"):
         return ""
     path = Path(below, file)

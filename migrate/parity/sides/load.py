@@ -1,4 +1,4 @@
-"""From what a user names to a model that runs: the kind of a side is what its object is."""
+"""Load the model that a user names; its object decides the kind of the side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from migrate.parity.sides.target import Target
 
 _TORCH = ("torch", "xla")
 _FLAX = ("linen", "nnx", "jax")
-# What `migrate port` writes: a package with a function that builds the model, and its weights.
+# Files of `migrate port`: a package with a function that builds the model, and its weights.
 _PORT_FILES = ("__init__.py", "modeling.py")
 _PORT_BUILDS = "build"
 _PORT_WEIGHTS = "params.safetensors"
@@ -36,25 +36,25 @@ _TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 def load_runner(target: Target, seed: int = 0) -> tuple[Runner, Path | None]:
     """Load the model that a user named.
 
-    The module or file is imported and its factory called without arguments, torch's random numbers (or
-    nnx's) seeded.
+    The module or file is imported and its factory called without arguments, with seeded random numbers of
+    torch (or nnx).
 
     Returns:
-        It, and the file of weights that came with it (a folder of `migrate port`), if one did.
+        The runner, and the file of weights that came with the model, as in a folder of `migrate port`.
 
     Raises:
-        TargetError: there is no such thing, it cannot be built, or it is no model.
+        TargetError: the object does not exist, cannot be built, or is no model.
     """
     if target.kind == "port":
         return _port(target, seed)
     if Path(target.spec).is_dir():
-        found = _pretrained(Path(target.spec), seed)
-        made = _torch_method(found, target.method) if target.method else found
-        return _torch_runner(made, target), None
-    found = _object(target.spec)
+        loaded = _pretrained(Path(target.spec), seed)
+        model = _torch_method(loaded, target.method) if target.method else loaded
+        return _torch_runner(model, target), None
+    loaded = _object(target.spec)
     if target.kind == "jax":
-        return _jax_runner(found, "jax", target), None
-    return _runner(_model(found, target, seed), target), None
+        return _jax_runner(loaded, "jax", target), None
+    return _runner(_model(loaded, target, seed), target), None
 
 
 def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
@@ -85,7 +85,7 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
 
 
 def _spare(runner: Any, unused: Collection[str], method: str) -> None:
-    """Tell the model of a port which weights it need not have a place for: a method may use few of them."""
+    """Tell a port's model which weights may lack a place: a method may use only some of them."""
     from migrate.parity.sides.jax.runner import JaxRunner
     from migrate.parity.sides.jax.weights import numberless
 
@@ -94,15 +94,21 @@ def _spare(runner: Any, unused: Collection[str], method: str) -> None:
 
 
 def port_constants(target: Target) -> Path | None:
-    """The file of arrays that a port has beside weights, if it has any."""
+    """File of arrays that a port has besides weights, if there is one."""
     file = Path(target.spec) / _PORT_CONSTANTS
     return file if file.is_file() else None
 
 
 def _package(folder: Path) -> ModuleType:
-    """The package in a folder, under a name of its own: what it shares one with stays as it is."""
+    """Import the package in a folder under a unique name, so that a package of the same name stays
+    unchanged.
+    """
     name = f"_migrate_port_{folder.resolve().name.strip('.')}"
-    for known in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+    for known in [
+        known_name
+        for known_name in sys.modules
+        if known_name == name or known_name.startswith(f"{name}.")
+    ]:
         del sys.modules[known]
     spec = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -127,31 +133,33 @@ def _object(spec: str) -> Any:
         if not location:
             raise TargetError(f"{spec}: names a file, but no object in it", f"write {spec}:factory")
         with imported(spec, location) as module:
-            found = attrgetter(name)(module)
+            named_object = attrgetter(name)(module)
     except AttributeError:
         raise TargetError(f"{location}: has no {name}", "check the name") from None
     except ConversionError as error:
         raise TargetError(error.what, error.remedy) from error
-    return functools.partial(found, *args, **kwargs) if args or kwargs else found
+    return functools.partial(named_object, *args, **kwargs) if args or kwargs else named_object
 
 
-def _model(found: Any, target: Target, seed: int) -> Any:
-    """The model that the object is or builds; a function that takes inputs is one itself."""
-    if _kind_of(found) or _takes_inputs(found):
-        return found
-    if lacking := [name for name, one in _required(found).items() if _is_number(one)]:
+def _model(named_object: Any, target: Target, seed: int) -> Any:
+    """Model that the object is or builds; a function of inputs is a model itself."""
+    if _kind_of(named_object) or _takes_inputs(named_object):
+        return named_object
+    if lacking := [
+        name for name, parameter in _required(named_object).items() if _is_number(parameter)
+    ]:
         raise ArgumentsError(
             f"{target.shown}: cannot be built without {', '.join(lacking)}",
             f"write {target.spec}({', '.join(f'{name}=…' for name in lacking)})",
             tuple(lacking),
         )
-    if not callable(found):
+    if not callable(named_object):
         raise TargetError(
-            f"{target.shown}: is a {type(found).__name__}, no model and no function that builds one",
+            f"{target.shown}: is a {type(named_object).__name__}, no model and no function that builds one",
             "name a torch, linen or nnx module, or a function",
         )
     try:
-        return _built(found, seed)
+        return _built(named_object, seed)
     except (Exception, SystemExit) as error:
         if missing := missing_behind(error):
             raise missing from error
@@ -175,34 +183,34 @@ def _built(factory: Callable[..., Any], seed: int) -> Any:
     return factory()
 
 
-def _takes_inputs(found: Any) -> bool:
-    """Whether a function cannot be called without arguments: then it is what is compared."""
-    if isinstance(found, type):
+def _takes_inputs(function: Any) -> bool:
+    """Whether a function cannot be called without arguments: then it is the model to compare."""
+    if isinstance(function, type):
         return False
-    required = _required(found)
+    required = _required(function)
     return bool(required) and not all(map(_is_number, required.values()))
 
 
-def _required(found: Any) -> dict[str, inspect.Parameter]:
-    """What it cannot be called without, but for `rngs` and a method's own object."""
+def _required(function: Any) -> dict[str, inspect.Parameter]:
+    """Required parameters, without `rngs` and a method's own object."""
     return {
-        name: one
-        for name, one in _parameters(found).items()
-        if one.default is one.empty
-        and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        name: parameter
+        for name, parameter in _parameters(function).items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         and name not in ("self", "rngs")
     }
 
 
 def _is_number(parameter: inspect.Parameter) -> bool:
-    """Whether it is a setting by its annotation: a model of so many classes, no input."""
+    """Whether a parameter is a setting by its annotation, as the number of classes is, and no input."""
     said = parameter.annotation
     return (said.__name__ if isinstance(said, type) else str(said)) in ("int", "float", "str")
 
 
-def _parameters(found: Any) -> dict[str, inspect.Parameter]:
-    # Of a class its own __init__: the metaclass of nnx takes anything.
-    maker = found.__init__ if isinstance(found, type) else found  # type: ignore[misc]
+def _parameters(function: Any) -> dict[str, inspect.Parameter]:
+    # For a class, its own __init__: the metaclass of nnx takes anything.
+    maker = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     try:
         return dict(inspect.signature(maker).parameters)
     except (TypeError, ValueError):
@@ -210,7 +218,7 @@ def _parameters(found: Any) -> dict[str, inspect.Parameter]:
 
 
 def _kind_of(model: Any) -> Literal["torch", "linen", "nnx", ""]:
-    """What an object is, without importing a framework that it cannot be of."""
+    """Kind of an object, without importing unneeded frameworks."""
     for cls in type(model).__mro__:
         name = f"{cls.__module__}.{cls.__name__}"
         if name == "torch.nn.modules.module.Module":
@@ -245,13 +253,13 @@ def _runner(model: Any, target: Target) -> Runner:
 
 
 def _torch_method(model: Any, method: str) -> Any:
-    """The module, whose call runs another of its methods."""
+    """Module whose call runs another of its methods."""
     model.__class__ = calling(type(model), method)
     return model
 
 
 def _linen_method(model: Any, method: str) -> Any:
-    """The module, whose call runs another of its methods."""
+    """Module whose call runs another of its methods."""
     cls = type(model)
     inner = getattr(cls, method)
 
@@ -260,9 +268,13 @@ def _linen_method(model: Any, method: str) -> Any:
         return inner(self, *args, **kwargs)
 
     call.__name__ = call.__qualname__ = "__call__"
-    made = type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__})
-    fields = [one.name for one in dataclasses.fields(model) if one.name not in ("parent", "name")]
-    return made(**{name: getattr(model, name) for name in fields})
+    subclass = type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__})
+    fields = [
+        attribute.name
+        for attribute in dataclasses.fields(model)
+        if attribute.name not in ("parent", "name")
+    ]
+    return subclass(**{name: getattr(model, name) for name in fields})
 
 
 _BY_METHOD: dict[str, Callable[[Any, str], Any]] = {
@@ -287,23 +299,23 @@ def _jax_runner(model: Any, kind: Literal["linen", "nnx", "jax"], target: Target
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a Hugging Face folder holds weights beside its config.json."""
+    """Whether a Hugging Face folder holds weights besides its config.json."""
     return any(True for form in _TORCH_WEIGHTS for _ in folder.glob(form))
 
 
 def untrained(folder: Path, seed: int) -> Any:
-    """The transformers model of a folder's config, new: the folder's weights are not read.
+    """Build the transformers model of a folder's config, without reading the folder's weights.
 
     Raises:
-        TargetError: it cannot be built.
+        TargetError: the model cannot be built.
     """
     return _pretrained(folder, seed, trained=False)
 
 
 def _pretrained(folder: Path, seed: int, trained: bool = True) -> Any:
-    """The transformers model in a folder, of the class that its config names.
+    """Load the transformers model in a folder, of the class that its config names.
 
-    Its weights are the folder's; where that has none, those that torch draws after the seed.
+    Its weights are the folder's; without any, torch draws them from the seed.
     """
     if not (folder / "config.json").is_file():
         raise TargetError(

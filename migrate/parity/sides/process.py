@@ -1,7 +1,7 @@
-"""The parent's end of a side: it looks like a `Runner`, and its process does the work.
+"""Parent's end of a side: has the interface of `Runner`, and passes requests to the side's process.
 
-Two runtimes cannot hold one TPU: where both sides want it, the process of one ends before the other's is
-asked, and starts again when it is needed (`Turns`).
+Two runtimes cannot hold one TPU. If both sides need it, the process of one side ends before the other's gets
+a request, and restarts when it is needed (`Turns`).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from migrate.parity.sides.protocol import (
     to_plain,
     to_typed,
 )
-from migrate.parity.sides.side import Answer, Side
+from migrate.parity.sides.side import Answer, ComparedSide
 from migrate.parity.sides.target import Target
 from migrate.process import end, start
 from shims.tpu import tpu_present
 
-# What the other environment of --python-a sees of this one: these packages alone, not their neighbours.
+# Packages of this environment that the other environment of --python-a sees; their neighbors stay hidden.
 _PACKAGES = ("migrate", "converters", "shims")
-# What both sides get where the user says nothing else.
+# Environment variables of both sides, unless the user sets them.
 SETTINGS = {
-    # Between two layers, while a tensor is measured, torch's threads sleep: by default they spin for a while,
-    # a sixth of all processor time.
+    # Torch's threads sleep between layers, while a tensor is measured: by default they spin for a while,
+    # which costs a sixth of all processor time.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Models go through sets of words (Gemma 3 its kinds of attention, which share the layer that is called):
-    # in each process in an order of its own.
+    # Models iterate over sets of words (Gemma 3 over its kinds of attention, which share the called layer):
+    # without this, each process has its own order.
     "PYTHONHASHSEED": "0",
 }
 _TAIL_LINES = 40
@@ -58,10 +58,10 @@ _LEAVING_SECONDS = 5.0
 
 
 class Turns:
-    """Which side may run: all where there is no TPU, one at a time where they share one.
+    """Sides that may run at the same time: all without a TPU, one at a time if they share a TPU.
 
     Attributes:
-        shared: whether they share one.
+        shared: whether they share a TPU.
     """
 
     def __init__(self) -> None:
@@ -69,31 +69,31 @@ class Turns:
         self.shared = tpu_present()
 
     def join(self, side: SideProcess) -> None:
-        """Take part."""
+        """Add a side."""
         self._sides.append(side)
 
     def take(self, side: SideProcess) -> None:
-        """End the processes of the others if they hold what this one needs."""
+        """End the processes of other sides if they hold the device that this side needs."""
         if self.shared:
             for other in self._sides:
                 if other is not side:
                     other.rest()
 
 
-class SideProcess(Side):
-    """One side of a comparison, in a process of its own.
+class SideProcess(ComparedSide):
+    """Side of a comparison, in a process of its own.
 
     Args:
         label: "A" or "B", for messages.
-        target: what the user named.
-        work: a folder for its log and for what is passed on files.
+        target: the user's name for the model.
+        work: a folder for its log and for files that are passed.
         python: the interpreter; its environment may have other versions.
         timeout: seconds for one request.
-        environment: variables that the process gets beside this one's.
+        environment: variables of the process besides those of this process.
 
     Raises (every method):
-        ParityError: what the side says is wrong; the label is put in front.
-        SideDiedError: it ended or gave no answer.
+        ParityError: an error of the side, with its label in front.
+        SideDiedError: the process ended or gave no answer.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class SideProcess(Side):
 
     @property
     def takes_turns(self) -> bool:  # type: ignore[override]
-        """See `Side`."""
+        """See `ComparedSide`."""
         return self._turns.shared
 
     def start(self) -> None:
-        """Start the process and load the model; weights that it had before it rested come back."""
+        """Start the process and load the model; weights that were loaded before the pause are restored."""
         self._turns.take(self)
         reading, writing = os.pipe()
         with self._log.open("ab") as log:
@@ -172,19 +172,19 @@ class SideProcess(Side):
         self.rest()
 
     def ask(self, request: Request[Answer]) -> Answer:
-        """Send a request, starting the process if it rests, and wait for the answer."""
+        """Send a request, start the process if it is paused, and wait for the answer."""
         if self._process is None:
             self.start()
         self._turns.take(self)
-        found: Answer = to_typed(answer_type(request), self._exchange(request))
+        answer: Answer = to_typed(answer_type(request), self._exchange(request))
         if isinstance(request, LoadWeights):
             self._weights = request.file
-        return found
+        return answer
 
     def _variables(self) -> dict[str, str]:
         variables = SETTINGS | dict(os.environ)
         if not tpu_present():
-            # Without one, both runtimes would first look for it.
+            # Without this, both runtimes would first search for a TPU.
             variables |= {
                 "JAX_PLATFORMS": variables.get("JAX_PLATFORMS", "cpu"),
                 "PJRT_DEVICE": "CPU",
@@ -198,7 +198,7 @@ class SideProcess(Side):
         return variables
 
     def _packages(self) -> Path:
-        """A folder with this project's packages alone, for the interpreter of another environment."""
+        """Folder with this project's packages alone, for the interpreter of another environment."""
         folder = Path(tempfile.mkdtemp(dir=self.work, prefix="packages-"))
         root = Path(migrate.__file__).parents[1]
         for name in _PACKAGES:
@@ -229,14 +229,14 @@ class SideProcess(Side):
         return answer["ok"]
 
     def _error(self, kind: str, what: str, remedy: str, names: Sequence[str]) -> ParityError:
-        """What the side's process says is wrong, of the kinds that somebody asks for."""
+        """Error of the side's process, as one of the classes that callers catch."""
         said = f"side {self.label}: {what}"
         if kind == ArgumentsError.__name__:
             return ArgumentsError(said, remedy, tuple(names))
         return (WeightsError if kind == MisfitError.__name__ else ParityError)(said, remedy)
 
     def _line(self, replies: IO[bytes], doing: str) -> bytes:
-        """One line of the child's; an end of file is its death."""
+        """Read a line of the child; end of file means that it died."""
         read, until = b"", time.monotonic() + self._timeout
         while not read.endswith(b"\n"):
             ready, _, _ = select.select([replies], [], [], max(0.0, until - time.monotonic()))

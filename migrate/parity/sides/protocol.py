@@ -1,9 +1,9 @@
-"""What a side is asked: a class each, made by the parent, answered in the process that holds the model.
+"""Requests to a side: a class each, created by the parent, answered in the process of the model.
 
     losses = side.ask(protocol.Train(settings, inputs, training))
 
-A request's fields are what is passed, the type in brackets is that of the answer, and `answer` is what the
-process does with it. Both go between the processes as a line of JSON (`to_plain`, `to_typed`).
+A request's fields are passed to the process, the type in brackets is that of the answer, and `answer` runs
+in the process. Both are passed between the processes as a line of JSON (`to_plain`, `to_typed`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from migrate.compiler import program
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
 from migrate.parity.ground import requests
-from migrate.parity.ground.alignment import Alignment
-from migrate.parity.ground.fitting import Found
+from migrate.parity.ground.alignment import LayerAlignment
+from migrate.parity.ground.fitting import FittingResult
 from migrate.parity.ground.results import Explanation, Section
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, read_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.runner import Runner
@@ -46,10 +46,10 @@ REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
 class Request(Generic[Answer]):
-    """Something that a side is asked.
+    """Request to a side.
 
     Attributes:
-        words: its name, for messages.
+        words: name of the request, for messages.
     """
 
     words: ClassVar[str]
@@ -59,55 +59,61 @@ class Request(Generic[Answer]):
         REQUESTS[cls.__name__] = cls
 
     def answer(self, runner: Any) -> Answer:
-        """Do it with the model of this process: by the `Runner`'s method of that name, if nothing else."""
+        """Answer with the model of this process: by default, with the `Runner`'s method of the request's
+        name.
+        """
         fields = dataclasses.fields(cast("Any", self))
-        given = {one.name: getattr(self, one.name) for one in fields}
-        found: Answer = getattr(runner, self.words.replace(" ", "_"))(**given)
-        return found
+        arguments = {field.name: getattr(self, field.name) for field in fields}
+        answer: Answer = getattr(runner, self.words.replace(" ", "_"))(**arguments)
+        return answer
 
 
 def to_plain(value: Any) -> Any:
-    """A request, an answer or what is in one, as JSON has it."""
+    """Convert a request, an answer or a part of one for JSON."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, InputSet):
         return str(value.folder)
-    if isinstance(value, Alignment):
+    if isinstance(value, LayerAlignment):
         return value.to_json()
     if dataclasses.is_dataclass(value):
-        return {one.name: to_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {
+            field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
-        return {name: to_plain(one) for name, one in value.items()}
-    return [to_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: to_plain(element) for name, element in value.items()}
+    return [to_plain(element) for element in value] if isinstance(value, list | tuple) else value
 
 
 def to_typed(kind: Any, value: Any) -> Any:
-    """A value of this type, of what `to_plain` made of it."""
+    """Convert the result of `to_plain` back to a value of this type."""
     of, inner = get_origin(kind), get_args(kind)
     if of in (Union, types.UnionType):
-        (kind,) = (one for one in inner if one is not type(None))
+        (kind,) = (member for member in inner if member is not type(None))
         return None if value is None else to_typed(kind, value)
     if kind is Path:
         return Path(value)
     if kind is InputSet:
         return read_inputs(Path(value))
-    if kind is Alignment:
-        return Alignment.from_json(value)
+    if kind is LayerAlignment:
+        return LayerAlignment.from_json(value)
     if dataclasses.is_dataclass(kind):
-        made: Any = kind
-        hints = _hints(made)
-        return made(**{name: to_typed(hints[name], one) for name, one in value.items()})
+        dataclass_type: Any = kind
+        hints = _hints(dataclass_type)
+        return dataclass_type(
+            **{name: to_typed(hints[name], plain) for name, plain in value.items()}
+        )
     if of is tuple and inner[-1] is not Ellipsis:
-        return tuple(to_typed(one, part) for one, part in zip(inner, value, strict=True))
+        return tuple(to_typed(element, part) for element, part in zip(inner, value, strict=True))
     if of in (tuple, Sequence):
-        return tuple(to_typed(inner[0], one) for one in value)
+        return tuple(to_typed(inner[0], element) for element in value)
     if of is list:
-        return [to_typed(inner[0], one) for one in value]
+        return [to_typed(inner[0], element) for element in value]
     return value
 
 
 def answer_type(request: Request[Answer]) -> Any:
-    """What it is answered with."""
+    """Type of the answer."""
     (base,) = type(request).__orig_bases__  # type: ignore[attr-defined]
     return get_args(base)[0]
 
@@ -119,7 +125,7 @@ def _hints(what: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Load:
-    """The first thing that is said to the process of a side: which model it is to hold."""
+    """First message to the process of a side: the model to load."""
 
     words: ClassVar[str] = "load"
     target: Target
@@ -128,7 +134,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded: the kind that it is, the weights that came with it, `Side.lies_as_torch`."""
+    """Loaded model: its kind, the weights that came with it, and `ComparedSide.lies_as_torch`."""
 
     kind: requests.Kind
     weights: Path | None
@@ -148,12 +154,12 @@ class SuggestInputs(Request[InputSet]):
 class Prepare(Request[None]):
     """See `Runner.prepare`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     drawn: bool = True
 
     def answer(self, runner: Runner) -> None:
-        """Nothing."""
+        """Prepare the model; the answer is None."""
         runner.prepare(self.settings, self.inputs, drawn=self.drawn)
 
 
@@ -166,22 +172,22 @@ class SaveWeights(Request[None]):
 
 @dataclass(frozen=True)
 class LoadWeights(Request[None]):
-    """See `Runner.load_weights`; they come back when the process of a side starts again."""
+    """See `Runner.load_weights`; the weights are restored when the process of a side restarts."""
 
     file: Path
 
 
 @dataclass(frozen=True)
 class Capture(Request[float]):
-    """Write a dump; the seconds of the plain passes (`sides.capture.capture_into`).
+    """Write a dump; answer with the seconds of the plain passes (`sides.capture.capture_into`).
 
     Attributes:
-        reference: the truth, and how this side lies to it; None: neither of the next two.
-        forced: whether every layer is fed with its inputs.
-        measured: whether tensors of layers are measured against it instead of being written.
+        reference: the truth, and the alignment of this side with it; None: neither of the next two applies.
+        forced: whether every layer is fed with the truth's inputs.
+        measured: whether tensors of layers are measured against the truth instead of being written.
     """
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     folder: Path
     layers: bool = True
@@ -191,7 +197,7 @@ class Capture(Request[float]):
     numbers: Sequence[int] | None = None
 
     def answer(self, runner: Runner) -> float:
-        """The seconds."""
+        """Write the dump and return the seconds."""
         return capture_into(
             runner,
             self.settings,
@@ -208,7 +214,7 @@ class Capture(Request[float]):
 class Gradients(Request[None]):
     """See `Runner.gradients`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     cotangents: Path
     into: Path
@@ -218,16 +224,16 @@ class Gradients(Request[None]):
 class Train(Request[list[float]]):
     """See `Runner.train`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     training: requests.Training
 
 
 @dataclass(frozen=True)
-class InTraining(Request[requests.Trained]):
+class InTraining(Request[requests.TrainingDraws]):
     """See `Runner.in_training`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     cotangents: Path
     into: Path
@@ -239,38 +245,40 @@ class InTraining(Request[requests.Trained]):
 class Generate(Request[requests.Generated]):
     """See `Runner.generate`."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     tokens: int
     output: str
 
 
 @dataclass(frozen=True)
-class ApproximateTopK(Request[Section]):
-    """The approximate top-k's of a JAX side, measured on its device; a section without checks: none."""
+class MeasureTopK(Request[Section]):
+    """Measure the approximate top-k operations of a JAX side on its device; a section without checks:
+    none.
+    """
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
 
 
 @dataclass(frozen=True)
-class Program(Request[tuple[str, program.Format]]):
-    """What a compiler gets of the model, on the first input: into a file; its name and format."""
+class LowerProgram(Request[tuple[str, program.Format]]):
+    """Write the model's program on the first input to a file; answer with its name and format."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     file: Path
 
     def answer(self, runner: Any) -> tuple[str, program.Format]:
-        """Name and format."""
-        made: program.Program = runner.program(self.settings, self.inputs)
-        self.file.write_bytes(made.data)
-        return made.name, made.format
+        """Write the program; return its name and format."""
+        lowered: program.Program = runner.program(self.settings, self.inputs)
+        self.file.write_bytes(lowered.data)
+        return lowered.name, lowered.format
 
 
 @dataclass(frozen=True)
 class ConvertBack(Request[None]):
-    """Write Flax's weights as those of this torch side's model."""
+    """Write Flax's weights in the form of this torch side's model."""
 
     state: Path
     output: Path
@@ -284,15 +292,15 @@ class ConvertBack(Request[None]):
 
 @dataclass(frozen=True)
 class Convert(Request[tuple[str, ...]]):
-    """Write the weights of this torch side's model as a Flax side has them.
+    """Write the weights of this torch side's model in the form of a Flax side.
 
     Attributes:
         to: "linen" or "nnx".
-        state: the weights.
-        output: where the others go.
-        shapes: a file with the names and shapes that are wanted; None: those of the conversion.
-        mapping: a mapping file that says what becomes of each key; None: the model's layers do.
-        rules: where the mapping that was used goes.
+        state: file of the weights.
+        output: file for the converted weights.
+        shapes: a file with the wanted names and shapes; None: those of the conversion.
+        mapping: a mapping file for the keys; None: the model's layers decide.
+        rules: file for the mapping that was used.
         drop: regular expressions of torch's keys that Flax's model has no use for.
         example: the shapes of the model's inputs; None: not images.
     """
@@ -307,7 +315,7 @@ class Convert(Request[tuple[str, ...]]):
     example: Sequence[tuple[int, ...]] | None = None
 
     def answer(self, runner: Any) -> tuple[str, ...]:
-        """The notes of the conversion."""
+        """Convert the weights; return the notes of the conversion."""
         from converters.request import PlanOptions
         from migrate.parity.sides.torch.convert import to_flax
 
@@ -320,25 +328,25 @@ class Convert(Request[tuple[str, ...]]):
 
 
 @dataclass(frozen=True)
-class FindWeights(Request[Found]):
-    """Which of torch's weights each array of this Flax side's model is made of (`parity.fitting.search`).
+class FindWeights(Request[FittingResult]):
+    """Find the torch weights that each array of this Flax side's model is made of (`parity.fitting.search`).
 
     Attributes:
-        settings: how it runs: float64.
-        inputs: of which the first is run.
+        settings: settings of the run: float64.
+        inputs: inputs, of which the first is run.
         truth: torch's dump.
         state: torch's weights.
-        rules: the mapping file that says what each key is in Flax's usual names.
+        rules: the mapping file with the usual Flax name of each key.
     """
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     truth: Path
     state: Path
     rules: Path
 
-    def answer(self, runner: Any) -> Found:
-        """What the passes found."""
+    def answer(self, runner: Any) -> FittingResult:
+        """Return the findings of the passes."""
         from migrate.parity.fitting.search import find
 
         return find(runner, self.settings, self.inputs, self.truth, self.state, self.rules)
@@ -346,30 +354,30 @@ class FindWeights(Request[Found]):
 
 @dataclass(frozen=True)
 class Idle(Request[tuple[str, ...]]):
-    """Which of these arrays have no influence on the outputs for the first input."""
+    """Find the arrays without influence on the outputs for the first input."""
 
-    settings: Settings
+    settings: SideSettings
     inputs: InputSet
     names: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Explain(Request[Explanation]):
-    """Why a layer parts: asked of the torch side that has the truth's model.
+    """Explain why a layer diverges, asked of the torch side with the truth's model.
 
     Attributes:
-        side: "A" or "B", which parts.
-        alignment: of that side with the truth.
+        side: "A" or "B": the side that diverges.
+        alignment: alignment of that side with the truth.
         truth, accumulated, local: dumps of the truth and of that side.
-        layer, side_layer: the names of the layer in the truth and at the side.
-        number: the truth's call of it.
-        inputs: to look at, the one that shows it most first.
-        relative_l2: how far it parts.
-        breached_locally: whether by its own error.
+        layer, side_layer: names of the layer in the truth and on the side.
+        number: number of the truth's call.
+        inputs: inputs to inspect, the input that shows the divergence most first.
+        relative_l2: relative L2 of the divergence.
+        breached_locally: whether the local error is the breach.
     """
 
     side: str
-    alignment: Alignment
+    alignment: LayerAlignment
     truth: Path
     accumulated: Path
     local: Path | None
@@ -381,7 +389,7 @@ class Explain(Request[Explanation]):
     breached_locally: bool
 
     def answer(self, runner: Any) -> Explanation:
-        """The causes."""
+        """Return the causes."""
         from migrate.parity.causes import Context, explain
 
         truth, accumulated = Dump(self.truth), Dump(self.accumulated)

@@ -1,4 +1,4 @@
-"""What is said of a reference that is not float64 throughout."""
+"""Note on a reference that is not float64 throughout."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ REFERENCE = "the reference runs in float32"
 
 
 def narrower(notes: Iterable[str]) -> str:
-    """The note that the reference is not float64 throughout; "" where none says so."""
-    return next((one for one in notes if one.startswith(REFERENCE)), "")
+    """Note that the reference is not float64 throughout; "" if there is none."""
+    return next((note for note in notes if note.startswith(REFERENCE)), "")

@@ -1,4 +1,4 @@
-"""The weights in a file: their names and shapes."""
+"""Names and shapes of the weights in a file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from migrate.parity.ground.errors import ParityError
 
 
 def shapes_in(weights: Path) -> dict[str, tuple[int, ...]]:
-    """Name → shape, of a file of safetensors.
+    """Return name → shape for a file of safetensors.
 
     Raises:
-        ParityError: it cannot be read.
+        ParityError: the file cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 

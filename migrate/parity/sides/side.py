@@ -1,6 +1,6 @@
-"""A side as the comparison sees it: it is asked (`protocol`), and something that holds a model answers.
+"""Side of a comparison: requests (`protocol`) are answered by the holder of a model.
 
-The model is in a process of its own (`process.SideProcess`), or, in tests, in this one (`InProcess`).
+The model is in a process of its own (`process.SideProcess`), or, in tests, in this process (`InProcess`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from migrate.parity.sides.runner import Runner
 Answer = TypeVar("Answer")
 
 
-class Side(ABC):
-    """One of the two that are compared.
+class ComparedSide(ABC):
+    """Side of a comparison.
 
     Args:
-        work: a folder for what is passed on files.
+        work: a folder for files that are passed.
 
     Attributes:
-        kind: what its model is.
-        takes_turns: whether it starts anew after the other one ran.
-        lies_as_torch: whether it takes and gives all as torch lays it out, though it is Flax's: a port, or a
+        kind: kind of its model.
+        takes_turns: whether it restarts after the other side ran.
+        lies_as_torch: whether its inputs and outputs have torch's layout, though it is Flax's: a port, or a
             model of transformers 4.
-        constants: arrays that its model has beside weights (a port's), by path; None: it has none.
+        constants: arrays that its model has besides weights (a port's), by path; None: there are none.
     """
 
     kind: Kind
@@ -41,15 +41,15 @@ class Side(ABC):
 
     @abstractmethod
     def ask(self, request: Request[Answer]) -> Answer:
-        """Have a request answered."""
+        """Return the answer to a request."""
 
 
-class InProcess(Side):
-    """A side whose model is in this process.
+class InProcess(ComparedSide):
+    """Side whose model is in this process.
 
     Args:
         runner: the model.
-        work: as of `Side`.
+        work: as in `ComparedSide`.
     """
 
     def __init__(self, runner: Runner, work: Path) -> None:
@@ -59,8 +59,8 @@ class InProcess(Side):
         self._runner = runner
 
     def ask(self, request: Request[Answer]) -> Answer:
-        """See `Side`; what passes is what would pass between processes."""
-        given = to_typed(type(request), json.loads(json.dumps(to_plain(request))))
-        answer = json.loads(json.dumps(to_plain(given.answer(self._runner))))
-        found: Answer = to_typed(answer_type(request), answer)
-        return found
+        """See `ComparedSide`; requests and answers are converted as between processes."""
+        typed_request = to_typed(type(request), json.loads(json.dumps(to_plain(request))))
+        answer = json.loads(json.dumps(to_plain(typed_request.answer(self._runner))))
+        typed_answer: Answer = to_typed(answer_type(request), answer)
+        return typed_answer

@@ -1,4 +1,4 @@
-"""Start the processes of the sides, and the folder that they pass things in."""
+"""Start the processes of the sides, and create the folder for passed files."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.sides.process import SideProcess, Turns
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.target import Target
 
 
 def started(
     targets: dict[str, tuple[Target, SideOptions]],
-    options: Options,
+    options: ParityOptions,
     work: Path,
     stack: contextlib.ExitStack,
-) -> list[Side]:
-    """The processes of the sides, started side by side; the stack ends them.
+) -> list[ComparedSide]:
+    """Start the processes of the sides in parallel; the stack ends them.
 
     Raises:
-        ParityError: an interpreter is none, or a model cannot be loaded.
+        ParityError: an interpreter does not work, or a model cannot be loaded.
     """
     for label, (_, how) in targets.items():
         if shutil.which(how.python) is None:
@@ -60,7 +60,9 @@ def started(
 
 
 def _environment(how: SideOptions) -> dict[str, str]:
-    """XLA's flags: torch_xla takes excess precision from them only, JAX the haste of single operations."""
+    """XLA flags: torch_xla reads excess precision from them only, and JAX the options for single
+    operations.
+    """
     flags = []
     if not how.settings.excess_precision:
         flags.append("--xla_allow_excess_precision=false")
@@ -73,10 +75,10 @@ def _environment(how: SideOptions) -> dict[str, str]:
 
 @contextlib.contextmanager
 def workplace(keep: Path | None) -> Iterator[Path]:
-    """A folder for everything that is passed: temporary, or the one to keep.
+    """Folder for everything that is passed: temporary, or the folder to keep.
 
     Raises:
-        ParityError: the one to keep is there already.
+        ParityError: the folder to keep exists already.
     """
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="migrate-parity-") as name:

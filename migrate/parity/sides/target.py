@@ -1,4 +1,4 @@
-"""What a user names as a side: `xla:model.py:build`."""
+"""Target: the model that a user names as a side, as in `xla:model.py:build`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _KINDS = ("torch", "xla", "linen", "nnx", "jax", "port", "dump")
 
 @dataclass(frozen=True)
 class Target:
-    """A side as the user named it.
+    """Side as the user named it.
 
     Attributes:
         kind: "torch", "xla" (the same torch module under torch_xla), "linen", "nnx", "jax" (a plain
-            function, of (params, *inputs) if it is given weights), "dump"; "" until it is loaded: what the
-            object is decides.
+            function, of (params, *inputs) if it has weights), "dump"; "" until it is loaded: the kind of
+            the object decides.
         spec: `pkg.module:name`, `file.py:name`, a folder.
-        shown: what the user wrote.
-        start: of a function's weights: the pytree, or a function that gives it; "": nobody knows.
-        method: of the model, which is compared in place of its forward; "": the forward.
+        shown: the text of the user.
+        start: for a function's weights, the pytree, or a function that returns it; "": unknown.
+        method: method of the model to compare instead of its forward; "": the forward.
     """
 
     kind: str
@@ -33,10 +33,10 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Read `[KIND:]SPEC`.
+    """Parse `[KIND:]SPEC`.
 
     Raises:
-        TargetError: no such kind, or nothing after it.
+        TargetError: the kind is unknown, or nothing follows it.
     """
     kind, rest = "", text
     if (match := re.match(r"([a-z]+):(?!:)(.+)", text)) and match[1] in _KINDS:

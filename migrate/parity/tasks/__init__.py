@@ -1,1 +1,1 @@
-"""What is compared beside the layers: gradients, training, logits, decoding, batches. One file each."""
+"""Comparisons besides the layers: gradients, training, logits, decoding, batches. One file each."""

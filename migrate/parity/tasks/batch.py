@@ -1,8 +1,8 @@
-"""A side against itself: each input's rows one at a time, and all together.
+"""Compare a side with itself: each input's rows one at a time, and all together.
 
 On a TPU a matmul of one row (M = 1, as of N = 1 or K = 1) is compiled to multiplications and additions, not
-for the matrix unit, so nothing in it is rounded to bfloat16 (jax#16349): with one bf16 pass batch 1 is
-nearer to the truth than batch n, and the two differ by all that the pass costs.
+for the matrix unit, so nothing in it is rounded to bfloat16 (jax#16349). With one bf16 pass batch 1 is
+therefore nearer to the truth than batch n, and the two differ by the whole error of the pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.judge.metrics import Measurement
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import floating_outputs, output
@@ -27,11 +27,11 @@ _VPU = (
 
 
 def compare_batches(parties: Parties) -> Section:
-    """Run each side's inputs row by row and compare with all rows at a time.
+    """Run each side's inputs row by row, and compare with all rows at a time.
 
-    A side whose inputs have one row only has nothing to compare; a note tells it.
+    A side whose inputs have a single row has nothing to compare; a note says so.
     """
-    checks: list[Check] = []
+    checks: list[ParityCheck] = []
     notes: list[str] = []
     rows = _rows(parties)
     if rows < 2:
@@ -47,7 +47,7 @@ def compare_batches(parties: Parties) -> Section:
 
 
 def _rows(parties: Parties) -> int:
-    """The most rows that an input has."""
+    """Largest number of rows of an input."""
     return max(
         (
             array.shape[0]
@@ -59,8 +59,8 @@ def _rows(parties: Parties) -> int:
     )
 
 
-def _compare(parties: Parties, party: Party, single: Dump, rows: int) -> Iterator[Check]:
-    # Each of the two may be as far from the truth as the limit says, with errors of their own.
+def _compare(parties: Parties, party: Party, single: Dump, rows: int) -> Iterator[ParityCheck]:
+    # Each of the two may be as far from the truth as the limit allows, with errors of its own.
     limit = math.sqrt(2) * parties.outputs_limit
     for path in floating_outputs(party.dump):
         dtype = party.dump.outputs[0][0].dtype
@@ -72,7 +72,7 @@ def _compare(parties: Parties, party: Party, single: Dump, rows: int) -> Iterato
             else:
                 between.add(number, whole, alone)
         errors = between.errors()
-        yield Check(
+        yield ParityCheck(
             f"{party.name}: batch 1 against batch {rows}{f', {path}' if path else ''}",
             errors.relative_l2 if party.name == "A" else None,
             errors.relative_l2 if party.name == "B" else None,

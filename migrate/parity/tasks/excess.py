@@ -1,13 +1,13 @@
-"""Excess precision: which roundings to bfloat16 the TPU's compiler leaves out.
+"""Excess precision: roundings to bfloat16 that the TPU's compiler leaves out.
 
-`xla_allow_excess_precision` is on by default: where a model rounds to bfloat16 between two operations that
-end up in one fusion, XLA goes on in float32. That is more exact, and it is another result: than the same
-model without fusion, than on a GPU, than with the next version of the compiler. Close calls (the top token
-of a language model) can fall the other way.
+`xla_allow_excess_precision` is on by default. Where a model rounds to bfloat16 between two operations of the
+same fusion, XLA continues in float32. That is more exact, but a different result than without fusion, on a
+GPU, or with the next version of the compiler. Close decisions (the top token of a language model) can
+change.
 
-The program is compiled for a TPU both ways, by the real compiler. With the flag off it puts a
-`reduce-precision` where the model rounds; those that are not there with the flag on are the roundings that
-are left out, each with the operation whose result is concerned and its source line.
+The program is compiled for a TPU both ways, by the real compiler. With the flag off it has a
+`reduce-precision` where the model rounds. Those that are missing with the flag on are the roundings left
+out, each with its operation and source line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
 from migrate.compiler.hlo import Sources, computations
 from migrate.compiler.program import Program
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 
 FLAG = "xla_allow_excess_precision"
 SOURCE = "compiled for a TPU with xla_allow_excess_precision on and off"
@@ -27,14 +27,15 @@ SOURCE = "compiled for a TPU with xla_allow_excess_precision on and off"
 
 @dataclass(frozen=True)
 class Rounding:
-    """A rounding to bfloat16 (or float16) that excess precision leaves out.
+    """Rounding to bfloat16 (or float16) that excess precision leaves out.
 
     Attributes:
-        operation: whose result it is, in the framework's words ("aten__softmax", "jit(f)/mul").
+        operation: operation whose result is rounded, in the framework's words ("aten__softmax",
+            "jit(f)/mul").
         hlo: the instruction of XLA ("multiply").
-        shape: of the result.
-        source: `file.py:line`, "" if the program does not tell.
-        count: how many such instructions.
+        shape: shape of the result.
+        source: `file.py:line`; "" if the program does not record it.
+        count: number of such instructions.
     """
 
     operation: str
@@ -52,13 +53,13 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Excess:
-    """What excess precision changes in a program.
+    """Effect of excess precision on a program.
 
     Attributes:
         program: its name.
-        roundings: those that are left out, in the order of the program.
+        roundings: roundings that are left out, in the order of the program.
         compiler: "libtpu 0.0.42.1 for TPU v5 lite".
-        undetermined: why it is not known, "" if it is.
+        undetermined: why the effect is unknown; "" if it is known.
     """
 
     program: str
@@ -68,19 +69,21 @@ class Excess:
 
 
 def find_excess(program: Program, *, topology: str = TOPOLOGY, timeout: float = 300.0) -> Excess:
-    """Compile a program with the flag on and off and compare."""
-    found = compile_for_tpu(
+    """Compile a program with the flag on and off, and compare."""
+    compiled = compile_for_tpu(
         program, [{FLAG: True}, {FLAG: False}], topology=topology, timeout=timeout
     )
-    if found.undetermined:
-        return Excess(program.name, (), "", found.undetermined)
-    on, off = found.texts
-    return Excess(program.name, left_out(on, off), f"libtpu {found.libtpu} for {found.device}")
+    if compiled.undetermined:
+        return Excess(program.name, (), "", compiled.undetermined)
+    on, off = compiled.texts
+    return Excess(
+        program.name, left_out(on, off), f"libtpu {compiled.libtpu} for {compiled.device}"
+    )
 
 
 def left_out(on: str, off: str) -> tuple[Rounding, ...]:
-    """The roundings that are in the HLO of `off` and not in that of `on`."""
-    # Those of the model itself (`lax.reduce_precision`) are in both.
+    """Roundings in the HLO of `off` that are not in the HLO of `on`."""
+    # The model's own roundings (`lax.reduce_precision`) are in both.
     counted = Counter(_roundings(off))
     counted.subtract(_roundings(on))
     return tuple(
@@ -91,16 +94,16 @@ def left_out(on: str, off: str) -> tuple[Rounding, ...]:
 
 
 def excess_section(excess: Excess) -> Section:
-    """As a part of the report. What is undetermined did not pass."""
+    """Section for the report; an undetermined effect does not pass."""
     name = "excess precision"
     if excess.undetermined:
-        row = Check("roundings left out", None, None, 0.0, False, SOURCE, note="undetermined")
+        row = ParityCheck("roundings left out", None, None, 0.0, False, SOURCE, note="undetermined")
         return Section(name, (row,), notes=(f"undetermined: {excess.undetermined}",))
-    total = sum(one.count for one in excess.roundings)
-    row = Check(
+    total = sum(rounding.count for rounding in excess.roundings)
+    row = ParityCheck(
         "roundings left out", None, float(total), 0.0, not total, SOURCE, note=excess.compiler
     )
-    notes = [str(one) for one in excess.roundings]
+    notes = [str(rounding) for rounding in excess.roundings]
     if total:
         notes.append(
             "rounded as written: jax.jit(…, compiler_options={'xla_allow_excess_precision': False}), or "
@@ -110,13 +113,13 @@ def excess_section(excess: Excess) -> Section:
 
 
 def _roundings(text: str) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
-    """For each reduce-precision of an HLO module: operation, instruction, shape, source of its operand."""
+    """Yield operation, instruction, shape and source of each reduce-precision's operand in an HLO module."""
     sources = Sources(text)
     for computation in computations(text):
-        for one in computation.values():
-            if one.opcode == "reduce-precision":
-                producer = computation.get(one.operand)
+        for instruction in computation.values():
+            if instruction.opcode == "reduce-precision":
+                producer = computation.get(instruction.operand)
                 hlo = producer.opcode if producer else ""
                 operation = producer.operation if producer else ""
                 source = sources.of(producer.line) if producer else ""
-                yield operation or hlo, hlo, one.shape, source
+                yield operation or hlo, hlo, instruction.shape, source

@@ -1,15 +1,17 @@
-"""Gradients of parameters and inputs against those of the truth in float64.
+"""Compare gradients of parameters and inputs with those of the truth in float64.
 
-All are those of Σ <output, cotangent> with one cotangent for everybody: standard normal, rounded to
-bfloat16 so that every side has the same, laid as each side lays its outputs. The limit is the profile's,
+All are gradients of Σ <output, cotangent> with the same cotangents for all: standard normal, rounded to
+bfloat16 so that every side has the same, in each side's layout of the outputs. The limit is the profile's,
 times √L.
 
-**Where the limit is breached by cancellation.** A gradient that is the small difference of large sums loses
-digits on every machine. What is worse than the limit and no worse than the emulation (ρ ≤ 2) passes, and
-says so; where nothing is emulated, no worse than A, if the truth is of A's model. A parameter whose gradient
-is rounding noise in the truth too (below 1e-6 of all gradients' norm: a bias before a normalisation, a key's
-bias) is measured against that norm. In bfloat16 a bias, a scale or an input may be 0.1 off: XLA adds bfloat16
-in bfloat16.
+**Cancellation above the limit.** A gradient that is the small difference of large sums loses digits on every
+machine. An error above the limit but no worse than the emulation's (ρ ≤ 2) passes with a note. Without an
+emulation, it must be no worse than A's, if the truth is A's model.
+
+**Vanishing gradients.** A parameter's gradient may be rounding noise in the truth too: below 1e-6 of all
+gradients' norm, as for a bias before a normalization or a key's bias. It is measured against that norm.
+
+**bfloat16.** A bias, a scale or an input may be off by 0.1: XLA adds bfloat16 in bfloat16.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import NoGradientsError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.profiles import Profile
 from migrate.parity.sides import protocol
@@ -32,19 +34,20 @@ from migrate.parity.tasks.outputs import compared_outputs, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Array = np.ndarray[Any, Any]
-ALL_PARAMETERS = "all parameters"  # the row of all of them together
-VANISHING = 1e-6  # of the norm of all gradients; `migrate prove` has the same
-# XLA adds bfloat16 in bfloat16, torch in float32: the gradient of a bias, a sum over all positions, was 1e-2
-# to 9e-2 off on XLA's CPU in correct models; that of an input 4e-2, by ReLUs a rounding away from zero.
+ALL_PARAMETERS = "all parameters"  # row for all parameters together
+VANISHING = 1e-6  # fraction of the norm of all gradients; the same as in `migrate prove`
+# XLA adds bfloat16 in bfloat16, torch in float32. In correct models on XLA's CPU, the gradient of a bias, a
+# sum over all positions, was off by 1e-2 to 9e-2. The gradient of an input was off by 4e-2, where a ReLU's
+# input was a rounding away from zero.
 BFLOAT16 = 0.1
 _JAX = "of a sum over positions or an input, in bfloat16: jax.test_util allows gradients 1e-1"
 
 
 @dataclass
 class Distance:
-    """How far a side's gradient is from the truth's, input by input: Σ (x - t)² and Σ t².
+    """Distance of a side's gradient from the truth's, input by input: Σ (x - t)² and Σ t².
 
-    `loose` is of an input, or a parameter with one axis: a bias, a scale.
+    `loose` marks the gradient of an input, or of a parameter with one axis: a bias, a scale.
     """
 
     errors: list[float] = field(default_factory=list)
@@ -53,7 +56,7 @@ class Distance:
     loose: bool = False
 
     def add(self, number: int, truth: Array, mine: Array) -> None:
-        """Take a part of it."""
+        """Add a part of the gradient."""
         if truth.shape != mine.shape:
             raise ValueError(f"shape {mine.shape}, the float64 reference has {truth.shape}")
         while len(self.errors) <= number:
@@ -70,12 +73,12 @@ class Distance:
 
     @property
     def error(self) -> float:
-        """‖x - t‖₂ over all inputs."""
+        """Error ‖x - t‖₂ over all inputs."""
         return math.inf if self.not_finite else math.sqrt(math.fsum(self.errors))
 
     @property
     def size(self) -> float:
-        """‖t‖₂ over all inputs."""
+        """Size ‖t‖₂ over all inputs."""
         return math.sqrt(math.fsum(self.sizes))
 
     @property
@@ -86,8 +89,8 @@ class Distance:
 
 
 @dataclass
-class Found:
-    """What was found of one party: truth's name → distance; and the names that have no gradient there."""
+class GradientErrors:
+    """Distances of a party's gradients by the truth's name, and the names without a gradient."""
 
     distances: dict[str, Distance] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
@@ -95,13 +98,17 @@ class Found:
     misshapen: dict[str, str] = field(default_factory=dict)
 
     def total(self) -> Distance:
-        """All parameters together."""
-        made = Distance()
-        parameters = [one for name, one in self.distances.items() if name.startswith("weights/")]
-        made.errors = _columns(one.errors for one in parameters)
-        made.sizes = _columns(one.sizes for one in parameters)
-        made.not_finite = sum(one.not_finite for one in parameters)
-        return made
+        """Distance of all parameters together."""
+        distance = Distance()
+        parameters = [
+            weight_distance
+            for name, weight_distance in self.distances.items()
+            if name.startswith("weights/")
+        ]
+        distance.errors = _columns(weight_distance.errors for weight_distance in parameters)
+        distance.sizes = _columns(weight_distance.sizes for weight_distance in parameters)
+        distance.not_finite = sum(weight_distance.not_finite for weight_distance in parameters)
+        return distance
 
 
 def compare_gradients(parties: Parties) -> Section:
@@ -113,16 +120,16 @@ def compare_gradients(parties: Parties) -> Section:
     """
     folders = {party.name: _gradients(parties, party) for party in parties.all()}
     truth = folders[parties.truth.name]
-    found = {
+    errors = {
         party.name: found_gradients(parties, party, folders[party.name], truth)
         for party in parties.all()
         if party is not parties.truth
     }
-    return gradient_rows(parties, found)
+    return gradient_rows(parties, errors)
 
 
 def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
-    """Write a cotangent for each floating output of each input, as this party lays them."""
+    """Write a cotangent for each floating output of each input, in this party's layout."""
     from safetensors.numpy import save_file
 
     from migrate.parity.inputs.drawn import rounded
@@ -134,7 +141,7 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(parties.inputs.count):
-        made: dict[str, Array] = {}
+        cotangents: dict[str, Array] = {}
         for position, path in enumerate(paths):
             pair = party.pair(path)
             if pair is None:
@@ -146,9 +153,9 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
                 kept = positions(parties, number, shape[:-1]).reshape(*shape[:-1], 1)
                 drawn = np.where(kept, drawn, np.float32(0))
             array = pair.as_mine(drawn)
-            # numpy gives a number an axis.
-            made[pair.mine or "output"] = np.ascontiguousarray(array).reshape(array.shape)
-        save_file(made, folder / f"{number:03d}.safetensors")
+            # numpy turns a scalar into an array with an axis.
+            cotangents[pair.mine or "output"] = np.ascontiguousarray(array).reshape(array.shape)
+        save_file(cotangents, folder / f"{number:03d}.safetensors")
 
 
 def _gradients(parties: Parties, party: Party) -> Path:
@@ -160,103 +167,109 @@ def _gradients(parties: Parties, party: Party) -> Path:
     return folder
 
 
-def found_gradients(parties: Parties, party: Party, folder: Path, truth: Path) -> Found:
-    """The gradients of a party, in a folder, against the truth's."""
+def found_gradients(parties: Parties, party: Party, folder: Path, truth: Path) -> GradientErrors:
+    """Compare the gradients of a party, in a folder, with the truth's."""
     from safetensors import safe_open
 
-    found = Found()
+    errors = GradientErrors()
     for number in range(parties.inputs.count):
         file = f"{number:03d}.safetensors"
         with (
             safe_open(folder / file, framework="numpy") as mine,
             safe_open(truth / file, framework="numpy") as exact,
         ):
-            add_weights(found, party, number, mine, exact)
-            _inputs(found, party, number, mine, exact)
-    return found
+            add_weights(errors, party, number, mine, exact)
+            _inputs(errors, party, number, mine, exact)
+    return errors
 
 
-def add_weights(found: Found, party: Party, number: int, mine: Any, exact: Any) -> None:
-    """Add what two files have of the parameters to what was found."""
+def add_weights(errors: GradientErrors, party: Party, number: int, mine: Any, exact: Any) -> None:
+    """Add the gradients of parameters in two files to the errors."""
     have, known = set(mine.keys()), set(exact.keys())
     for pair in party.weights:
         key = f"weights/{pair.name}"
         truths = [f"weights/{name}" for name in dict.fromkeys(pair.truths)]
         theirs = [name for name in truths if name in known]
         if not pair.comparable or (key not in have and not theirs):
-            continue  # a buffer on both sides, or what no gradient can be told of
+            continue  # a buffer on both sides, or a weight whose gradient cannot be compared
         if key not in have:
-            found.missing.update(name for name in theirs if exact.get_tensor(name).any())
+            errors.missing.update(name for name in theirs if exact.get_tensor(name).any())
         elif len(theirs) < len(truths):
             if mine.get_tensor(key).any():
-                found.surplus.update(set(truths) - known)
+                errors.surplus.update(set(truths) - known)
         else:
-            _compare(found, key, number, pair.beside, mine, exact)
+            _compare(errors, key, number, pair.beside, mine, exact)
 
 
 def _compare(
-    found: Found, key: str, number: int, beside: Callable[..., Any], mine: Any, exact: Any
+    errors: GradientErrors, key: str, number: int, beside: Callable[..., Any], mine: Any, exact: Any
 ) -> None:
     try:
         for name, truth, part in beside(
             mine.get_tensor(key), lambda name: exact.get_tensor(f"weights/{name}")
         ):
-            distance = found.distances.get(f"weights/{name}", Distance())
+            distance = errors.distances.get(f"weights/{name}", Distance())
             distance.add(number, truth, part)
-            found.distances[f"weights/{name}"] = distance
+            errors.distances[f"weights/{name}"] = distance
     except ValueError as error:
-        found.misshapen[key] = str(error)
+        errors.misshapen[key] = str(error)
 
 
-def _inputs(found: Found, party: Party, number: int, mine: Any, exact: Any) -> None:
+def _inputs(side_errors: GradientErrors, party: Party, number: int, mine: Any, exact: Any) -> None:
     have, known = (
-        {key for key in list(one.keys()) if key.startswith("inputs/")} for one in (mine, exact)
+        {key for key in list(arrays.keys()) if key.startswith("inputs/")}
+        for arrays in (mine, exact)
     )
     for key in sorted(known - have):
         if exact.get_tensor(key).any():
-            found.missing.add(key)
-    found.surplus.update(key for key in have - known if mine.get_tensor(key).any())
+            side_errors.missing.add(key)
+    side_errors.surplus.update(key for key in have - known if mine.get_tensor(key).any())
     for key in sorted(known & have):
         truth, array = exact.get_tensor(key), mine.get_tensor(key)
         if key.removeprefix("inputs/") in party.settings.transposed:
             truth = np.moveaxis(truth, 1, -1)
         try:
-            distance = found.distances.get(key, Distance(loose=True))
+            distance = side_errors.distances.get(key, Distance(loose=True))
             distance.add(number, truth, array)
-            found.distances[key] = distance
+            side_errors.distances[key] = distance
         except ValueError as error:
-            found.misshapen[key] = str(error)
+            side_errors.misshapen[key] = str(error)
 
 
-def gradient_rows(parties: Parties, found: dict[str, Found]) -> Section:
-    """The section with a row for each parameter and input."""
-    sides = [(party, found[party.name]) for party in parties.sides]
+def gradient_rows(parties: Parties, errors: dict[str, GradientErrors]) -> Section:
+    """Section with a row for each parameter and input."""
+    sides = [(party, errors[party.name]) for party in parties.sides]
     correct = _correct_run(parties)
-    emulated = found.get(correct) if correct else None
-    names = dict.fromkeys(name for _, one in sides for name in (*one.distances, *one.missing))
+    emulated = errors.get(correct) if correct else None
+    names = dict.fromkeys(
+        name for _, side_errors in sides for name in (*side_errors.distances, *side_errors.missing)
+    )
     limit = parties.profile.gradient.value * math.sqrt(max(parties.operations, 1))
-    totals = [one.total() for _, one in sides]
+    totals = [side_errors.total() for _, side_errors in sides]
     checks = [_row(parties, ALL_PARAMETERS, totals, emulated.total() if emulated else None, limit)]
-    scale = max((one.size for one in totals), default=0.0)
+    scale = max((total.size for total in totals), default=0.0)
     for name in names:
-        distances = [one.distances.get(name) for _, one in sides]
+        distances = [side_errors.distances.get(name) for _, side_errors in sides]
         known = emulated.distances.get(name) if emulated else None
-        lost = [party.name for party, one in sides if name in one.missing]
+        lost = [party.name for party, side_errors in sides if name in side_errors.missing]
         of_all = scale if name.startswith("weights/") else 0.0
         checks.append(_row(parties, _shown(name), distances, known, limit, of_all, lost))
-    for party, one in sides:
+    for party, side_errors in sides:
         checks += [
             _failed(f"{_shown(name)} of {party.name}", f"{what}", limit)
             for name, what in (
-                *((name, "a gradient that the truth has not") for name in sorted(one.surplus)),
-                *one.misshapen.items(),
+                *(
+                    (name, "a gradient that the truth has not")
+                    for name in sorted(side_errors.surplus)
+                ),
+                *side_errors.misshapen.items(),
             )
         ]
-    return Section("gradients", tuple(checks), notes=_notes(parties, found))
+    return Section("gradients", tuple(checks), notes=_notes(parties, errors))
 
 
 def _correct_run(parties: Parties) -> str:
-    """Who ran correctly: the emulation, else A, if the truth is of A's model; "" where nobody did."""
+    """Name of a correct run: the emulation, else A if the truth is A's model; "" if there is none."""
     if parties.emulated is not None:
         return parties.emulated.name
     return parties.a.name if parties.truth.side is parties.a.side else ""
@@ -270,22 +283,22 @@ def _row(
     limit: float,
     scale: float = 0.0,
     lost: list[str] | None = None,
-) -> Check:
-    known = [one for one in distances if one is not None]
+) -> ParityCheck:
+    known = [distance for distance in distances if distance is not None]
     source = f"{parties.profile.gradient.what}: {parties.profile.gradient.source}"
-    if parties.profile.dtype == "bfloat16" and any(one.loose for one in known):
+    if parties.profile.dtype == "bfloat16" and any(distance.loose for distance in known):
         limit, source = max(limit, BFLOAT16), _JAX
-    sizes = [one.size for one in known]
+    sizes = [distance.size for distance in known]
     vanishing = bool(sizes) and max(sizes) < VANISHING * scale
     values, notes, passed = [], [], not lost
-    for party, one in zip(parties.sides, distances, strict=True):
-        if one is None:
+    for party, distance in zip(parties.sides, distances, strict=True):
+        if distance is None:
             values.append(math.inf if lost and party.name in lost else None)
             continue
-        value = one.error / scale if vanishing else _over(one.error, one.size)
+        value = distance.error / scale if vanishing else _over(distance.error, distance.size)
         values.append(value)
         if not value <= limit:
-            excused = _as_emulated(parties.profile, one, emulated)
+            excused = _as_emulated(parties.profile, distance, emulated)
             passed = passed and excused
             if excused:
                 whose = "emulation" if parties.emulated else f"run of {parties.a.name} in float32"
@@ -294,12 +307,14 @@ def _row(
         notes.append("rounding noise in the truth too: measured against the norm of all gradients")
     notes += [f"{side} has no gradient here" for side in lost or ()]
     a, b = values
-    return Check(name, a, b, limit, passed, source, note="; ".join(notes))
+    return ParityCheck(name, a, b, limit, passed, source, note="; ".join(notes))
 
 
 def _as_emulated(profile: Profile, mine: Distance, emulated: Distance | None) -> bool:
-    """Whether a side is as near to the truth as a correct run of its precision: ρ ≤ 2, as a whole and by the
-    lower bound over the inputs. A strict profile asks for the limit itself.
+    """Whether a side is as near to the truth as a correct run of its precision: ρ ≤ 2.
+
+    That applies to the whole gradient and to the lower bound over the inputs. A strict profile requires the
+    limit itself.
     """
     if emulated is None or mine.not_finite or profile.strict:
         return False
@@ -308,11 +323,11 @@ def _as_emulated(profile: Profile, mine: Distance, emulated: Distance | None) ->
     return mine.error <= worst * emulated.error and bounds is not None and bounds.low <= worst
 
 
-def _failed(name: str, note: str, limit: float) -> Check:
-    return Check(name, None, math.inf, limit, False, "both must have it", note=note)
+def _failed(name: str, note: str, limit: float) -> ParityCheck:
+    return ParityCheck(name, None, math.inf, limit, False, "both must have it", note=note)
 
 
-def _notes(parties: Parties, found: dict[str, Found]) -> tuple[str, ...]:
+def _notes(parties: Parties, errors: dict[str, GradientErrors]) -> tuple[str, ...]:
     notes = [
         f"of Σ <output, cotangent>, normal cotangents, seed {parties.seed}; relative L2 against float64"
     ]
@@ -322,10 +337,10 @@ def _notes(parties: Parties, found: dict[str, Found]) -> tuple[str, ...]:
             notes.append(
                 f"{party.name}: not compared, computed from other weights: {', '.join(odd)}"
             )
-    if not any(one.distances for one in found.values()):
+    if not any(side_errors.distances for side_errors in errors.values()):
         notes.append("no output depends on a parameter or a floating input by a gradient")
     if parties.emulated is not None:
-        total = found[parties.emulated.name].total()
+        total = errors[parties.emulated.name].total()
         notes.append(f"the emulated run: {_over(total.error, total.size):.1e} over all parameters")
     return tuple(notes)
 

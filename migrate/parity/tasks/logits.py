@@ -1,10 +1,12 @@
-"""Logits: how far apart the distributions are, and whether the same tokens come out on top.
+"""Logits: distance of the distributions, and agreement of the top tokens.
 
-All of it in float64, from each side's own logits, at every position of every input that is no padding. The
-noise of a side's logits is σ, the standard deviation of its distance from the truth (less the mean of each
-position, which a softmax does not see). A top token may differ only where the truth's margin is below 6√2σ.
-A fault makes σ large and would call every position a near-tie, so σ is never taken to be more than twice
-the emulation's, or, where there is none, than the limit of the outputs allows.
+Everything is computed in float64 from each side's own logits, at every position of every input that is no
+padding. The noise of a side's logits is σ, the standard deviation of their distance from the truth, less the
+mean of each position, which does not change a softmax. A top token may differ only where the truth's margin
+is below 6√2σ.
+
+A fault makes σ large, and would make every position a near-tie. So σ is capped at twice the emulation's or,
+without an emulation, at what the limit of the outputs allows.
 """
 
 from __future__ import annotations
@@ -18,25 +20,26 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.tasks.outputs import as_truth, compared_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 TOP = 5
-MASKED = -9e8  # minus infinity, the most negative number of a dtype and -1e9 all stand for no token
+# Minus infinity, the most negative number of a dtype and -1e9 all mean that a token is excluded.
+MASKED = -9e8
 _PIECE = 1 << 21  # elements in float64 at a time
 _ALL = "every one where the truth's margin is above 6√2σ"
 
 
 @dataclass
 class Noise:
-    """Of one party's logits, input by input.
+    """Noise of one party's logits, input by input.
 
     Attributes:
         errors: standard deviation of the distance from the truth.
-        spread: of the truth's logits themselves.
+        spread: standard deviation of the truth's logits themselves.
     """
 
     errors: list[float] = field(default_factory=list)
@@ -45,14 +48,14 @@ class Noise:
 
 @dataclass
 class Tally:
-    """What is counted over all positions, of A, of B, and between the two.
+    """Counts over all positions, of A, of B, or between the two.
 
     Attributes:
-        kl: of each position.
-        decisive, agreed: positions whose top token is beyond doubt, and those where it is the same.
+        kl: Kullback-Leibler divergence of each position.
+        decisive, agreed: positions whose top token is certain, and those where it is the same.
         flipped: near-ties whose top token differs.
-        edges, kept: the same for the k top tokens, as far as their edge is beyond doubt.
-        positions: of all.
+        edges, kept: the same for the k top tokens, where their edge is certain.
+        positions: number of all positions.
     """
 
     kl: list[Floats] = field(default_factory=list)
@@ -68,11 +71,11 @@ def compare_logits(parties: Parties, named: str | None = None) -> Section | None
     """Compare the output that holds logits; None if the model has none.
 
     Args:
-        parties: with dumps of the same inputs.
-        named: path of that output in the truth; None: one that is called logits.
+        parties: parties with dumps of the same inputs.
+        named: path of that output in the truth; None: the output called logits.
 
     Raises:
-        ParityError: there is no output of that name, or a side has not got it.
+        ParityError: there is no output of that name, or a side does not have it.
     """
     path = logits_path(parties.truth.dump, named)
     if path is None or (named is None and path not in compared_outputs(parties)):
@@ -84,17 +87,17 @@ def compare_logits(parties: Parties, named: str | None = None) -> Section | None
         caps = {name: min(noise.errors[number], allowed[number]) for name, noise in noises.items()}
         caps["A to B"] = math.hypot(caps["A"], caps["B"])
         for truth, a, b in _pieces(parties, number, path, parties.sides):
-            exact, one, other = (ranked(array) for array in (truth, a, b))
+            exact, ranked_a, other = (ranked(array) for array in (truth, a, b))
             gaps = margins(truth)
-            count(tallies["A"], gaps, exact, one, caps["A"])
+            count(tallies["A"], gaps, exact, ranked_a, caps["A"])
             count(tallies["B"], gaps, exact, other, caps["B"])
-            count(tallies["A to B"], gaps, one, other, caps["A to B"])
+            count(tallies["A to B"], gaps, ranked_a, other, caps["A to B"])
     return _section(parties, path, noises, tallies)
 
 
 def noise_of(parties: Parties, party: Party, path: str) -> Noise:
-    """The noise of a party's logits."""
-    found = Noise()
+    """Measure the noise of a party's logits."""
+    noise = Noise()
     for number in range(parties.inputs.count):
         error = spread = 0.0
         count = 0
@@ -103,21 +106,21 @@ def noise_of(parties: Parties, party: Party, path: str) -> Noise:
             error += _centred(np.where(usable, mine, 0) - np.where(usable, truth, 0), usable)
             spread += _centred(np.where(usable, truth, 0), usable)
             count += int(usable.sum())
-        found.errors.append(math.sqrt(error / max(count, 1)))
-        found.spread.append(math.sqrt(spread / max(count, 1)))
-    return found
+        noise.errors.append(math.sqrt(error / max(count, 1)))
+        noise.spread.append(math.sqrt(spread / max(count, 1)))
+    return noise
 
 
 def allowed_noise(parties: Parties, path: str) -> list[float]:
-    """For each input the largest σ that a correct side may have."""
+    """Largest σ that a correct side may have, for each input."""
     if parties.emulated is not None and parties.emulated.pair(path) is not None:
         noise = noise_of(parties, parties.emulated, path)
         ratio = parties.profile.ratio.value
-        # Of one input an emulation may be near by chance, and no float is nearer than its rounding.
-        pooled = math.sqrt(math.fsum(one**2 for one in noise.errors) / len(noise.errors))
+        # On a single input an emulation may be near by chance, and no float is nearer than its rounding.
+        pooled = math.sqrt(math.fsum(error**2 for error in noise.errors) / len(noise.errors))
         return [
-            ratio * max(one, pooled, parties.profile.floor * spread)
-            for one, spread in zip(noise.errors, noise.spread, strict=True)
+            ratio * max(error, pooled, parties.profile.floor * spread)
+            for error, spread in zip(noise.errors, noise.spread, strict=True)
         ]
     truth = noise_of(parties, parties.truth, path)
     return [parties.outputs_limit * spread for spread in truth.spread]
@@ -133,7 +136,7 @@ def _centred(values: Floats, usable: np.ndarray[Any, np.dtype[np.bool_]]) -> flo
 def _pieces(
     parties: Parties, number: int, path: str, others: tuple[Party, ...]
 ) -> Iterator[tuple[Floats, ...]]:
-    """Some positions at a time: [positions, vocabulary] of the truth and of others, in float64."""
+    """Yield pieces of the positions: [positions, vocabulary] of the truth and of others, in float64."""
     truth = output(parties.truth.dump, number, path)
     if not truth.ndim or truth.shape[-1] < 2:
         raise ParityError(
@@ -159,12 +162,12 @@ def _pieces(
 
 @dataclass(frozen=True)
 class Ranked:
-    """Some positions of one party.
+    """Ranked tokens of some positions of one party.
 
     Attributes:
         logs: log-probabilities.
-        first: the top token of each position; -1 where there is a NaN.
-        top: its `TOP` largest, in the order of their ids; None of a smaller vocabulary.
+        first: top token of each position; -1 where there is a NaN.
+        top: the `TOP` largest tokens, in the order of their ids; None for a smaller vocabulary.
     """
 
     logs: Floats
@@ -173,7 +176,7 @@ class Ranked:
 
 
 def ranked(logits: Floats) -> Ranked:
-    """Of [positions, vocabulary]."""
+    """Rank the tokens of [positions, vocabulary]."""
     first = np.where(np.isnan(logits).any(-1), -1, logits.argmax(-1))
     top = None
     if logits.shape[-1] > TOP:
@@ -182,7 +185,7 @@ def ranked(logits: Floats) -> Ranked:
 
 
 def margins(truth: Floats) -> tuple[Floats, Floats | None]:
-    """How far each first token is ahead of the second, and the last of the top of the one after it."""
+    """Margin of each first token over the second, and of the last top token over the next token."""
     most = min(TOP + 1, truth.shape[-1])
     largest = np.sort(np.partition(truth, -most, axis=-1)[:, -most:], axis=-1)
     edge = _gap(largest[:, 1], largest[:, 0]) if most > TOP else None
@@ -192,24 +195,24 @@ def margins(truth: Floats) -> tuple[Floats, Floats | None]:
 def count(
     tally: Tally,
     gaps: tuple[Floats, Floats | None],
-    one: Ranked,
+    first: Ranked,
     other: Ranked,
     noise: float,
 ) -> None:
-    """Take some positions: whether `other` agrees with `one`, in doubt as the truth's margins say."""
-    tally.positions += len(one.first)
-    tally.kl.append(divergence(one.logs, other.logs))
+    """Count some positions: whether `other` agrees with `first`, with certainty by the truth's margins."""
+    tally.positions += len(first.first)
+    tally.kl.append(divergence(first.logs, other.logs))
     doubt = 6 * math.sqrt(2) * noise
     decisive = ~(gaps[0] <= doubt)
-    same = (one.first == other.first) & (other.first >= 0)
+    same = (first.first == other.first) & (other.first >= 0)
     tally.decisive += int(decisive.sum())
     tally.agreed += int((decisive & same).sum())
     tally.flipped += int((~decisive & ~same).sum())
-    if gaps[1] is None or one.top is None or other.top is None:
+    if gaps[1] is None or first.top is None or other.top is None:
         return
     clear = ~(gaps[1] <= doubt)
     tally.edges += int(clear.sum())
-    tally.kept += int((clear & (other.first >= 0) & (one.top == other.top).all(-1)).sum())
+    tally.kept += int((clear & (other.first >= 0) & (first.top == other.top).all(-1)).sum())
 
 
 def _gap(larger: Floats, smaller: Floats) -> Floats:
@@ -218,21 +221,21 @@ def _gap(larger: Floats, smaller: Floats) -> Floats:
 
 
 def divergence(p: Floats, q: Floats) -> Floats:
-    """KL(p ‖ q) of each row, both as log-probabilities; infinite where q has a NaN that p has not."""
+    """Return KL(p ‖ q) of each row, both as log-probabilities; infinite where q has a NaN that p has not."""
     with np.errstate(invalid="ignore"):
         terms = np.where(p > -np.inf, np.exp(p) * (p - q), 0.0)
-    found = terms.sum(-1)
-    # Rounding of float64 may leave -1e-16 where the two are the same.
-    return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
+    divergences = terms.sum(-1)
+    # Rounding in float64 may leave -1e-16 where the two are equal.
+    return np.where(np.isnan(divergences), np.inf, np.maximum(divergences, 0.0))
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Along the last axis; what is masked has no probability."""
+    """Log-softmax along the last axis; masked tokens have no probability."""
     logits = np.where(logits <= MASKED, -np.inf, logits)
     with np.errstate(invalid="ignore"):
         shifted = logits - logits.max(-1, keepdims=True)
-        made: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return made
+        logs: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return logs
 
 
 def _section(
@@ -260,12 +263,12 @@ def _section(
     return Section("logits", tuple(checks), notes=tuple(notes))
 
 
-def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iterator[Check]:
+def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iterator[ParityCheck]:
     profile = parties.profile
     first = np.concatenate(a.kl) if a else None
     second = np.concatenate(b.kl)
     count = len(second)
-    # χ² with one degree of freedom, as KL ≈ ½σ²: what one of a thousand such comparisons exceeds.
+    # χ² with one degree of freedom, as KL ≈ ½σ²: one in a thousand such comparisons exceeds this.
     extreme = NormalDist().inv_cdf(1 - 0.5e-3 / count) ** 2
     for name, of, limit, source in (
         ("mean", np.mean, profile.kl.value, profile.kl.source),
@@ -279,15 +282,17 @@ def _divergences(parties: Parties, a: Tally | None, b: Tally, what: str) -> Iter
     ):
         values = [None if kl is None else float(of(kl)) for kl in (first, second)]
         passed = all(value is None or value <= limit for value in values)
-        yield Check(f"KL {what}, {name}", values[0], values[1], limit, passed, source)
+        yield ParityCheck(f"KL {what}, {name}", values[0], values[1], limit, passed, source)
 
 
 def _quantile(values: Floats, share: float) -> float:
-    """The value that so large a share does not exceed; infinities may be among them."""
+    """Quantile of the values, which may contain infinities."""
     return float(np.sort(values)[math.ceil(share * len(values)) - 1])
 
 
-def _agreements(name: str, a: Tally | None, b: Tally, of: str, agreed: str) -> Iterator[Check]:
+def _agreements(
+    name: str, a: Tally | None, b: Tally, of: str, agreed: str
+) -> Iterator[ParityCheck]:
     if not any(tally and getattr(tally, of) for tally in (a, b)):
         return
     values = [
@@ -298,4 +303,4 @@ def _agreements(name: str, a: Tally | None, b: Tally, of: str, agreed: str) -> I
     note = "; ".join(
         f"{getattr(tally, agreed)} of {getattr(tally, of)}" for tally in (a, b) if tally
     )
-    yield Check(name, values[0], values[1], 1.0, passed, _ALL, at_least=True, note=note)
+    yield ParityCheck(name, values[0], values[1], 1.0, passed, _ALL, at_least=True, note=note)

@@ -1,4 +1,4 @@
-"""The outputs of a dump, by path and input, in the truth's layout."""
+"""Outputs of a dump, by path and input, in the truth's layout."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Array = np.ndarray[Any, Any]
 
 
 def ref_of(dump: Dump, number: int, path: str) -> TensorRef | None:
-    """An output of an input."""
+    """Reference to an output for an input."""
     return next((ref for ref in dump.outputs.get(number, ()) if ref.path == path), None)
 
 
 def output(dump: Dump, number: int, path: str) -> Array:
-    """The values of an output.
+    """Return the values of an output.
 
     Raises:
         ParityError: this input has no such output.
@@ -38,7 +38,7 @@ def output(dump: Dump, number: int, path: str) -> Array:
 
 
 def as_truth(pair: TensorPair, mine: Array, shape: tuple[int, ...]) -> Array:
-    """A side's array as the truth's lies, which has this shape: the way back of `TensorPair.as_mine`."""
+    """Convert a side's array to the truth's layout and shape: the inverse of `TensorPair.as_mine`."""
     before = pair.split or shape
     if pair.axes is None:
         return mine.reshape(shape) if (pair.shape or pair.split) is not None else mine
@@ -49,7 +49,9 @@ def as_truth(pair: TensorPair, mine: Array, shape: tuple[int, ...]) -> Array:
 
 
 def positions(parties: Parties, number: int, shape: tuple[int, ...]) -> Array:
-    """Which of the positions [batch, length, …] of an output are no padding, flat; all if no mask tells."""
+    """Mask of the positions [batch, length, …] of an output that are no padding, flat; all without a
+    mask.
+    """
     mask = attended(parties.inputs).get(number)
     if mask is None or len(shape) < 2 or mask.shape != shape[:2]:
         return np.ones(math.prod(shape), bool)
@@ -57,7 +59,7 @@ def positions(parties: Parties, number: int, shape: tuple[int, ...]) -> Array:
 
 
 def floating_outputs(dump: Dump) -> Iterator[str]:
-    """Paths of the first input's outputs that gradients can flow from."""
+    """Paths of the first input's outputs that gradients can be taken of."""
     for ref in dump.outputs.get(0, ()):
         if "float" in ref.dtype:
             yield ref.path
@@ -73,7 +75,7 @@ def compared_outputs(parties: Parties) -> list[str]:
 
 
 def logits_path(dump: Dump, named: str | None = None) -> str | None:
-    """The path of the output that holds logits: the one that is named, else one called so; None: none.
+    """Return the path of the output with logits: the named output, else one called logits; None: none.
 
     Raises:
         ParityError: the model has no output of that name.

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: the two sides, the truth and the emulation, as every task has them."""
+"""Parties of a comparison: the two sides, the truth and the emulation, as every task has them."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from pathlib import Path
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import TensorPair
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.judge.profiles import Profile
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 
 
 @dataclass(frozen=True)
 class Party:
-    """One that takes part.
+    """Party of a comparison.
 
     Attributes:
         name: "A", "B", "T" or "E".
-        side: what can be asked of it.
-        settings: with which it runs.
-        dump: what it computed on the inputs.
-        outputs: its outputs and the truth's.
-        weights: its weights and the truth's.
+        side: the side that answers its requests.
+        settings: settings of its runs.
+        dump: its tensors on the inputs.
+        outputs: its outputs, paired with the truth's.
+        weights: its weights, paired with the truth's.
     """
 
     name: str
-    side: Side
-    settings: Settings
+    side: ComparedSide
+    settings: SideSettings
     dump: Dump
     outputs: tuple[TensorPair, ...]
     weights: tuple[WeightPair, ...] = ()
 
     def pair(self, truth: str) -> TensorPair | None:
-        """Of the truth's output of this path."""
+        """Pair of its output with the truth's output of this path."""
         return next((pair for pair in self.outputs if pair.truth == truth), None)
 
 
 @dataclass(frozen=True)
 class Parties:
-    """All of them.
+    """All parties of a comparison.
 
     Attributes:
         a, b: the two sides.
-        truth: in float64.
-        emulated: B's precision, emulated; None: there is none.
-        inputs: what all were fed.
-        work: a folder for what is passed.
+        truth: the truth, in float64.
+        emulated: B's precision, emulated; None: there is no emulation.
+        inputs: the inputs of all parties.
+        work: a folder for files that are passed.
         depth: leaf layers of the truth, the L of √L.
         profile: the limits.
-        seed: of what is drawn.
+        seed: random seed of all draws.
     """
 
     a: Party
@@ -68,22 +68,22 @@ class Parties:
 
     @property
     def sides(self) -> tuple[Party, Party]:
-        """A and B."""
+        """Return A and B."""
         return self.a, self.b
 
     @property
     def outputs_limit(self) -> float:
-        """Of the relative L2 of an output."""
+        """Limit of the relative L2 of an output."""
         return self.profile.accumulated(self.operations)
 
     @property
     def operations(self) -> int:
-        """The L of √L: the depth, or the number of modules with weights where no layers were captured."""
+        """The L of √L: the depth, or the number of modules with weights if no layers were captured."""
         names = (name for pair in self.truth.weights for name in pair.truths)
         return max(self.depth, len({re.split(r"[./](?=[^./]*$)", name)[0] for name in names}))
 
     def all(self) -> Iterator[Party]:
-        """Everybody, the truth first."""
+        """Yield all parties, the truth first."""
         yield self.truth
         yield from self.sides
         if self.emulated is not None:
@@ -91,5 +91,5 @@ class Parties:
 
 
 def same_outputs(dump: Dump) -> tuple[TensorPair, ...]:
-    """The outputs of one who has the truth's model: each is its own partner."""
+    """Pair the outputs of a party that runs the truth's model: each is its own partner."""
     return tuple(TensorPair(ref.path, ref.path) for ref in dump.outputs.get(0, ()))

@@ -1,10 +1,12 @@
-"""Approximate top-k: where it is used, what a TPU makes of it, and how much of the k it finds.
+"""Approximate top-k: its uses, what a TPU makes of them, and the fraction of the k that it finds.
 
-`jax.lax.approx_max_k` is exact on a CPU and a GPU, whatever recall it is asked for; only on a TPU it is
-approximate. So a test elsewhere passes and proves nothing. Four looks at it, of which the first three need
-no TPU: the source (the hazard XLA826 of `migrate check`), the traced program (`in_function`), the program
-as the TPU's compiler leaves it (`bins_of`, with `kept` to try its effect on real scores), and on a TPU the
-measured recall (`measure`).
+`jax.lax.approx_max_k` is exact on a CPU and a GPU for any requested recall; only a TPU approximates. So a
+test elsewhere passes and proves nothing. There are four checks, of which the first three need no TPU:
+
+- the source: the hazard XLA826 of `migrate check`;
+- the traced program: `in_function`;
+- the program that the TPU's compiler produces: `bins_of`, with `kept` to try its effect on real scores;
+- on a TPU, the measured recall: `measure`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ import numpy as np
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
 from migrate.compiler.program import Program
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 
 SOURCE = "the recall that the program asks for"
-_ROWS = 64  # of the operand in a measurement: 64·k values, a standard error of 1 % and less
+_ROWS = 64  # rows of the operand in a measurement: 64·k values, a standard error of at most 1 %
 _SIGMAS = 3.0
 
 _PARTIAL_REDUCE = re.compile(
@@ -33,14 +35,14 @@ _PARTIAL_REDUCE = re.compile(
 
 @dataclass(frozen=True)
 class Approximate:
-    """One approximate top-k of a program.
+    """Approximate top-k of a program.
 
     Attributes:
-        k: how many are wanted.
-        size: among how many.
-        largest: of `approx_max_k`, not `approx_min_k`.
-        recall_target: the share of the k that is to be found, on average.
-        source: `file.py:line`, "" if the program does not tell.
+        k: number of values to find.
+        size: number of candidates.
+        largest: whether it is `approx_max_k`, not `approx_min_k`.
+        recall_target: fraction of the k to find, on average.
+        source: `file.py:line`; "" if the program does not record it.
     """
 
     k: int
@@ -57,12 +59,12 @@ class Approximate:
 
 @dataclass(frozen=True)
 class Recall:
-    """A measured recall.
+    """Measured recall.
 
     Attributes:
-        value: the share of the k that was found.
-        error: its standard error.
-        device: on which it was measured.
+        value: fraction of the k that was found.
+        error: standard error of the fraction.
+        device: device of the measurement.
         approximate: whether this device approximates at all.
     """
 
@@ -74,13 +76,13 @@ class Recall:
 
 @dataclass(frozen=True)
 class Bins:
-    """A partial reduction in a program that was compiled for a TPU.
+    """Partial reduction in a program that was compiled for a TPU.
 
     Attributes:
-        operation: in JAX's words ("jit(search)/approx_top_k").
-        k: how many are wanted.
-        reduction: elements in a bin, of which one survives.
-        recall_target: from which the compiler chose the bins.
+        operation: operation in JAX's words ("jit(search)/approx_top_k").
+        k: number of values to find.
+        reduction: number of elements in a bin, of which one survives.
+        recall_target: recall from which the compiler chose the bins.
     """
 
     operation: str
@@ -90,7 +92,7 @@ class Bins:
 
 
 def in_function(function: Callable[..., Any], *args: Any) -> tuple[Approximate, ...]:
-    """The uses in a JAX function, also those that libraries make; arguments may be shapes only."""
+    """Find the uses in a JAX function, including those of libraries; arguments may be shapes only."""
     import jax
 
     return tuple(_in_jaxpr(jax.make_jaxpr(function)(*args).jaxpr))
@@ -118,70 +120,77 @@ def _in_jaxpr(jaxpr: Any) -> Iterable[Approximate]:
 
 
 def _inside(parameters: Mapping[str, Any]) -> Iterable[Any]:
-    """The jaxprs among the parameters of an equation; JAX's own function is not in all versions."""
+    """Jaxprs among the parameters of an equation; JAX's own function is missing in some versions."""
     from jax.extend import core
 
     for value in parameters.values():
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, core.Jaxpr):
-                yield one
-            elif isinstance(one, core.ClosedJaxpr):
-                yield one.jaxpr
+        for jaxpr in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(jaxpr, core.Jaxpr):
+                yield jaxpr
+            elif isinstance(jaxpr, core.ClosedJaxpr):
+                yield jaxpr.jaxpr
 
 
 def _place(summary: str) -> str:
-    """`file.py:line` of JAX's `file.py:line:column (function)`."""
+    """Turn JAX's `file.py:line:column (function)` into `file.py:line`."""
     match = re.match(r"(.*:\d+):\d+ \(", summary)
     return match[1] if match else ""
 
 
-def measure(one: Approximate, seed: int = 0) -> Recall:
-    """Run it on this process's device, on random scores, against the exact `top_k`."""
+def measure(use: Approximate, seed: int = 0) -> Recall:
+    """Run a use on this process's device, on random scores, against the exact `top_k`."""
     import jax
     import jax.numpy as jnp
     from jax import lax
 
-    scores = np.random.default_rng(seed).standard_normal((_ROWS, one.size)).astype(np.float32)
-    approximate = lax.approx_max_k if one.largest else lax.approx_min_k
+    scores = np.random.default_rng(seed).standard_normal((_ROWS, use.size)).astype(np.float32)
+    approximate = lax.approx_max_k if use.largest else lax.approx_min_k
 
     @jax.jit
     def both(scores: Any) -> Any:
-        _, found = approximate(scores, one.k, recall_target=one.recall_target)
-        _, wanted = lax.top_k(scores if one.largest else -scores, one.k)
-        return found, wanted
+        _, indices = approximate(scores, use.k, recall_target=use.recall_target)
+        _, wanted = lax.top_k(scores if use.largest else -scores, use.k)
+        return indices, wanted
 
-    found, wanted = map(np.asarray, both(jnp.asarray(scores)))
-    value, error = _recall(found, wanted)
+    approximate_indices, wanted = map(np.asarray, both(jnp.asarray(scores)))
+    value, error = _recall(approximate_indices, wanted)
     device = jax.devices()[0]
     return Recall(value, error, device.device_kind, device.platform == "tpu")
 
 
-def _recall(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[float, float]:
-    rows = [np.isin(one, other).mean() for one, other in zip(wanted, found, strict=True)]
+def _recall(
+    approximate_indices: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
+) -> tuple[float, float]:
+    rows = [
+        np.isin(exact_row, other).mean()
+        for exact_row, other in zip(wanted, approximate_indices, strict=True)
+    ]
     return float(np.mean(rows)), float(np.std(rows) / math.sqrt(len(rows)))
 
 
 def bins_of(
     program: Program, topology: str = TOPOLOGY, timeout: float = 300.0
 ) -> tuple[Bins, ...] | str:
-    """What the TPU's compiler makes of a program's uses; a line that says why where it gave no answer."""
+    """Partial reductions that the TPU's compiler makes of a program, or a line that says why there is no
+    answer.
+    """
     compiled = compile_for_tpu(program, [{}], topology=topology, timeout=timeout)
     if compiled.undetermined:
         return compiled.undetermined
-    found = []
+    bins = []
     for operation, config in _PARTIAL_REDUCE.findall(compiled.texts[0]):
         value = json.loads(config)
-        found.append(
+        bins.append(
             Bins(operation, value["top_k"], 2 ** value["log2_reduction"], value["recall_target"])
         )
-    return tuple(found)
+    return tuple(bins)
 
 
 def kept(scores: np.ndarray[Any, Any], k: int, reduction: int) -> np.ndarray[Any, Any]:
-    """The places of the k largest of the last axis as far as they survive a reduction in bins.
+    """Indices of the k largest values along the last axis that survive a reduction in bins.
 
-    Which elements share a bin is the compiler's affair: here those at equal distances. For scores in no
-    order the result is as likely; the largest always survives.
+    The compiler decides which elements share a bin; here elements at equal distances do. For scores in
+    random order the result is equally likely. The largest value always survives.
     """
     size = scores.shape[-1]
     bins = math.ceil(size / reduction)
@@ -194,22 +203,22 @@ def kept(scores: np.ndarray[Any, Any], k: int, reduction: int) -> np.ndarray[Any
 
 
 def topk_section(uses: Iterable[Approximate], seed: int = 0) -> Section:
-    """As a part of the report: each use, measured on this process's device.
+    """Section for the report: each use, measured on this process's device.
 
-    Where the device does not approximate, a use cannot be judged: its row does not pass.
+    If the device does not approximate, a use cannot be judged, and its row does not pass.
     """
     checks, notes = [], []
-    for one in uses:
-        recall = measure(one, seed)
+    for use in uses:
+        recall = measure(use, seed)
         if recall.approximate:
-            passed = recall.value + _SIGMAS * recall.error >= one.recall_target
+            passed = recall.value + _SIGMAS * recall.error >= use.recall_target
             note = f"on {recall.device}, ± {recall.error:.1g}"
         else:
             passed, note = False, f"cannot be seen on this device: {recall.device} sorts exactly"
         value = recall.value if recall.approximate else None
         checks.append(
-            Check(
-                str(one), None, value, one.recall_target, passed, SOURCE, at_least=True, note=note
+            ParityCheck(
+                str(use), None, value, use.recall_target, passed, SOURCE, at_least=True, note=note
             )
         )
     if not checks:

@@ -1,19 +1,19 @@
-"""K steps of training on both sides, the optimizer of torch against optax's.
+"""Compare some steps of training on both sides: torch's optimizer against optax's.
 
-**The early steps** are judged step by step against the truth, trained in float64. The first loss may be off
-by the profile's limit times √L. From there errors grow with the optimizer's steps, Adam's fastest (a
-gradient near zero decides the sign of a step), so a later loss may also be off by 4 times what the emulated
-run was off by at any step up to then: the gates of `migrate prove`; and by what float32 costs optax in Adam
-(`ADAM`). Without an emulated run the first limit grows by itself with every step. Where that noise is above
-1e-2 nothing is judged from there on.
+**Early steps** are judged one by one against the truth, trained in float64. The first loss may be off by the
+profile's limit times √L. After that, errors grow with the optimizer's steps, Adam's fastest, because a
+gradient near zero decides the sign of a step. So a later loss may also be off by 4 times the largest error
+of the emulated run so far (the gates of `migrate prove`), and by the error of float32 in optax's Adam
+(`ADAM`). Without an emulated run, the first limit grows with every step. Where the noise exceeds 1e-2, later
+steps are not judged.
 
-What an `attention_mask` calls padding is no part of mse and cross entropy: right models differ in what they
-put out there.
+Padding by an `attention_mask` is no part of mse and cross entropy: correct models differ in their outputs
+there.
 
-**All steps** are judged against the spread of seeds: A is trained 5 times more on the same data in other
-orders. Single losses are of other inputs then, so what is compared are means over the last n steps, n being
-the number of inputs; the curves are these too. B has A's order and must be nearer to A at every step than
-the 6 runs are to one another.
+**All steps** are judged against the spread of seeds: A is trained 5 more times on the same data in other
+orders. Single losses are then of other inputs, so means over the last n steps are compared, n being the
+number of inputs; so are the curves. B has A's order, and must be nearer to A at every step than the 6 runs
+are to one another.
 """
 
 from __future__ import annotations
@@ -30,31 +30,34 @@ import numpy as np
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Training
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.outputs import compared_outputs, logits_path, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
-ORDERS = 5  # of A beside its own
-# `prove.compare.gates`: how many times the noise of a correct run, and from which noise on nothing is judged.
+ORDERS = 5  # orders of A besides its own
+# As in `prove.compare.gates`: factor of a correct run's noise, and the noise above which steps are not
+# judged.
 MARGIN = 4.0
 CEILING = 1e-2
 _PROVE = "migrate prove"
-# optax takes 1 - β₂^t of Adam in float32, which is off by up to u / (1 - β₂) = 6e-5 of itself (measured:
-# 2e-5), its root by half of that; torch takes it in float64. So much of every update may differ.
+# optax computes Adam's 1 - β₂^t in float32, with a relative error of up to u / (1 - β₂) = 6e-5 (measured:
+# 2e-5), and half of that in its root. Torch computes it in float64. Every update may differ by this
+# fraction.
 ADAM = 3e-5
 _ADAM = f"{ADAM:g} for Adam's bias correction in float32"
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What is trained.
+    """Options of the training.
 
     Attributes:
-        steps: how many.
-        optimizer, learning_rate: see `Training`; 1e-3 is Adam's default in torch.
-        loss: "mse", "cross_entropy", or a function; "auto": cross entropy of an output with logits, else mse.
-        output: path of the output in the truth; None: the one with logits, else the first floating one.
+        steps: number of steps.
+        optimizer, learning_rate: as in `Training`; 1e-3 is Adam's default in torch.
+        loss: "mse", "cross_entropy", or a function; "auto": cross entropy for an output with logits, else
+            mse.
+        output: path of the output in the truth; None: the output with logits, else the first floating output.
     """
 
     steps: int = 20
@@ -68,7 +71,7 @@ def compare_training(parties: Parties, options: TrainingOptions) -> Section:
     """Train all parties and compare their losses.
 
     Raises:
-        ParityError: no output to take a loss of, or classes that are not along the last axis on a side.
+        ParityError: there is no output for a loss, or a side's classes are not along the last axis.
     """
     path, loss = _loss(parties, options)
     trainings = {
@@ -104,19 +107,19 @@ def compare_training(parties: Parties, options: TrainingOptions) -> Section:
 
 
 def step_limits(parties: Parties, losses: dict[str, list[float]], optimizer: str) -> list[float]:
-    """The limit of each step's loss; infinite where nothing is judged."""
+    """Limit of each step's loss; infinite where steps are not judged."""
     first = parties.profile.loss.value * math.sqrt(max(parties.operations, 1))
     count = len(losses["T"])
     later = max(first, ADAM) if optimizer.startswith("adam") else first
     if parties.emulated is None:
         return [first, *(later * (step + 1) for step in range(1, count))]
     noise = _relative(losses[parties.emulated.name], losses["T"])
-    made, worst = [], 0.0
-    for step, one in enumerate(noise):
-        worst = max(worst, one)
+    limits, worst = [], 0.0
+    for step, relative in enumerate(noise):
+        worst = max(worst, relative)
         least = later if step else first
-        made.append(max(least, MARGIN * worst) if worst <= CEILING else math.inf)
-    return made
+        limits.append(max(least, MARGIN * worst) if worst <= CEILING else math.inf)
+    return limits
 
 
 def _loss(parties: Parties, options: TrainingOptions) -> tuple[str, str]:
@@ -129,7 +132,7 @@ def _loss(parties: Parties, options: TrainingOptions) -> tuple[str, str]:
     if path is None or path not in paths:
         raise ParityError(
             f"training: there is no floating output {path or ''}".rstrip(),
-            f"the model returns: {', '.join(one or 'a tensor' for one in paths) or 'none'}",
+            f"the model returns: {', '.join(name or 'a tensor' for name in paths) or 'none'}",
         )
     loss = options.loss
     if loss == "auto":
@@ -157,10 +160,10 @@ def _training(
 
 
 def data_order(count: int, steps: int, seed: int) -> tuple[int, ...]:
-    """Epochs of all inputs, each in an order of its own."""
+    """Epochs of all inputs, each in its own order."""
     rng = np.random.default_rng([seed, 11])
     epochs = [rng.permutation(count) for _ in range(math.ceil(steps / count))]
-    return tuple(int(one) for one in np.concatenate(epochs)[:steps])
+    return tuple(int(number) for number in np.concatenate(epochs)[:steps])
 
 
 def _write_targets(parties: Parties, pair: TensorPair, path: str, loss: str, folder: Path) -> None:
@@ -174,26 +177,26 @@ def _write_targets(parties: Parties, pair: TensorPair, path: str, loss: str, fol
         if loss == "cross_entropy":
             target = _classes(pair, truth, rng)
         else:
-            # As large as the outputs: the loss is then as sensitive to them as it can be.
+            # As large as the outputs: this makes the loss most sensitive to them.
             seen = truth[counted].astype(np.float64)
             size = float(np.sqrt(np.mean(seen**2))) if seen.size else 0.0
             drawn = np.asarray((size or 1.0) * rng.standard_normal(truth.shape), np.float32)
             target = pair.as_mine(drawn)
-        made = {"target": target}
+        arrays = {"target": target}
         if not counted.all():
             laid = pair.as_mine(counted)
-            made["counted"] = laid[..., 0] if loss == "cross_entropy" else laid
+            arrays["counted"] = laid[..., 0] if loss == "cross_entropy" else laid
         save_file(
             {
                 name: np.ascontiguousarray(array).reshape(array.shape)
-                for name, array in made.items()
+                for name, array in arrays.items()
             },
             folder / f"{number:03d}.safetensors",
         )
 
 
 def _classes(pair: TensorPair, truth: np.ndarray[Any, Any], rng: np.random.Generator) -> Any:
-    """A class for each position, as this party lays its positions."""
+    """Class for each position, in this party's layout."""
     drawn = rng.integers(truth.shape[-1], size=truth.shape[:-1])
     if pair.axes is not None and pair.axes[-1] != truth.ndim - 1:
         raise ParityError(
@@ -208,12 +211,12 @@ def _classes(pair: TensorPair, truth: np.ndarray[Any, Any], rng: np.random.Gener
 
 def _other_orders(parties: Parties, own: Training) -> list[list[float]]:
     a = parties.a
-    made = []
+    losses = []
     for seed in range(1, ORDERS + 1):
         order = data_order(parties.inputs.count, own.steps, parties.seed + 1000 * seed)
         training = dataclasses.replace(own, order=order)
-        made.append(a.side.ask(protocol.Train(a.settings, parties.inputs, training)))
-    return made
+        losses.append(a.side.ask(protocol.Train(a.settings, parties.inputs, training)))
+    return losses
 
 
 def _early(
@@ -222,7 +225,7 @@ def _early(
     allowed: list[float],
     notes: list[str],
     optimizer: str,
-) -> list[Check]:
+) -> list[ParityCheck]:
     a, b = (_relative(losses[party.name], losses["T"]) for party in parties.sides)
     judged = [step for step, limit in enumerate(allowed) if math.isfinite(limit)]
     if len(judged) < len(allowed):
@@ -238,7 +241,9 @@ def _early(
         later += f"; {_ADAM}"
     worst = max(judged, key=lambda step: _badness(max(a[step], b[step]), allowed[step]))
     return [
-        Check(name, a[step], b[step], allowed[step], max(a[step], b[step]) <= allowed[step], source)
+        ParityCheck(
+            name, a[step], b[step], allowed[step], max(a[step], b[step]) <= allowed[step], source
+        )
         for name, step, source in (
             ("loss of step 0, relative to the truth", 0, first),
             (f"loss of step {worst}, the worst of {len(judged)} steps", worst, later),
@@ -256,11 +261,11 @@ def _band(
     seeds: list[list[float]],
     allowed: list[float],
     window: int,
-) -> tuple[Check, list[tuple[str, Sequence[float]]]]:
-    runs = np.array([trailing(one, window) for one in (losses["A"], *seeds)])
+) -> tuple[ParityCheck, list[tuple[str, Sequence[float]]]]:
+    runs = np.array([trailing(curve, window) for curve in (losses["A"], *seeds)])
     b = np.array(trailing(losses["B"], window))
     low, high = runs.min(axis=0), runs.max(axis=0)
-    # Where orders make no difference (frozen weights), rounding does.
+    # Where the order makes no difference (frozen weights), rounding does.
     noise = [limit if math.isfinite(limit) else CEILING for limit in allowed]
     width = np.maximum(high - low, np.array(noise) * np.abs(runs[0]))
     distance = np.abs(b - runs[0])
@@ -270,7 +275,7 @@ def _band(
     worst = int(judged.argmax()) + window - 1
     value = float(apart[worst])
     limit = parties.profile.band.value
-    check = Check(
+    check = ParityCheck(
         "distance of the loss curves over the spread of seeds",
         None,
         value,
@@ -289,7 +294,7 @@ def _band(
 
 
 def trailing(losses: Sequence[float], window: int) -> list[float]:
-    """The mean of the last losses at each step: of `window`, or of all that there are yet."""
+    """Mean of the last losses at each step: of `window`, or of as many as there are."""
     return [
         math.fsum(losses[max(0, step + 1 - window) : step + 1]) / min(window, step + 1)
         for step in range(len(losses))
@@ -297,13 +302,13 @@ def trailing(losses: Sequence[float], window: int) -> list[float]:
 
 
 def _relative(losses: Sequence[float], truth: Sequence[float]) -> list[float]:
-    """|l - t| / |t|; infinite where a loss is not finite and the truth's is."""
-    made = []
-    for one, exact in zip(losses, truth, strict=True):
-        if one == exact:
-            made.append(0.0)
-        elif math.isfinite(one) and math.isfinite(exact):
-            made.append(abs(one - exact) / abs(exact) if exact else math.inf)
+    """Relative error |l - t| / |t|; infinite where a loss is not finite and the truth's is."""
+    errors = []
+    for loss, exact in zip(losses, truth, strict=True):
+        if loss == exact:
+            errors.append(0.0)
+        elif math.isfinite(loss) and math.isfinite(exact):
+            errors.append(abs(loss - exact) / abs(exact) if exact else math.inf)
         else:
-            made.append(math.inf)
-    return made
+            errors.append(math.inf)
+    return errors

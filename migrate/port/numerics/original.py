@@ -20,8 +20,8 @@ from converters.graph.recording.precision import (
 )
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.torch.capture.tree import leaves
-from migrate.parity.sides.torch.draws import Drawn
-from migrate.parity.sides.torch.float64 import Float64
+from migrate.parity.sides.torch.draws import ComparisonDraws
+from migrate.parity.sides.torch.float64 import Float64Mode
 from migrate.port.numerics.results import SEED, Products, Run
 
 Tensors = Mapping[str, torch.Tensor]
@@ -106,7 +106,7 @@ def in_bfloat16(module: nn.Module, inputs: Tensors) -> Run:
     """Run the original in bfloat16; buffers that it does not save keep their dtype."""
     products = _Products()
     within = (in_compute_dtype(module), torch.no_grad(), _paths(module, products))
-    modes = (_Attentions(products), MixedProducts(), Drawn(Draws(SEED)))
+    modes = (_Attentions(products), MixedProducts(), ComparisonDraws(Draws(SEED)))
     with contextlib.ExitStack() as stack:
         for one in (*within, products, *modes):
             stack.enter_context(one)
@@ -122,7 +122,7 @@ def reference(module: nn.Module, inputs: Tensors) -> dict[str, Any]:
     measured.
     """
     try:
-        return _reference(module, inputs, torch.float64, Float64)
+        return _reference(module, inputs, torch.float64, Float64Mode)
     except (RuntimeError, TypeError, ValueError):
         return _reference(module, inputs, torch.float32, contextlib.nullcontext)
 
@@ -135,7 +135,7 @@ def _reference(
         for name, one in narrowed(inputs).items()
     }
     default = torch.get_default_dtype()
-    with _rounded(module, dtype), torch.no_grad(), mode(), Drawn(Draws(SEED)):
+    with _rounded(module, dtype), torch.no_grad(), mode(), ComparisonDraws(Draws(SEED)):
         torch.set_default_dtype(dtype)
         try:
             return {path: _array(one) for path, one in leaves(module(**rounded))}

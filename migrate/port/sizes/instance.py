@@ -14,7 +14,7 @@ import numpy as np
 
 from converters.graph.recording.trace import plain
 from migrate.parity.ground.draws import Draws
-from migrate.parity.sides.torch.draws import Drawn
+from migrate.parity.sides.torch.draws import ComparisonDraws
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.leaves import Leaf, Value, change
 from migrate.port.weights import stir
@@ -145,7 +145,7 @@ def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
         before = torch.get_rng_state()
         outputs = module(**tensors)
         if not torch.equal(before, torch.get_rng_state()):
-            with Drawn(Draws(SEED)):
+            with ComparisonDraws(Draws(SEED)):
                 outputs = module(**tensors)
         return [_array(one) for one in flat(plain(outputs))]
 

@@ -1,1 +1,1 @@
-"""What runs in ours: the recordings of two runs, held against each other."""
+"""Comparison, which runs in our process: the recordings of two runs."""

@@ -13,16 +13,16 @@ _Ranks = Mapping[int, RankRecord]
 
 @dataclass(frozen=True)
 class StepComparison:
-    """One optimizer step of one rank on both sides.
+    """Comparison of an optimizer step of a rank.
 
     Attributes:
-        step: of its optimizer, from 1.
-        optimizer: in the order of first use, from 0.
+        step: number among the steps of its optimizer, from 1.
+        optimizer: number in the order of first use, from 0.
         rank: the global rank.
-        original: what the original recorded.
-        rewritten: what the rewrite recorded.
-        loss_difference: relative to the original's loss, the worst of the step's backward passes;
-            None if neither side has one; infinite if one side has more.
+        original: record of the original.
+        rewritten: record of the rewrite.
+        loss_difference: relative to the original's loss, the largest of the step's backward passes; None if
+            neither side has a loss; infinite if one side has more.
         gradient_difference: relative to the original's norm; None if no parameter has a gradient.
     """
 
@@ -36,7 +36,7 @@ class StepComparison:
 
     @property
     def finite(self) -> bool:
-        """Whether the losses and the gradient norm are numbers, on one side at least."""
+        """Whether the losses and the gradient norm are finite, on one side at least."""
         return any(
             all(math.isfinite(value) for value in (*side.losses, side.gradient_norm or 0.0))
             for side in (self.original, self.rewritten)
@@ -45,18 +45,18 @@ class StepComparison:
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """One parameter or buffer, at the rank where the two sides are farthest apart.
+    """Comparison of a parameter or buffer, at the rank with the largest distance.
 
     Attributes:
-        name: in the state dict.
+        name: name in the state dict.
         rank: the rank of the largest distance.
         difference: relative L2 distance |rewritten - original| / |original|.
-        noise: the parameter's gradients were rounding noise only, so that its values say nothing
-            and are held to no gate (`recording.weights.NOISE_SHARE`).
-        gate: what it is held to; None if it is held to none: because of `noise`, because the original
-            is too far from itself (`compare.gates.CEILING`), or because no element is left.
-        left_out: how many elements were not compared, as rounding moves them as far as the optimizer
-            (`recording.elements`), and how many there are; zeros for none.
+        noise: whether the parameter's gradients were only rounding noise, so that its values prove nothing
+            and have no gate (`recording.weights.NOISE_SHARE`).
+        gate: its gate; None if there is none: because of `noise`, because the original is too far from itself
+            (`compare.gates.CEILING`), or because no element is left.
+        left_out: number of elements that were not compared, because rounding moves them as far as the
+            optimizer does (`recording.elements`), and number of all elements; zeros for none.
     """
 
     name: str
@@ -73,7 +73,7 @@ class WeightComparison:
 
 
 def relative(original: float | None, rewritten: float | None) -> float | None:
-    """|rewritten - original| / |original|; infinite if only one side has a finite value."""
+    """Relative difference |rewritten - original| / |original|; infinite if only one side is finite."""
     if original is None and rewritten is None:
         return None
     if original is None or rewritten is None:
@@ -85,7 +85,7 @@ def relative(original: float | None, rewritten: float | None) -> float | None:
 
 
 def steps(original: _Ranks, ours: _Ranks) -> tuple[StepComparison, ...]:
-    """Every step that both sides have: in the order of steps, then by rank."""
+    """Return every step that both sides have, in the order of steps, then by rank."""
     compared = []
     for index in range(max(len(record.steps) for record in original.values())):
         for rank, record in original.items():
@@ -96,7 +96,7 @@ def steps(original: _Ranks, ours: _Ranks) -> tuple[StepComparison, ...]:
 
 def _step(rank: int, original: StepRecord, ours: StepRecord) -> StepComparison:
     norms = [(original.gradient_norm, ours.gradient_norm)]
-    # After clipping the norm is the same whatever it was: the norm before it tells more.
+    # After clipping the norm is the same for any gradients: the norm before it shows more.
     norms += zip(original.clipped_from, ours.clipped_from, strict=False)
     return StepComparison(
         step=original.step,

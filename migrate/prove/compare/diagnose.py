@@ -1,7 +1,6 @@
-"""Find the first place where two runs part, and say what differs there in words that lead to the cause.
+"""Find the first divergence of two runs, and describe it in words that lead to the cause.
 
-What is compared at each step, and in which order: `compare.checks`; how a difference is explained:
-`compare.causes`.
+`compare.checks` has the comparisons of each step in their order, `compare.causes` the explanations.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 
 from migrate.prove.compare.checks import CHECKS
 from migrate.prove.compare.compare import StepComparison, WeightComparison
-from migrate.prove.compare.difference import Case, Difference, Ranks, listed
+from migrate.prove.compare.difference import Difference, Ranks, StepCase, listed
 from migrate.prove.compare.gates import Gates
 from migrate.prove.errors import RecordingError
 from migrate.prove.recording import meters
@@ -24,22 +23,22 @@ def first_difference(
     compared: Iterable[StepComparison],
     gates: Gates,
 ) -> Difference | None:
-    """The first step at which the sides part, and the most telling thing that differs there.
+    """Return the most informative difference at the first step where the sides diverge.
 
-    Nothing is looked at from the first step on whose noise is above the ceiling of the gates.
+    Comparison ends at the first step whose noise is above the ceiling of the gates.
     """
-    if found := _names(original, ours):
-        return found
+    if difference := _names(original, ours):
+        return difference
     by_step: dict[tuple[int, int], list[StepComparison]] = {}
     for step in compared:
         by_step.setdefault((step.optimizer, step.step), []).append(step)
     for place, ranks in by_step.items():
         if gates.blind(*place):
             return None
-        case = Case(original, ours, ranks, gates)
+        case = StepCase(original, ours, ranks, gates)
         for check in CHECKS:
-            if found := check(case):
-                return found
+            if difference := check(case):
+                return difference
     return None
 
 
@@ -65,7 +64,7 @@ def _names(original: Ranks, ours: Ranks) -> Difference | None:
 def final_weights(
     original: Ranks, ours: Ranks, gates: Gates
 ) -> tuple[tuple[WeightComparison, ...], Difference | None]:
-    """The final parameters and buffers of all ranks, and the farthest beyond the gate, if any is.
+    """Compare the final parameters and buffers of all ranks; return the farthest beyond its gate, if any.
 
     Raises:
         RecordingError: a rank left no final weights.
@@ -100,7 +99,7 @@ def final_weights(
     beyond = [weight for weight in compared if weight.gate and weight.difference > weight.gate]
     if not beyond:
         return compared, None
-    # Parameters before buffers: they are what the training is for.
+    # Parameters before buffers: training is about them.
     worst = max(beyond, key=lambda weight: (weight.name in parameters, weight.difference))
     return compared, Difference(
         "parameters" if worst.name in parameters else "buffers",
@@ -113,7 +112,7 @@ def final_weights(
 
 
 def _why(name: str, theirs: RankRecord, mine: RankRecord) -> str:
-    """What is known of a weight that no step of an optimizer explains."""
+    """Explain a difference of a weight that no optimizer step explains, as far as possible."""
     parameter = name in theirs.header.parameters
     if parameter and name in theirs.optimized:
         return ""
@@ -132,12 +131,14 @@ def _why(name: str, theirs: RankRecord, mine: RankRecord) -> str:
 
 
 def printed(original: Ranks, ours: Ranks, gates: Gates) -> Difference | None:
-    """The first printed line whose numbers differ, on the first rank that has one."""
+    """Return the first printed line whose numbers differ, on the first rank with such a line."""
     noisy = gates.floor.printed if gates.floor is not None else frozenset[str]()
     last = max(step.step for record in original.values() for step in record.steps)
     for rank, record in original.items():
-        if found := meters.first_unlike(record.printed, ours[rank].printed, noisy, gates.printed()):
-            theirs, mine = found
+        if unlike := meters.first_unlike(
+            record.printed, ours[rank].printed, noisy, gates.printed()
+        ):
+            theirs, mine = unlike
             message = f"rank {rank} prints {mine.text!r}, in the original {theirs.text!r}"
             return Difference("printed", last, rank, message)
     return None

@@ -1,4 +1,4 @@
-"""What a proof finds where the two sides part."""
+"""Differences that a proof finds where the two sides diverge."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where the two sides part.
+    """First divergence of the two sides.
 
     Attributes:
         kind: what differs.
-        step: the optimizer step, from 1; for final weights and what is printed the last one.
-        rank: the rank, None if it concerns all.
+        step: the optimizer step, from 1; for final weights and printed lines, the last step.
+        rank: the rank; None if it concerns all.
         message: one line for the user.
-        size: how far the sides are apart, relative to the original; None where that is no number.
+        size: distance of the sides, relative to the original; None if it is no number.
     """
 
     kind: Kind
@@ -49,14 +49,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One step of all ranks, with all that is known of both sides.
+class StepCase:
+    """Step of all ranks, with the records of both sides.
 
     Attributes:
-        original: the ranks of the original.
-        ours: those of the rewrite.
-        ranks: the step, of each rank.
-        gates: what differences are held to.
+        original: ranks of the original.
+        ours: ranks of the rewrite.
+        ranks: comparison of the step on each rank.
+        gates: gates of the differences.
     """
 
     original: Ranks
@@ -66,20 +66,20 @@ class Case:
 
 
 def at_step(kind: Kind, step: StepComparison, what: str, size: float | None = None) -> Difference:
-    """A difference at a step of a rank."""
+    """Create a difference at a step of a rank."""
     return Difference(kind, step.step, step.rank, f"{where(step)}, rank {step.rank}: {what}", size)
 
 
 def where(step: StepComparison) -> str:
-    """The step in words."""
+    """Name of the step in words."""
     return f"step {step.step}" + (f" of optimizer {step.optimizer}" if step.optimizer else "")
 
 
 def lines(step: StepComparison, what: str) -> str:
-    """Where the two scripts do it, in parentheses; "" if neither is known.
+    """Locations in the two scripts, in parentheses; "" if neither is known.
 
     Args:
-        step: of one rank.
+        step: comparison of a step on a rank.
         what: a key of `recording.details.Details.lines`.
     """
     mine = step.rewritten.details.lines.get(what)
@@ -91,5 +91,5 @@ def lines(step: StepComparison, what: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """The first of many names."""
+    """First of many names."""
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

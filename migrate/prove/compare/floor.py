@@ -1,18 +1,18 @@
-"""The noise floor of a script: how far its original is from itself when only the rounding differs.
+"""Noise floor of a script: distance of its original from itself when only the rounding differs.
 
-Batch normalisation over a few examples, a loss that is the difference of nearly equal numbers, or many
-steps at a high learning rate enlarge rounding beyond any fixed gate. How much is measured: the original
-runs a second time with other rounding (`record.noise`).
+Some scripts enlarge rounding beyond any fixed gate: batch normalization over a few examples, a loss that is
+the difference of nearly equal numbers, or many steps at a high learning rate. The enlargement is measured:
+the original runs a second time with other rounding (`record.noise`).
 
-Where matrices are multiplied in bfloat16 that order is mostly lost in the rounding of the results: the second
-run of a perceptron was the same to the bit, and XLA, which rounds at other places, 5.6e-3 away. So the second
-run then has autocast off, too: what bfloat16 does to the original is the yardstick.
+Where matrices are multiplied in bfloat16, another order of summation is mostly lost in the rounding of the
+results. The second run of a perceptron was the same to the bit, and XLA, which rounds elsewhere, was 5.6e-3
+away. So the second run then has autocast off, too: the effect of bfloat16 on the original is the yardstick.
 
-A gradient norm is a sum over all parameters, and rounding moves its addends up and down. Measured in a
-residual net, where a ReLU within rounding of zero took its other branch: the gradients were 2.0e-3 away in
-the second run and 3.3e-3 on XLA, their norm 2.8e-7 and 6.1e-5, as in the one most of it cancelled. So the
-noise of a norm is also taken from its addends, each parameter's, as if their signs were chance: 7.4e-5 and
-1.6e-4 there.
+A gradient norm is a sum over all parameters, and rounding moves its addends up and down. It was measured in
+a residual net, where a ReLU within rounding of zero took its other branch. The gradients were 2.0e-3 away in
+the second run and 3.3e-3 on XLA; their norms were 2.8e-7 and 6.1e-5 away, because in the second run most of
+it cancelled. So the noise of a norm is also derived from its addends, one for each parameter, as if their
+signs were random: 7.4e-5 and 1.6e-4 there.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _Ranks = Mapping[int, RankRecord]
 
 @dataclass(frozen=True)
 class StepFloor:
-    """The noise of one optimizer step: the largest on any rank, up to and including this step.
+    """Noise of an optimizer step: the largest on any rank, up to and including this step.
 
     Attributes:
-        optimizer: in the order of first use, from 0.
-        step: of its optimizer, from 1.
+        optimizer: number in the order of first use, from 0.
+        step: number among the steps of its optimizer, from 1.
         values: relative difference of the losses and gradient norms. They share one floor: of two values
             that both move by rounding, one may agree by chance.
         parameters: relative L2 distance of each parameter, by name, so far as snapshots were kept, without
             the elements that rounding can move as far as the optimizer (`recording.elements`).
         gradients: relative L2 distance of the gradient of each parameter.
-        norms: relative difference of the gradient norms, were the differences of its addends of random signs.
+        norms: relative difference of the gradient norms, if the differences of its addends had random signs.
     """
 
     step: int
@@ -58,14 +58,14 @@ class StepFloor:
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """How far two runs of one script are apart that differ in the order of summation only.
+    """Distance of two runs of a script that differ in the order of summation only.
 
     Attributes:
         steps: every step that both have, in order.
         final: relative L2 distance of each parameter and buffer at the end, and of each parameter in an
             earlier snapshot if that was larger, by name.
-        printed: keys of the printed lines that they print differently (`recording.meters`).
-        runs: how many runs were held against the first one.
+        printed: keys of the printed lines that differ (`recording.meters`).
+        runs: number of runs that were compared with the first.
     """
 
     steps: tuple[StepFloor, ...]
@@ -75,15 +75,19 @@ class NoiseFloor:
 
     @property
     def gradients(self) -> Mapping[str, float]:
-        """How far the gradient of each parameter, of any optimizer, was at most moved."""
-        found: dict[str, float] = {}
-        for one in self.steps:
-            found = _maxima(found, one.gradients)
-        return found
+        """Largest movement of each parameter's gradient, for any optimizer."""
+        largest: dict[str, float] = {}
+        for step_floor in self.steps:
+            largest = _maxima(largest, step_floor.gradients)
+        return largest
 
     def at(self, optimizer: int, step: int) -> StepFloor:
-        """The floor of a step; that of the last one before it, if the second run made fewer steps."""
-        known = [one for one in self.steps if one.optimizer == optimizer and one.step <= step]
+        """Floor of a step; if the second run made fewer steps, the floor of its last step before."""
+        known = [
+            step_floor
+            for step_floor in self.steps
+            if step_floor.optimizer == optimizer and step_floor.step <= step
+        ]
         return known[-1] if known else StepFloor(step, optimizer, 0.0)
 
 
@@ -92,7 +96,7 @@ def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
 
     Args:
         original: the ranks of the first run.
-        again: of the second. What only one of the two has is not measured.
+        again: the ranks of the second run. Steps of only one run are not measured.
     """
     from migrate.prove.recording import elements  # torch takes seconds to import
 
@@ -100,17 +104,17 @@ def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
     theirs = {rank: original[rank] for rank in ranks}
     floors: dict[tuple[int, int], StepFloor] = {}
     values, norms, parameters, gradients = 0.0, 0.0, dict[str, float](), dict[str, float]()
-    for one in compare.steps(theirs, again) if ranks else ():
-        values = max(values, one.loss_difference or 0.0, one.gradient_difference or 0.0)
-        norms = max(norms, _by_addends(one.original, one.rewritten))
-        key = (one.optimizer, one.step)
-        first, second = (side[one.rank].snapshots.get(key) for side in (original, again))
-        kept, other = (side[one.rank].elements.get(key) for side in (original, again))
+    for step in compare.steps(theirs, again) if ranks else ():
+        values = max(values, step.loss_difference or 0.0, step.gradient_difference or 0.0)
+        norms = max(norms, _by_addends(step.original, step.rewritten))
+        key = (step.optimizer, step.step)
+        first, second = (side[step.rank].snapshots.get(key) for side in (original, again))
+        kept, other = (side[step.rank].elements.get(key) for side in (original, again))
         if kept is not None and other is not None:
             gradients = _maxima(gradients, elements.roundings(kept, other))
         left_out = elements.moved(kept, gradients)
         parameters = _larger(parameters, first, second, left_out)
-        floors[key] = StepFloor(one.step, one.optimizer, values, parameters, gradients, norms)
+        floors[key] = StepFloor(step.step, step.optimizer, values, parameters, gradients, norms)
     final = parameters
     for rank in ranks:
         left_out = elements.moved(original[rank].final_elements, gradients)
@@ -120,25 +124,27 @@ def noise_floor(original: _Ranks, again: _Ranks) -> NoiseFloor:
 
 
 def _by_addends(first: StepRecord, second: StepRecord) -> float:
-    """How far two gradient norms are apart where no difference of an addend makes up for another one's."""
+    """Distance of two gradient norms if no differences of addends cancel."""
     if not first.gradient_norm or len(first.norms) != len(second.norms):
         return 0.0
-    apart = [other**2 - one**2 for one, other in zip(first.norms, second.norms, strict=True)]
-    found = math.hypot(*apart) / (2 * first.gradient_norm**2)
-    return found if math.isfinite(found) else 0.0
+    apart = [other**2 - norm**2 for norm, other in zip(first.norms, second.norms, strict=True)]
+    distance = math.hypot(*apart) / (2 * first.gradient_norm**2)
+    return distance if math.isfinite(distance) else 0.0
 
 
 def larger(first: NoiseFloor | None, second: NoiseFloor) -> NoiseFloor:
-    """The floor of two measurements: of each value the larger noise."""
+    """Combine the floors of two measurements: the larger noise of each value."""
     if first is None:
         return second
     steps = []
-    for one in second.steps:
-        other = first.at(one.optimizer, one.step)
-        parameters = _maxima(other.parameters, one.parameters)
-        gradients = _maxima(other.gradients, one.gradients)
-        values, norms = max(one.values, other.values), max(one.norms, other.norms)
-        steps.append(StepFloor(one.step, one.optimizer, values, parameters, gradients, norms))
+    for step_floor in second.steps:
+        other = first.at(step_floor.optimizer, step_floor.step)
+        parameters = _maxima(other.parameters, step_floor.parameters)
+        gradients = _maxima(other.gradients, step_floor.gradients)
+        values, norms = max(step_floor.values, other.values), max(step_floor.norms, other.norms)
+        steps.append(
+            StepFloor(step_floor.step, step_floor.optimizer, values, parameters, gradients, norms)
+        )
     return NoiseFloor(
         tuple(steps),
         _maxima(first.final, second.final),
@@ -165,8 +171,8 @@ def _larger(
     from migrate.prove.recording import weights  # torch takes seconds to import
 
     walking = weights.noise(first, second)
-    found = dict(so_far)
+    distances = dict(so_far)
     for name, distance in weights.distances(first, second, left_out).items():
         if name not in walking:
-            found[name] = max(found.get(name, 0.0), distance)
-    return found
+            distances[name] = max(distances.get(name, 0.0), distance)
+    return distances

@@ -1,20 +1,20 @@
-"""The gates of a proof: how far the two sides may be apart before they count as different.
+"""Gates of a proof: distances up to which the two sides count as equal.
 
-The fixed gates separate clean rewrites from faulty ones in float32: on real scripts the loss drifts by
-about 1e-7 without growing, and parameters by up to 6e-7 over 50 steps, growing with the square root
-of the steps; the smallest fault seen moved a loss by 6e-4 and a gradient norm by 1e-2.
+The fixed gates separate clean rewrites from faulty ones in float32. On real scripts the loss drifts by about
+1e-7 without growing, and parameters by up to 6e-7 over 50 steps, growing with the square root of the steps.
+The smallest observed fault moved a loss by 6e-4 and a gradient norm by 1e-2.
 
-Where the original itself moves by more when its sums are rounded otherwise, the gate is `MARGIN` times
-that noise floor. Why 4: each side rounds by itself, so their distance is that of two independent
-errors; the floor is one sample of the same distance, which may have come out small, and the gate
-has to hold for the worst of several values. Clean rewrites of three nets with batch normalisation were 1.8,
-4.0 and 4.8 times the floor away at their worst value, so that 4 may still be too narrow: a clean rewrite is
-then called different, as it was without a floor. A floor above `CEILING` judges nothing: 4 times that is as
-large as faults are.
+Where the original itself moves by more when its sums are rounded differently, the gate is `MARGIN` times
+that noise floor. Why 4: each side rounds by itself, so their distance is that of two independent errors. The
+floor is one sample of the same distance, which may have come out small, and the gate has to hold for the
+largest of several values. Clean rewrites of three nets with batch normalization were 1.8, 4.0 and 4.8 times
+the floor away at their worst value, so that 4 may still be too narrow. A clean rewrite is then called
+different, as it was without a floor. A floor above `CEILING` judges nothing: 4 times that is as large as
+faults are.
 
-Where both sides multiply in bfloat16 a loss may differ by 2e-4: clean scripts were 3e-5 apart at most. What
-bfloat16 does to gradient norms and parameters depends on the model: their fixed gates stay, so that the
-noise floor judges them, which then is what autocast does to the original.
+Where both sides multiply in bfloat16, a loss may differ by 2e-4: clean scripts were 3e-5 apart at most. The
+effect of bfloat16 on gradient norms and parameters depends on the model. Their fixed gates stay, so that the
+noise floor judges them, which then is the effect of autocast on the original.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from migrate.prove.recording.meters import PRINTED_GATE
 LOSS_GATE = 1e-5
 GRADIENT_GATE = 1e-5
 BFLOAT16_LOSS_GATE = 2e-4
-# Wider than that of `recording.meters` as the losses' is.
+# Wider than the gate of `recording.meters` by the same factor as the losses'.
 _PRINTED_IN_BFLOAT16 = PRINTED_GATE * BFLOAT16_LOSS_GATE / LOSS_GATE
 # Relative L2 distance of a parameter, times the square root of the step; measured 1e-8 to 6e-7.
 PARAMETER_GATE = 1e-5
 
 MARGIN = 4.0
 CEILING = 1e-2
-# A sample of the noise may have come out small: see `record.noise.summation` for ReLUs. More than that are
+# A sample of the noise may have come out small: see `record.noise.summation` for ReLUs. Further samples are
 # taken only while the sides still differ by little.
 NOISE_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gate of each value at each step.
+    """Gate of each value at each step.
 
     Attributes:
-        floor: of the original; None: the fixed gates hold.
-        bfloat16: whether both sides multiplied in it.
-        moves: by how much rounding moves each parameter in Adam's first step (`record.noise.adam`), of
-            both sides the larger: noise like that of the floor, from the first step on.
+        floor: noise floor of the original; None: the fixed gates hold.
+        bfloat16: whether both sides multiplied in bfloat16.
+        moves: movement of each parameter by rounding in Adam's first step (`record.noise.adam`), the larger
+            of both sides: noise like that of the floor, from the first step on.
     """
 
     floor: NoiseFloor | None = None
@@ -58,41 +58,41 @@ class Gates:
     moves: Mapping[str, float] = field(default_factory=dict)
 
     def loss(self, optimizer: int, step: int) -> float:
-        """For the relative difference of a loss."""
+        """Gate of the relative difference of a loss."""
         fixed = BFLOAT16_LOSS_GATE if self.bfloat16 else LOSS_GATE
         return max(fixed, MARGIN * self._values(optimizer, step))
 
     def gradient(self, optimizer: int, step: int) -> float:
-        """For the relative difference of a gradient norm."""
+        """Gate of the relative difference of a gradient norm."""
         return max(GRADIENT_GATE, MARGIN * self._values(optimizer, step))
 
     def parameter(self, name: str, optimizer: int, step: int) -> float:
-        """For the relative distance of a parameter after a step; infinite above the ceiling."""
+        """Gate of the relative distance of a parameter after a step; infinite above the ceiling."""
         floor = self.floor.at(optimizer, step).parameters.get(name, 0.0) if self.floor else 0.0
         return _weight(max(floor, self._move(name)), step)
 
     def final(self, name: str, last: int) -> float:
-        """For the relative distance of a weight after the last step; infinite above the ceiling."""
+        """Gate of the relative distance of a weight after the last step; infinite above the ceiling."""
         floor = self.floor.final.get(name, 0.0) if self.floor else 0.0
         return _weight(max(floor, self._move(name)), last)
 
     def gradients(self, optimizer: int, step: int) -> Mapping[str, float]:
-        """By how much rounding moves the gradient of each parameter up to a step, as far as it is known."""
+        """Movement of each parameter's gradient by rounding up to a step, as far as it is known."""
         return self.floor.at(optimizer, step).gradients if self.floor else {}
 
     def printed(self) -> float:
-        """For the relative difference of a printed number, beside the gate of its own."""
+        """Gate of the relative difference of a printed number, besides its own gate."""
         if self.floor is None:
             return _PRINTED_IN_BFLOAT16 if self.bfloat16 else 0.0
         noisiest = max(judged_noise(self.floor))
         return max(MARGIN * noisiest, _PRINTED_IN_BFLOAT16 if self.bfloat16 else 0.0)
 
     def blind(self, optimizer: int, step: int) -> bool:
-        """Whether the noise of a step is above the ceiling, so that nothing is judged from it on."""
+        """Whether the noise of a step is above the ceiling, so that nothing is judged from that step on."""
         return self.floor is not None and self.floor.at(optimizer, step).values > CEILING
 
     def _move(self, name: str) -> float:
-        # Never blind by itself: that the original differs from itself by more is for its runs to show.
+        # Never blind by itself: only runs of the original can show that it differs from itself by more.
         return min(self.moves.get(name, 0.0), CEILING)
 
     def _values(self, optimizer: int, step: int) -> float:
@@ -100,14 +100,14 @@ class Gates:
 
 
 def judged_noise(floor: NoiseFloor) -> tuple[float, float]:
-    """The largest noise of losses and gradient norms, and of final weights, that is not above `CEILING`."""
+    """Largest noise, up to `CEILING`, of losses and gradient norms, and of final weights."""
     values = max((_values(step) for step in floor.steps if step.values <= CEILING), default=0.0)
     return values, max((far for far in floor.final.values() if far <= CEILING), default=0.0)
 
 
 def _values(step: StepFloor) -> float:
-    """The noise of a step's loss and gradient norm."""
-    # What its addends might do is no distance that was seen: it makes no step blind.
+    """Noise of a step's loss and gradient norm."""
+    # The possible effect of addends is no observed distance: it makes no step blind.
     return max(step.values, min(step.norms, CEILING))
 
 

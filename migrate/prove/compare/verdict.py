@@ -1,4 +1,5 @@
-"""Judge what two runs recorded: the same training, another one, or nothing that says either."""
+"""Verdict on the recordings of two runs: the same training, another training, or no evidence for
+either."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from migrate.prove.recording.records import RankRecord, StepRecord
 _Ranks = Mapping[int, RankRecord]
 
 
-class Verdict(StrEnum):
-    """What a proof found. Only EQUAL says that both sides compute the same."""
+class ProofVerdict(StrEnum):
+    """Verdict of a proof. Only EQUAL means that both sides compute the same."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -42,9 +43,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with what it rests on; the fields are those of `migrate.prove.proof.Proof`."""
+    """Verdict with its evidence; the fields are those of `migrate.prove.proof.Proof`."""
 
-    verdict: Verdict
+    verdict: ProofVerdict
     message: str
     difference: Difference | None
     steps: tuple[StepComparison, ...]
@@ -58,19 +59,17 @@ def judge_with_floor(
     again: Callable[[], _Ranks | None],
     bfloat16: bool = False,
 ) -> Judgement:
-    """As `judge`; a small difference is judged anew by how far the original is from itself.
+    """Judge as `judge`; if the difference is small, measure the original's distance from itself and judge
+    again.
 
     Args:
         original: the ranks of the original.
-        ours: those of the rewrite.
-        again: runs the original once more with other rounding, and where `bfloat16` is set
-            without autocast; called, up to `compare.gates.NOISE_RUNS` times, only as long as the
-            sides differ in a number, by less than `compare.gates.CEILING`, or in what they
-            print. None from it: that run failed, and the gates stand as they are.
-        bfloat16: whether both sides multiplied in it: see `compare.gates`.
-
-    Raises:
-        RecordingError: a rank left no final weights.
+        ours: the ranks of the rewrite.
+        again: runs the original once more with other rounding, and where `bfloat16` is set without
+            autocast. It is called, up to `compare.gates.NOISE_RUNS` times, only as long as the sides differ
+            in a number, by less than `compare.gates.CEILING`, or in what they print. If it returns None,
+            that run failed, and the gates stay as they are.
+        bfloat16: whether both sides multiplied in bfloat16: see `compare.gates`.
     """
 
     def measured() -> Iterator[NoiseFloor]:
@@ -85,7 +84,9 @@ def judge_with_floor(
 def judge_with_floors(
     original: _Ranks, ours: _Ranks, floors: Iterable[NoiseFloor], bfloat16: bool = False
 ) -> Judgement:
-    """As `judge_with_floor`, by measurements of the original's noise: taken one by one, while in doubt."""
+    """Judge as `judge_with_floor`, with measurements of the original's noise, taken one by one while in
+    doubt.
+    """
     judgement = judge(original, ours, bfloat16=bfloat16)
     floor: NoiseFloor | None = None
     waiting = iter(floors)
@@ -96,13 +97,13 @@ def judge_with_floors(
 
 
 def _in_doubt(judgement: Judgement) -> bool:
-    """Whether rounding may be all that parts the two sides."""
+    """Whether rounding alone may explain the divergence of the two sides."""
     difference = judgement.difference
     if difference is None:
         return False
     by_little = difference.size is not None and difference.size < CEILING
-    # With equal gradients it may be that of a few elements (`recording.elements`), however far these are. A
-    # bias before a normalisation walks at random by Adam's steps, and takes the running mean with it.
+    # With equal gradients it may be rounding of a few elements (`recording.elements`), at any distance. A
+    # bias before a normalization walks at random by Adam's steps, and takes the running mean with it.
     return by_little or difference.kind in ("printed", "parameters", "buffers")
 
 
@@ -114,8 +115,8 @@ def judge(
     Args:
         original: the ranks of the original.
         ours: those of the rewrite.
-        floor: of the original's noise, which widens the gates; None: they are as fixed.
-        bfloat16: whether both sides multiplied in it: see `compare.gates`.
+        floor: noise floor of the original, which widens the gates; None: fixed gates.
+        bfloat16: whether both sides multiplied in bfloat16: see `compare.gates`.
 
     Raises:
         RecordingError: a rank left no final weights.
@@ -126,29 +127,29 @@ def judge(
             f"no optimizer step was recorded in the {' nor in the '.join(sides)}: "
             "nothing was compared"
         )
-        return Judgement(Verdict.NO_STEPS, message, None, (), ())
+        return Judgement(ProofVerdict.NO_STEPS, message, None, (), ())
     if original.keys() != ours.keys():
         message = (
             f"the original trained on ranks {compare.ranges(original)}, "
             f"the rewrite on ranks {compare.ranges(ours)}"
         )
-        return Judgement(Verdict.RANK_COUNT, message, None, (), ())
+        return Judgement(ProofVerdict.RANK_COUNT, message, None, (), ())
     gates = Gates(floor, bfloat16, _first_moves(original, ours))
     judgement = replace(_judge_steps(original, ours, gates), floor=floor)
     judgement = _with_first_moves(judgement, original, ours, gates)
-    if judgement.verdict is Verdict.EQUAL and (untrained := _untrained(original)):
-        judgement = replace(judgement, verdict=Verdict.VACUOUS, message=untrained)
+    if judgement.verdict is ProofVerdict.EQUAL and (untrained := _untrained(original)):
+        judgement = replace(judgement, verdict=ProofVerdict.VACUOUS, message=untrained)
     unended = _unended(ours)
-    if unended is None or judgement.verdict is Verdict.DIFFERS:
+    if unended is None or judgement.verdict is ProofVerdict.DIFFERS:
         return judgement
-    return replace(judgement, verdict=Verdict.UNENDED, message=unended)
+    return replace(judgement, verdict=ProofVerdict.UNENDED, message=unended)
 
 
 def _with_first_moves(
     judgement: Judgement, original: _Ranks, ours: _Ranks, gates: Gates
 ) -> Judgement:
-    """Say of a judgement that the two agree whether they do by what rounding does to Adam's first step."""
-    agree = judgement.verdict in (Verdict.EQUAL, Verdict.STEP_COUNT)
+    """Add to a verdict of equality whether it depends on the effect of rounding on Adam's first step."""
+    agree = judgement.verdict in (ProofVerdict.EQUAL, ProofVerdict.STEP_COUNT)
     if not agree or MARGIN * max(gates.moves.values(), default=0.0) <= PARAMETER_GATE:
         return judgement
     without = _judge_steps(original, ours, replace(gates, moves={}))
@@ -159,7 +160,7 @@ def _with_first_moves(
 
 
 def _untrained(original: _Ranks) -> str:
-    """What there is to say of an optimizer whose parameters never get a gradient, on either side."""
+    """Message for an optimizer whose parameters never get a gradient, on either side."""
     steps = [step for record in original.values() for step in record.steps]
     for optimizer in sorted({step.optimizer for step in steps}):
         own = [step for step in steps if step.optimizer == optimizer]
@@ -174,7 +175,7 @@ def _untrained(original: _Ranks) -> str:
 
 
 def _unended(ours: _Ranks) -> str | None:
-    """What there is to say of a rewrite whose steps no sync ends; simulated, it may agree all the same."""
+    """Message for a rewrite whose steps no sync ends; simulated, its results may still agree."""
     steps = [step for record in ours.values() for step in record.steps]
     most = max((step.in_graph for step in steps), default=0)
     if most <= MOST_STEPS:
@@ -189,13 +190,13 @@ def _unended(ours: _Ranks) -> str | None:
 
 
 def _first_moves(*sides: _Ranks) -> dict[str, float]:
-    found: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for ranks in sides:
         for record in ranks.values():
             for step in record.steps:
                 for name, move in step.moves.items():
-                    found[name] = max(found.get(name, 0.0), move)
-    return found
+                    largest[name] = max(largest.get(name, 0.0), move)
+    return largest
 
 
 def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
@@ -208,13 +209,13 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
             f"gradient norm {not_finite.original.gradient_norm} in the original, and not finite in the "
             "rewrite either: nothing after a NaN or an infinity can be compared"
         )
-        return Judgement(Verdict.NOT_FINITE, message, None, steps, ())
+        return Judgement(ProofVerdict.NOT_FINITE, message, None, steps, ())
     if difference is not None:
         message = difference.message + _beyond_noise(difference, gates)
-        return Judgement(Verdict.DIFFERS, message, difference, steps, ())
+        return Judgement(ProofVerdict.DIFFERS, message, difference, steps, ())
     blind = [index for index, step in enumerate(steps) if gates.blind(step.optimizer, step.step)]
     if blind and not blind[0]:
-        return Judgement(Verdict.NOISE, _drowned(steps[0], gates), None, steps, ())
+        return Judgement(ProofVerdict.NOISE, _drowned(steps[0], gates), None, steps, ())
     for rank, record in original.items():
         if len(record.steps) != len(ours[rank].steps):
             message = (
@@ -222,41 +223,41 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
                 f"{len(ours[rank].steps)}; the steps of both agree"
                 f"{_within(gates)}{_short_batch(record.steps, len(ours[rank].steps))}"
             )
-            return Judgement(Verdict.STEP_COUNT, message, None, steps, ())
+            return Judgement(ProofVerdict.STEP_COUNT, message, None, steps, ())
     weights: tuple[WeightComparison, ...] = ()
     if not blind:
         weights, difference = diagnose.final_weights(original, ours, gates)
     if difference is not None:
         message = difference.message + _beyond_noise(difference, gates)
-        return Judgement(Verdict.DIFFERS, message, difference, steps, weights)
+        return Judgement(ProofVerdict.DIFFERS, message, difference, steps, weights)
     if not blind and (difference := diagnose.printed(original, ours, gates)):
-        return Judgement(Verdict.DIFFERS, difference.message, difference, steps, weights)
+        return Judgement(ProofVerdict.DIFFERS, difference.message, difference, steps, weights)
     if all(not step.original.gradient_norm for step in steps):
         message = (
             "every gradient is zero on both sides, so the losses and weights say nothing about the "
             "rewrite (a loss that is constant, such as cross_entropy over one class?)"
         )
-        return Judgement(Verdict.VACUOUS, message, None, steps, weights)
+        return Judgement(ProofVerdict.VACUOUS, message, None, steps, weights)
     if blind:
         last = steps[blind[0] - 1]
         message = (
             f"equal up to step {last.step}{_within(gates)}; {_drowned(steps[blind[0]], gates)}"
         )
-        return Judgement(Verdict.EQUAL, message, None, steps, ())
+        return Judgement(ProofVerdict.EQUAL, message, None, steps, ())
     compared = sum(weight.gate is not None for weight in weights)
     message = f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
-    return Judgement(Verdict.EQUAL, message + _within(gates), None, steps, weights)
+    return Judgement(ProofVerdict.EQUAL, message + _within(gates), None, steps, weights)
 
 
 def _within(gates: Gates) -> str:
-    """By what two sides agree that fixed gates did not find equal: a fault that is smaller passes."""
+    """Gates within which the sides agree beyond the fixed gates; smaller faults are not detected."""
     if gates.floor is None:
         return ""
     return f", within {MARGIN:g} times the noise of the original ({_figures(gates.floor)})"
 
 
 def _short_batch(steps: Sequence[StepRecord], others: int) -> str:
-    """What explains the original's last steps, if they have other batches than those before them."""
+    """Explanation of the original's last steps, if they have other batches than the steps before them."""
     shapes = [[shape for shape, *_ in step.details.inputs] for step in steps]
     if 0 < others < len(steps) and shapes[others] != shapes[others - 1]:
         return " (drop_last=True leaves out the last short batch of each epoch)"
@@ -270,35 +271,39 @@ def _beyond_noise(difference: Difference, gates: Gates) -> str:
 
 
 def _figures(floor: NoiseFloor) -> str:
-    """The noise of what is judged; what is above the ceiling is told by itself."""
+    """Noise of the judged values; values above the ceiling are reported separately."""
     values, weights = judged_noise(floor)
     return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
 
 
-# Of a note.
+# Maximum number of names in a note.
 _MOST_NAMES = 3
-# Runs of the original, by those that measured its noise.
+# Number of runs of the original in words, by the number of runs that measured its noise.
 _TIMES = {1: "twice", 2: "three times", 3: "four times", 4: "five times"}
 
 
 def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) -> list[str]:
     if floor is None:
         return []
-    found = [
+    lines = [
         f"the original was run {_TIMES[floor.runs]}: where it rounds as XLA might, it differs from itself by "
         f"up to {_figures(floor)}; a gate is {MARGIN:g} times that of its step where that is more"
     ]
-    far = [one.name for one in weights if one.gate is None and not (one.noise or one.none_left)]
+    far = [
+        weight.name
+        for weight in weights
+        if weight.gate is None and not (weight.noise or weight.none_left)
+    ]
     if far:
-        found.append(
+        lines.append(
             f"{_named(far)}: the original differs from itself by more than {CEILING:g}, so the values "
             "were not compared"
         )
-    return found
+    return lines
 
 
 def _named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """First names, and the number of further ones."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
@@ -320,39 +325,41 @@ def notes(
     weights: Sequence[WeightComparison] = (),
     floor: NoiseFloor | None = None,
 ) -> tuple[str, ...]:
-    """What may explain a difference, or limits what the verdict says."""
-    found = _noise_notes(weights, floor)
+    """Notes on what may explain a difference, or limits the verdict."""
+    lines = _noise_notes(weights, floor)
     if walking := [weight.name for weight in weights if weight.noise]:
-        found.append(
+        lines.append(
             f"{_named(walking)}: gradients are zero but for rounding (a bias before a "
             "normalisation?), so the values walk at random on any device and were not compared"
         )
     if moved := [weight for weight in weights if weight.left_out[0]]:
-        some = [f"{one.left_out[0]} of {one.left_out[1]} in {one.name}" for one in moved]
-        found.append(
+        some = [
+            f"{weight.left_out[0]} of {weight.left_out[1]} in {weight.name}" for weight in moved
+        ]
+        lines.append(
             f"{_named(some)}: elements whose gradients are as small as their rounding; the optimizer divides "
             "them by their own size, so that they move by a whole step to where rounding points: not compared"
         )
     if any(weight.name.endswith("running_var") for weight in weights):
-        found.append(
+        lines.append(
             "running variances of batch normalisation are compared as torch_xla keeps them: it averages the "
             "biased variance (divided by n), torch the unbiased one (by n - 1)"
         )
     if original.keys() == ours.keys() and original and len(original) != replicas:
-        found.append(
+        lines.append(
             f"the script trained on {len(original)} ranks of its own choice, not on {replicas}"
         )
     every = [step for ranks in (original, ours) for rank in ranks.values() for step in rank.steps]
     dropout = max((step.dropout for step in every), default=0.0)
     if dropout:
-        found.append(
+        lines.append(
             f"dropout with p={dropout:g} was active: the two sides draw different masks, so their "
             "losses differ; set it to 0 for a proof, or leave --no-deterministic out"
         )
     if off := max((step.switched_off for step in every), default=0.0):
-        found.append(
+        lines.append(
             f"dropout with p={off:g} was switched off on both sides: what its masks do was not compared"
         )
     if every and not any(step.losses for step in every):
-        found.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")
-    return tuple(found)
+        lines.append("no backward pass was seen (torch.autograd.grad is not): no loss was compared")
+    return tuple(lines)

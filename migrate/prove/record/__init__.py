@@ -1,1 +1,1 @@
-"""What runs in the user's process: it watches the steps and writes them down."""
+"""Recording, which runs in the user's process: it observes the steps and writes them down."""

@@ -1,7 +1,7 @@
-"""Hear of the calls of a running program that are no losses: of models, loss functions, zero_grad.
+"""Observe calls of a running program besides losses: of models, loss functions, zero_grad.
 
-Like those of `record.listen`, each function replaces torch's own by one that calls it and tells what
-it saw.
+As in `record.listen`, each function replaces torch's own by a function that calls it and reports what it
+saw.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _running: list[torch.nn.Module] = []
 
 
 def innermost() -> torch.nn.Module | None:
-    """The module whose forward is running."""
+    """Return the module whose forward is running."""
     return _running[-1] if _running else None
 
 
 def to_models(tell: Callable[[list[torch.Tensor]], None]) -> None:
-    """Tell of the tensors that an outermost module, no loss function, is called on with gradients."""
+    """Report the tensors passed with gradients to an outermost module that is no loss function."""
     call: Any = torch.nn.Module.__call__
 
     @functools.wraps(call)
@@ -48,14 +48,15 @@ def to_models(tell: Callable[[list[torch.Tensor]], None]) -> None:
 
 
 def to_labels(tell: Callable[[list[torch.Tensor]], None]) -> None:
-    """Tell of the targets of the loss functions of `nn.functional`, those of modules included."""
+    """Report the targets of the loss functions of `nn.functional`, including those of modules."""
     inside = False
     for name in _LOSSES:
         loss = getattr(torch.nn.functional, name)
 
-        def told(*args: Any, _loss: Callable[..., Any] = loss, **kwargs: Any) -> Any:
+        def reporting(*args: Any, _loss: Callable[..., Any] = loss, **kwargs: Any) -> Any:
             nonlocal inside
-            # Under a TorchFunctionMode torch's function calls the one of its name, this one, once more.
+            # Under a TorchFunctionMode torch's function calls the function of its name, which is this one,
+            # again.
             if inside or torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return _loss(*args, **kwargs)
             tell(list(_data((args[1:2], kwargs.get("target")))))
@@ -65,11 +66,11 @@ def to_labels(tell: Callable[[list[torch.Tensor]], None]) -> None:
             finally:
                 inside = False
 
-        setattr(torch.nn.functional, name, functools.wraps(loss)(told))
+        setattr(torch.nn.functional, name, functools.wraps(loss)(reporting))
 
 
 def to_steps(tell: Callable[[str, torch.optim.Optimizer | None], None]) -> None:
-    """Tell what is called for each step: "optimizer" is made, "zero_grad", "scheduler", "set_epoch"."""
+    """Report the calls of each step: "optimizer" is created, "zero_grad", "scheduler", "set_epoch"."""
     for owner, method, what in (
         (torch.optim.Optimizer, "__init__", "optimizer"),
         (torch.optim.Optimizer, "zero_grad", "zero_grad"),
@@ -79,13 +80,13 @@ def to_steps(tell: Callable[[str, torch.optim.Optimizer | None], None]) -> None:
     ):
         own = getattr(owner, method)
 
-        def told(
+        def reporting(
             this: Any, *args: Any, _own: Callable[..., Any] = own, _what: str = what, **kwargs: Any
         ) -> Any:
             tell(_what, this if isinstance(this, torch.optim.Optimizer) else None)
             return _own(this, *args, **kwargs)
 
-        setattr(owner, method, functools.wraps(own)(told))
+        setattr(owner, method, functools.wraps(own)(reporting))
 
 
 def _schedulers() -> Iterator[type]:
@@ -95,13 +96,13 @@ def _schedulers() -> Iterator[type]:
 
 
 def _data(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a value that no gradient flows through: data, not activations."""
+    """Yield the tensors in a value without a gradient: data, not activations."""
     if type(value) is torch.Tensor:
         if not value.requires_grad and value.layout == torch.strided:
             yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _data(one)
+        for element in value.values():
+            yield from _data(element)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _data(one)
+        for element in value:
+            yield from _data(element)

@@ -1,8 +1,8 @@
 """Keep a checkpoint as the script first wrote it, in the process that writes it.
 
-The script may overwrite its file a moment later: the first version is copied beside the recording as soon as
-`torch.save` has written it, or a rename has put it in place. What is written by other means is found
-by `migrate.prove.resume`, which looks at the file from outside.
+The script may overwrite its file a moment later. So the first version is copied beside the recording as soon
+as `torch.save` has written it, or a rename has put it in place. Files written by other means are found by
+`migrate.prove.resume`, which watches the file from outside.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from migrate.prove.settings import CHECKPOINT
 
 
 def install() -> None:
-    """Look at the file after each `torch.save`, `os.replace` and `os.rename`."""
+    """Check the file after each `torch.save`, `os.replace` and `os.rename`."""
     import torch
 
     checkpoint = Path(os.environ[CHECKPOINT])
@@ -40,7 +40,7 @@ def _followed(write: Callable[..., Any], look: Callable[[], None]) -> Any:
     def written(*args: Any, **kwargs: Any) -> Any:
         result = write(*args, **kwargs)
         for arg in args:
-            # Of a file that the script has not closed yet, a part may not be on disk.
+            # While the script has not closed the file, a part of it may not be on disk.
             if hasattr(arg, "flush"):
                 arg.flush()
         look()
@@ -50,25 +50,25 @@ def _followed(write: Callable[..., Any], look: Callable[[], None]) -> Any:
 
 
 def kept_path(folder: Path) -> Path:
-    """Where the first version lies, by the folder of the recording."""
+    """Path of the first version in the folder of the recording."""
     return folder / "checkpoint"
 
 
 def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """What tells one version of a file, or of a folder of files, from another; empty if there is none."""
+    """Stamp of a version of a file, or of a folder of files; empty if there is none."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found = []
+    states = []
     for file in files:
         try:
             state = file.stat()
         except OSError:
             continue
-        found.append((str(file), state.st_mtime_ns, state.st_size))
-    return tuple(found)
+        states.append((str(file), state.st_mtime_ns, state.st_size))
+    return tuple(states)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder; the target is there once it is whole."""
+    """Copy a file or a folder; the target appears once it is complete."""
     partial = target.with_name(f"{target.name}.partial{os.getpid()}")
     if source.is_dir():
         shutil.copytree(source, partial)

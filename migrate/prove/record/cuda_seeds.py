@@ -1,8 +1,8 @@
-"""Let what seeds CUDA's random numbers, and keeps them, do so with the generator that a proof draws from.
+"""Let functions that seed CUDA's random numbers, and keep their state, use the generator of the proof.
 
-An original on GPUs, each rank with one of them: its draws are those of the rewrite, whose device's generator
-is on the host too (`record.draws`). A generator that the script makes for CUDA has a twin on the host, with
-its seed. Not followed: the state that such a generator is set to, and CUDA graphs.
+For an original on GPUs, each rank with one of them. Its draws equal those of the rewrite, whose device's
+generator is on the host too (`record.draws`). A generator that the script creates for CUDA has a twin on the
+host, with its seed. Not covered: states that such a generator is set to, and CUDA graphs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Any, Protocol
 import torch
 
 
-class Generator(Protocol):
-    """What `record.draws` keeps for the device of this process."""
+class GeneratorHolder(Protocol):
+    """Holder of the device's generator, as in `record.draws`."""
 
     _generator: torch.Generator
 
 
-def follow(generator: Generator) -> None:
-    """Replace the functions of `torch.cuda` that seed the devices, and that hand out and take their state."""
+def follow(generator: GeneratorHolder) -> None:
+    """Replace the functions of `torch.cuda` that seed the devices, and those that return and set their
+    state.
+    """
     cuda: Any = torch.cuda
 
     def seeds(name: str) -> None:
@@ -58,12 +60,12 @@ def _put(name: str, function: Any) -> None:
         setattr(module, name, function)
 
 
-# Of a generator on a GPU, by its identity: the generator itself, its seed, its twin on the host.
+# For a generator on a GPU, by its identity: the generator itself, its seed, its twin on the host.
 _twins: dict[int, tuple[torch.Generator, int, torch.Generator]] = {}
 
 
 def on_the_host(generator: torch.Generator) -> torch.Generator:
-    """The generator to draw from on the host: itself, or the twin of one on a GPU."""
+    """Return the generator to draw from on the host: itself, or the twin of a generator on a GPU."""
     if generator.device.type != "cuda":
         return generator
     seed = generator.initial_seed()

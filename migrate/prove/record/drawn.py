@@ -1,7 +1,7 @@
 """Seeds under which a rank draws random numbers on its device, by the line of the script that draws.
 
-Two ranks with the same seed draw the same numbers, with different seeds different ones. Kept apart from the
-generator that draws in a proof, which follows more seeds than XLA's own does.
+Two ranks with the same seed draw the same numbers, with different seeds different numbers. This is separate
+from the generator that draws in a proof, which follows more seeds than XLA's own does.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from migrate.prove.record.lines import users_line
 from shims import activate
 
-# XLA's seed where a script gives none, in every process; a GPU's is another one in each.
+# XLA's initial seed in every process, without a seed of the script; a GPU's differs in each process.
 XLA_STARTS_AT = "101"
-# Lines of a script that are recorded for one step.
+# Maximum number of lines of the script that are recorded for one step.
 MOST_LINES = 20
 
 
 class Seed:
-    """The last seed that the device of this process was given, and the lines that drew since."""
+    """Last seed of this process's device, and the lines that drew since."""
 
     def __init__(self) -> None:
         self._given: str | None = None
@@ -34,19 +34,19 @@ class Seed:
 
     @property
     def value(self) -> str:
-        """The seed; of a process without one, what its kind of device starts at."""
+        """The seed; without one, the initial seed of this kind of device."""
         if self._given is not None:
             return self._given
         on_xla = os.environ.get(activate.BACKEND) in ("simulate", "xla")
         return XLA_STARTS_AT if on_xla else f"own {os.getpid()}"
 
     def give(self, seed: object) -> None:
-        """Note a seed of the device."""
+        """Record a seed of the device."""
         if not self._ignored:
             self._given = str(seed)
 
     def draw(self) -> None:
-        """Note that the running line of the script draws on the device."""
+        """Record that the running line of the script draws on the device."""
         if len(self._lines) < MOST_LINES and (line := users_line()) is not None:
             self._lines.setdefault(line, self.value)
 
@@ -57,12 +57,12 @@ class Seed:
 
     @property
     def is_ignored(self) -> bool:
-        """Whether it is the proof that seeds."""
+        """Whether the proof itself is seeding."""
         return self._ignored
 
     @contextmanager
     def ignored(self) -> Iterator[None]:
-        """Let what the proof itself seeds count as no seed of the script."""
+        """Ignore seeds that the proof itself sets."""
         before, self._ignored = self._ignored, True
         try:
             yield
@@ -71,7 +71,7 @@ class Seed:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put the seed back at the end, as `torch.random.fork_rng` does."""
+        """Restore the seed at the end, as `torch.random.fork_rng` does."""
         before = self._given
         try:
             yield
@@ -83,15 +83,15 @@ SEED = Seed()
 
 
 def follow_cuda(generators: type[Any]) -> None:
-    """Note what seeds the generators of the devices that the CPU stands for, and what draws from them.
+    """Record the functions that seed the generators of the simulated devices, and the draws from them.
 
     Args:
         generators: the class of `shims.patches.rng`.
     """
     for name in ("manual_seed", "manual_seed_all"):
-        _before(generators, name, lambda given: SEED.give(int(given)))
+        _before(generators, name, lambda seed: SEED.give(int(seed)))
     _before(
-        generators, "set_rng_state", lambda given: SEED.give(zlib.crc32(given.numpy().tobytes()))
+        generators, "set_rng_state", lambda state: SEED.give(zlib.crc32(state.numpy().tobytes()))
     )
     for name in ("seed", "seed_all"):
         _before(generators, name, lambda *_: SEED.give(f"own {os.getpid()}"))

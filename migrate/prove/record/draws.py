@@ -35,14 +35,14 @@ from migrate.prove.settings import ON
 from shims import activate
 from shims.patches import rng
 
-# Of which one is there: those whose draws are made on the host.
+# Devices whose draws are made on the host; a process has one of them.
 _DEVICES = ("xla", "cuda")
 _MAKES = ("rand", "randint", "randn", "randperm")
 # The numbers depend on the values of the arguments; `normal` may also make a tensor of a size.
 _SAMPLES = ("bernoulli", "multinomial", "normal", "poisson")
 _METHODS = ("bernoulli", "multinomial")
 
-# Of `xla_model.get_rng_state`, so that a state of long ago can be put back.
+# Number of states from `xla_model.get_rng_state` to keep, so that an old state can be restored.
 _KEPT_STATES = 4096
 
 
@@ -56,7 +56,7 @@ def install() -> None:
         seen.follow_cuda(rng.HostGenerators)
         seeds.spread()
         return
-    # At once, not once torch_xla is there: a script may import the functions by name before.
+    # At once, not when torch_xla is imported: a script may import the functions by name before.
     generator = DeviceGenerator()
     for name in FILLS:
         _replace(torch.Tensor, name, generator.fill)
@@ -97,7 +97,7 @@ def _like(make: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: 
 
 
 class DeviceGenerator:
-    """The generator of the XLA device of this process, on the host."""
+    """Generator of this process's XLA device, on the host."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -118,7 +118,7 @@ class DeviceGenerator:
     def like(
         self, make: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        """Make a tensor like one."""
+        """Make a tensor like another tensor."""
         device = kwargs.get("device")
         if not _on_xla(tensor) or (
             device is not None and torch.device(device).type not in _DEVICES
@@ -151,7 +151,7 @@ class DeviceGenerator:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         devices = [tensor.device for tensor in tensors if _on_xla(tensor)]
         if not devices:
-            # Of a size: `torch.normal(0.0, 1.0, (2, 3), device=...)`.
+            # A tensor of a size: `torch.normal(0.0, 1.0, (2, 3), device=...)`.
             return draw(*args, **kwargs) if tensors else self.make(draw, *args, **kwargs)
         out = kwargs.pop("out", None)
         with self._drawing(kwargs):
@@ -160,7 +160,7 @@ class DeviceGenerator:
 
     @contextmanager
     def _drawing(self, kwargs: dict[str, Any]) -> Iterator[None]:
-        """Let torch's default generator be the device's, unless the script gives one."""
+        """Use the device's generator as torch's default, unless the script passes a generator."""
         if kwargs.get("generator") is not None:
             kwargs["generator"] = cuda_seeds.on_the_host(kwargs["generator"])
             yield
@@ -177,7 +177,7 @@ class DeviceGenerator:
                 host.set_state(before)
 
     def follow_seeds(self) -> None:
-        """Let what seeds the device, and keeps its state, do so with this generator."""
+        """Make functions that seed the device, and keep its state, use this generator."""
         seed = torch.manual_seed
 
         @functools.wraps(seed)
@@ -193,7 +193,7 @@ class DeviceGenerator:
         def fork_rng(
             devices: Any = None, enabled: bool = True, *args: Any, **kwargs: Any
         ) -> Iterator[None]:
-            # Without a list of devices it keeps the states of all, and of none with an empty one.
+            # Without a list of devices it keeps all states; with an empty list it keeps none.
             kept = enabled and (devices is None or len(devices) > 0)
             state = self._generator.get_state()
             try:
@@ -218,7 +218,7 @@ class DeviceGenerator:
 
         @functools.wraps(set_state)
         def set_rng_state(number: Any, device: Any = None) -> None:
-            # XLA's own, for what is drawn by none of these functions.
+            # XLA's own seed, for draws outside these functions.
             set_state(int(number), device)
             seen.SEED.give(int(number))
             self.restore(int(number))
@@ -226,7 +226,7 @@ class DeviceGenerator:
         xla_model.get_rng_state, xla_model.set_rng_state = get_rng_state, set_rng_state
 
     def number(self) -> int:
-        """The state as torch_xla has it: one number, which `restore` knows in this process."""
+        """Return the state as a number, as torch_xla does; `restore` knows it in this process."""
         state = self._generator.get_state()
         digest = hashlib.blake2b(state.numpy().tobytes(), digest_size=7).digest()
         number = int.from_bytes(digest, sys.byteorder)
@@ -237,7 +237,7 @@ class DeviceGenerator:
         return number
 
     def restore(self, number: int) -> None:
-        """Put a state back; a number that is none is a seed."""
+        """Restore a state; a number of no known state is a seed."""
         state = self._states.get(number)
         if state is None:
             self._generator.manual_seed(number)

@@ -19,13 +19,13 @@ from migrate.prove.recording import dtypes, meters
 from migrate.prove.recording.details import Details
 from migrate.prove.recording.records import end_path
 
-# Of a step: more calls than that are of no training loop that steps its optimizer.
+# Maximum numbers per step: more calls occur in no training loop that steps its optimizer.
 _MOST_TENSORS = 64
 _MOST_LINES = 10_000
 _MOST_NAMES = 20
-# Of batches, as large each as what a model is given.
+# Maximum number of sizes of batches, each as large as the inputs of a model.
 _MOST_SIZES = 8
-# What an optimizer is told about how it runs, not what it computes; the learning rate is recorded apart.
+# Settings of how an optimizer runs, not of what it computes; the learning rate is recorded separately.
 _NO_SETTINGS = frozenset(
     {
         "params",
@@ -43,7 +43,7 @@ _Sums = tuple[str, torch.Tensor]
 
 
 class Gathering:
-    """What one process has seen since its last step, beside losses, gradients and weights."""
+    """Observations of a process since its last step, besides losses, gradients and weights."""
 
     def __init__(self) -> None:
         self._lines: dict[str, str] = {}
@@ -69,7 +69,7 @@ class Gathering:
         self._optimized: set[str] = set()
 
     def install(self) -> None:
-        """Listen to the program."""
+        """Start to observe the program."""
         calls.to_models(lambda tensors: self._inputs.extend(map(_sums, filter(_plain, tensors))))
         calls.to_labels(lambda tensors: self._labels.extend(map(_sums, filter(_plain, tensors))))
         calls.to_steps(self._saw_call)
@@ -77,7 +77,7 @@ class Gathering:
         meters.to_output(self._printed.append)
 
     def at(self, what: str) -> None:
-        """Keep the user's line that this call comes from."""
+        """Keep the user's line that makes this call."""
         if line := users_line():
             self._lines[what] = line
 
@@ -97,7 +97,7 @@ class Gathering:
             self._fresh.append((weakref.ref(module), name, dtype))
 
     def before_step(self, optimizer: torch.optim.Optimizer, held: Sequence[torch.Tensor]) -> None:
-        """Look at an optimizer whose step comes now."""
+        """Inspect an optimizer before its step."""
         self.at("step")
         if optimizer not in self._settings:
             with torch.no_grad():
@@ -111,17 +111,17 @@ class Gathering:
         models: Mapping[str, torch.nn.Module],
         modules: Mapping[int, torch.nn.Module],
     ) -> Callable[[], Details]:
-        """Put the details of a step together.
+        """Collect the details of a step.
 
         Args:
-            optimizer: that has just stepped.
+            optimizer: the optimizer that has just stepped.
             held: its parameters.
-            names: of these.
+            names: names of these parameters.
             models: the outermost models, by the prefix of their names.
-            modules: all modules that live.
+            modules: all living modules.
 
         Returns:
-            What reads them, once the step has been computed.
+            Function that reads the details, once the step has been computed.
         """
         first = optimizer not in self._settings
         settings = tuple(_settings(group) for group in optimizer.param_groups)
@@ -131,7 +131,7 @@ class Gathering:
         if first:
             if self._first_sums is None:
                 self._keep_first(models)
-            # Walking through a large model at every step would cost.
+            # Walking through a large model at every step would be slow.
             self._living = [module for model in models.values() for module in model.modules()]
         lines = dict(self._lines)
         lines.pop("optimizer", None)
@@ -144,11 +144,11 @@ class Gathering:
             kind=type(optimizer).__name__,
             settings=changed,
             without_gradient=tuple(
-                name for name, one in zip(names, held, strict=True) if one.grad is None
+                name for name, parameter in zip(names, held, strict=True) if parameter.grad is None
             )[:_MOST_NAMES],
             evaluating=sum(not module.training for module in self._living),
             synchronised=sum(type(module).__name__ == "SyncBatchNorm" for module in self._living),
-            wrapped=sum(isinstance(one, DistributedDataParallel) for one in modules.values())
+            wrapped=sum(isinstance(module, DistributedDataParallel) for module in modules.values())
             if first
             else 0,
             zeroed=self._zeroed,
@@ -179,13 +179,13 @@ class Gathering:
             for prefix, model in models.items()
             for name, module in model.named_modules()
         }
-        found: dict[str, list[str]] = {}
+        dtypes_by_module: dict[str, list[str]] = {}
         for reference, operator, dtype in fresh:
             module = reference()
             if module is not None:
                 place = names.get(id(module), type(module).__name__) or type(module).__name__
-                found.setdefault(f"{place} ({operator})", []).append(dtype)
-        return {name: tuple(sorted(set(seen))) for name, seen in found.items()}
+                dtypes_by_module.setdefault(f"{place} ({operator})", []).append(dtype)
+        return {name: tuple(sorted(set(seen))) for name, seen in dtypes_by_module.items()}
 
     def _keep_first(self, models: Mapping[str, torch.nn.Module]) -> None:
         tensors = _tensors(models)
@@ -194,7 +194,7 @@ class Gathering:
         self._first_sums = list(tensors), first
 
     def finish(self, folder: Path, rank: int, models: Mapping[str, torch.nn.Module]) -> None:
-        """Write what is known only at the end: what was printed, what no step has changed."""
+        """Write facts known only at the end: printed lines, and tensors that no step has changed."""
         unchanged: list[str] = []
         if self._first_sums is not None:
             names, first = self._first_sums
@@ -216,14 +216,14 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {"parameters": len(group["params"])}
     for name, value in group.items():
         several = isinstance(value, list | tuple)
-        plain = all(isinstance(one, int | float) for one in (value if several else [value]))
+        plain = all(isinstance(element, int | float) for element in (value if several else [value]))
         if name not in _NO_SETTINGS and plain:
             kept[name] = list(value) if several else value
     return kept
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor outlives the call: none of `torch.func`'s does."""
+    """Whether a tensor outlives the call; tensors of `torch.func` do not."""
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -236,16 +236,16 @@ def _sums(tensor: torch.Tensor) -> _Sums:
 
 @functools.lru_cache(maxsize=_MOST_SIZES)
 def _ramp(length: int, device: torch.device) -> torch.Tensor:
-    """Rising weights, which tell a batch from the same one in another order.
+    """Rising weights, which distinguish a batch from the same batch in another order.
 
-    Made once for each size: torch_xla puts an `arange` into the graph as a list of all its numbers, which
-    took 20 ms a step for 163,840 of them (measured, 2.9).
+    They are created once for each size: torch_xla puts an `arange` into the graph as a list of all its
+    numbers, which took 20 ms a step for 163,840 numbers (measured, 2.9).
     """
     return (torch.arange(1, length + 1, dtype=torch.float32, device="cpu") / length).to(device)
 
 
-def _read(found: list[_Sums]) -> tuple[tuple[str, float, float], ...]:
-    return tuple((shape, *both.tolist()) for shape, both in found)
+def _read(sums: list[_Sums]) -> tuple[tuple[str, float, float], ...]:
+    return tuple((shape, *both.tolist()) for shape, both in sums)
 
 
 def _tensors(models: Mapping[str, torch.nn.Module]) -> dict[str, torch.Tensor]:

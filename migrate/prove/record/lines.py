@@ -14,7 +14,7 @@ import migrate
 import shims
 from shims._started import stand_in
 
-# Code below these folders is a library's: what called it is looked for further out.
+# Code below these folders belongs to a library: its caller is searched further out.
 _LIBRARIES = tuple(
     os.path.join(os.path.realpath(folder), "")
     for folder in {
@@ -25,9 +25,9 @@ _LIBRARIES = tuple(
 
 
 def users_line() -> str | None:
-    """The innermost running line outside of libraries, as "file:line"; None if there is none.
+    """Return the innermost running line outside of libraries, as "file:line"; None if there is none.
 
-    The file is told relative to the folder of the script, if it is below it.
+    The file is relative to the folder of the script, if it is below that.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -39,11 +39,11 @@ def users_line() -> str | None:
 
 @functools.cache
 def _shown(file: str) -> str | None:
-    """The file as it is told; None for one of a library, or one that is none."""
+    """Shown path of a file; None for a file of a library, or no file."""
     path = os.path.realpath(file)
     if file.startswith("<") or path.startswith(_LIBRARIES):
         return None
-    # A script that stands for another one has its modules beside that.
+    # A script that stands for another script has its modules beside the other.
     stand_ins = os.environ.get(stand_in.MODULES)
     for script in filter(None, (sys.argv[0], os.environ.get(stand_in.STANDS_FOR), stand_ins)):
         path = path.removeprefix(os.path.join(os.path.dirname(os.path.realpath(script)), ""))

@@ -1,6 +1,6 @@
-"""Hear of the modules, losses, dropouts and clipped gradients of a running torch program.
+"""Observe modules, losses, dropouts and clipped gradients of a running torch program.
 
-Each function replaces torch's own by one that calls it and then tells what it saw.
+Each function replaces torch's own by a function that calls it and then reports what it saw.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _DROPOUTS = (
 
 
 def to_modules(tell: Callable[[torch.nn.Module], None]) -> None:
-    """Tell of every module that is made."""
-    # Copied and unpickled modules are made by `__setstate__`.
+    """Report every module that is created."""
+    # Copied and unpickled modules are created by `__setstate__`.
     for method in ("__init__", "__setstate__"):
-        made = getattr(torch.nn.Module, method)
+        create = getattr(torch.nn.Module, method)
 
-        def told(
+        def reporting(
             module: torch.nn.Module,
             *args: Any,
-            _made: Callable[..., None] = made,
+            _made: Callable[..., None] = create,
             **kwargs: Any,
         ) -> None:
             _made(module, *args, **kwargs)
             tell(module)
 
-        setattr(torch.nn.Module, method, functools.wraps(made)(told))
+        setattr(torch.nn.Module, method, functools.wraps(create)(reporting))
 
 
 def to_losses(tell: Callable[[list[torch.Tensor]], None]) -> None:
-    """Tell of the values that each backward pass starts from: detached, summed and unscaled."""
+    """Report the values that each backward pass starts from: detached, summed and unscaled."""
     run_backward = torch.autograd.backward
     scale = torch.amp.GradScaler.scale
     depth = 0
@@ -77,17 +77,17 @@ def to_losses(tell: Callable[[list[torch.Tensor]], None]) -> None:
 
 
 def to_dropout(tell: Callable[[float], None]) -> None:
-    """Tell of the probability of every dropout in training mode, zero included."""
+    """Report the probability of every dropout in training mode, including zero."""
 
-    def told(probability: float) -> float:
+    def reporting(probability: float) -> float:
         tell(probability)
         return probability
 
-    _at_every_dropout(told)
+    _at_every_dropout(reporting)
 
 
 def without_dropout() -> None:
-    """Switch every dropout off: those of `nn.functional`, modules included, of attention and of RNNs.
+    """Switch every dropout off: in `nn.functional`, including modules, in attention and in RNNs.
 
     Two devices draw different masks from one seed, so that losses under dropout cannot be compared. On the
     CPU a mask also takes numbers from the generator that shuffles the data.
@@ -102,17 +102,17 @@ def without_dropout() -> None:
     _at_every_dropout(off)
 
 
-# The largest probability that `without_dropout` has made zero.
+# The largest probability that `without_dropout` has set to zero.
 _switched_off = [0.0]
 
 
 def switched_off() -> float:
-    """The largest probability of a dropout that was switched off so far; 0.0 for none."""
+    """Return the largest probability of a dropout that was switched off so far; 0.0 for none."""
     return _switched_off[0]
 
 
 def _at_every_dropout(change: Callable[[float], float]) -> None:
-    """Let every dropout in training mode, and that of attention, take the probability from `change`."""
+    """Let every dropout in training mode, and that of attention, take its probability from `change`."""
     functional = torch.nn.functional
     for name in _DROPOUTS:
         drop = getattr(functional, name)
@@ -166,7 +166,7 @@ def _at_the_dropout_between_layers(kind: Any, change: Callable[[float], float]) 
 def without_autocast() -> None:
     """Switch autocast off, as a context, a decorator and a state of the process.
 
-    float16 on a GPU becomes bfloat16 on a TPU: the two round otherwise, by more than any gate allows. In
+    float16 on a GPU becomes bfloat16 on a TPU. The two round differently, by more than any gate allows. In
     float32 the rest of the two programs can be compared.
     """
     context: Any = torch.amp.autocast_mode.autocast
@@ -189,9 +189,9 @@ def without_autocast() -> None:
 
 
 def autocast_in_bfloat16() -> None:
-    """Make autocast to float16 one to bfloat16, as a context, a decorator and a state of the process.
+    """Change autocast to float16 into autocast to bfloat16, as a context, a decorator and a process state.
 
-    A loss scaler stays: its powers of two change no digit of what bfloat16 or float32 hold.
+    A loss scaler stays: its powers of two change no digit of bfloat16 or float32 numbers.
     """
     context: Any = torch.amp.autocast_mode.autocast
     enter = context.__enter__
@@ -220,14 +220,14 @@ _made_bfloat16 = [False]
 
 
 def made_bfloat16() -> bool:
-    """Whether an autocast to float16 was made one to bfloat16 so far."""
+    """Whether an autocast to float16 was changed to bfloat16 so far."""
     return _made_bfloat16[0]
 
 
 def to_clipping(tell: Callable[[Any], None]) -> None:
-    """Tell of the gradient norm before each clipping, as `clip_grad_norm_` returns it."""
+    """Report the gradient norm before each clipping, as `clip_grad_norm_` returns it."""
     _to_clipping(tell)
-    # torch_xla brings a clip_grad_norm_ of its own.
+    # torch_xla has its own clip_grad_norm_.
     activate.after_import("torch_xla", lambda: _to_clipping(tell))
 
 
@@ -243,6 +243,6 @@ def _to_clipping(tell: Callable[[Any], None]) -> None:
             tell(norm)
             return norm
 
-        told: Any = functools.wraps(clip)(clipped)
-        told._tells = True
-        module.clip_grad_norm_ = told
+        reporting: Any = functools.wraps(clip)(clipped)
+        reporting._tells = True
+        module.clip_grad_norm_ = reporting

@@ -1,4 +1,4 @@
-"""What a rank ran on, beside its record: the device, its modes of arithmetic, versions."""
+"""Facts about a rank's machine, stored beside its record: device, modes of arithmetic, versions."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from migrate.prove.recording.machine import Machine, machine_path
 from migrate.prove.recording.records import RECORD_DIRECTORY
 
-# Of compute capability: the first with TF32.
+# Compute capability of the first GPUs with TF32.
 _AMPERE = 8
 
 
 def install() -> None:
-    """Write it after the first optimizer step: by then the script has chosen its modes."""
+    """Write the facts after the first optimizer step: by then the script has chosen its modes."""
     done: list[bool] = []
 
-    def told(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def reporting(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if done:
             return
         done.append(True)
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else None
         number = int(os.environ.get("RANK", "0")) if rank is None else rank
-        held = [one for group in optimizer.param_groups for one in group["params"]]
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         text = json.dumps(vars(machine(held[0].device if held else torch.device("cpu"))))
         machine_path(Path(os.environ[RECORD_DIRECTORY]), number).write_text(text)
 
-    register_optimizer_step_post_hook(told)
+    register_optimizer_step_post_hook(reporting)
 
 
 def machine(device: torch.device) -> Machine:
-    """What there is to say of a device and of the torch that drives it."""
+    """Return the facts about a device and the torch that drives it."""
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     if device.type != "cuda":
         return Machine("cpu", platform.processor() or platform.machine(), (), versions)
@@ -52,8 +52,8 @@ def machine(device: torch.device) -> Machine:
 
 
 def tf32() -> tuple[str, ...]:
-    """Where torch would multiply float32 in TF32 on a GPU that has it."""
-    # By the names that answer whichever of torch's two interfaces the script has used.
+    """Operations in which torch would multiply float32 in TF32 on a GPU that supports it."""
+    # These names answer for both of torch's interfaces, whichever the script has used.
     backends: Any = torch.backends
     whole = str(getattr(backends, "fp32_precision", "none"))
     asked = {

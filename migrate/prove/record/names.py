@@ -1,6 +1,6 @@
 """Name the parameters of a running program in the same way on both sides of a proof.
 
-A name is that in the model's own state dict. Wrappers (DDP, torch.compile) are looked through; the
+A name is the name in the model's own state dict. Wrappers (DDP, torch.compile) are looked through; the
 second and further models of a program are told apart by a prefix, `model1.`, in the order in which
 they were made.
 """
@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def roots(modules: Mapping[int, torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """The outermost models, unwrapped, by the prefix of their parameters' names.
+    """Return the outermost models, unwrapped, by the prefix of their parameters' names.
 
     Args:
-        modules: all living modules, by the order in which they were made.
+        modules: all living modules, by the order in which they were created.
     """
     living = dict(sorted(modules.items()))
     children = {
@@ -28,15 +28,15 @@ def roots(modules: Mapping[int, torch.nn.Module]) -> dict[str, torch.nn.Module]:
         for module in living.values()
         if id(module) not in children and next(module.parameters(), None) is not None
     ]
-    made = {id(module): number for number, module in living.items()}
-    # A model inside two wrappers has two outermost modules, and is one model.
+    created = {id(module): number for number, module in living.items()}
+    # A model inside two wrappers has two outermost modules, but is one model.
     models = {id(model): model for model in outermost}.values()
-    ordered = sorted(models, key=lambda model: made.get(id(model), len(made)))
+    ordered = sorted(models, key=lambda model: created.get(id(model), len(created)))
     return {f"model{index}." if index else "": model for index, model in enumerate(ordered)}
 
 
 def parameter_names(models: Mapping[str, torch.nn.Module]) -> dict[int, str]:
-    """The name of each parameter, by its id; a shared parameter has its first name."""
+    """Return the name of each parameter, by its id; a shared parameter has its first name."""
     return {
         id(parameter): prefix + name
         for prefix, model in models.items()

@@ -1,9 +1,9 @@
 """Give the norms of the original, which runs on the CPU, the accuracy that they have on an accelerator.
 
-torch's kernel for the L2 norm of float32 on the CPU adds the squares one after the other: at 1.6 million
-elements it is off by 4e-5, at 39 million by 2e-3 (measured against float64, torch 2.9). CUDA and XLA add
-in a tree, and are off by 1e-7. `clip_grad_norm_` divides the gradients by this number, so the original would
-train otherwise than it does on a GPU. Here the squares are added in float64.
+torch's kernel for the L2 norm of float32 on the CPU adds the squares one after the other. At 1.6 million
+elements it is off by 4e-5, at 39 million by 2e-3 (measured against float64, torch 2.9). CUDA and XLA add in
+a tree, and are off by 1e-7. `clip_grad_norm_` divides the gradients by this number, so the original would
+train differently than on a GPU. Here the squares are added in float64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 def install() -> None:
-    """Replace the norms of `torch.linalg`, with what is built on them, and `torch._foreach_norm`."""
+    """Replace the norms of `torch.linalg`, with the functions built on them, and `torch._foreach_norm`."""
     torch.linalg.vector_norm = _accurate(torch.linalg.vector_norm)
     torch.linalg.norm = _accurate(torch.linalg.norm)
     each: Any = torch._foreach_norm

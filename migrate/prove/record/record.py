@@ -1,11 +1,11 @@
 """Record the losses, gradients and weights of a training script from the inside, without editing it.
 
-`install` is loaded into every process of a run, through `shims.activate`. It listens to
-`torch.autograd.backward`, to the optimizers' global hooks and to `nn.Module.__init__`, and writes
-the files of `recording.records`.
+`install` is loaded into every process of a run, through `shims.activate`. It hooks
+`torch.autograd.backward`, the optimizers' global hooks and `nn.Module.__init__`, and writes the files of
+`recording.records`.
 
-On XLA nothing is read inside a step, as that would cut its graph in two: the values are kept lazy,
-computed in the step's own graph, and read after a sync (`record.unread`). Not seen:
+On XLA nothing is read inside a step, because that would cut its graph in two. The values are kept lazy,
+computed in the step's own graph, and read after a sync (`record.unread`). Not recorded:
 `torch.autograd.grad` and `torch.func.grad`.
 """
 
@@ -35,7 +35,7 @@ from migrate.prove.record.gather import Gathering
 from migrate.prove.record.names import parameter_names, roots
 from migrate.prove.record.noise import adam, elements
 from migrate.prove.record.stop import StepLimit, StoppedError
-from migrate.prove.record.unread import Unread
+from migrate.prove.record.unread import UnreadValues
 from migrate.prove.recording import records
 from migrate.prove.recording.elements import save as save_elements
 from migrate.prove.recording.weights import parts, save
@@ -63,11 +63,11 @@ def install() -> None:
 
 
 class Recorder:
-    """What one process has seen since its start.
+    """Recorder of a process, with its observations since the start.
 
     Args:
-        folder: where it writes.
-        steps: optimizer steps after which this rank stops; None: it does not.
+        folder: folder to write into.
+        steps: optimizer steps after which this rank stops; None: it does not stop.
     """
 
     def __init__(self, folder: Path, steps: int | None = None) -> None:
@@ -83,30 +83,30 @@ class Recorder:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew in a forked child; what the parent recorded stays the parent's."""
+        """Start again in a forked child; the parent keeps its record."""
         self._losses: list[torch.Tensor] = []
         self._clipped_from: list[Any] = []
         self._step_depth = 0
         self._gradients = _Gradients.of(())
-        # Of each parameter, by its parts: the largest share of its gradient in the global norm so far.
+        # For each parameter, by its parts: the largest share of its gradient in the global norm so far.
         self._shares: dict[str, list[float]] = {}
-        # Number and steps so far of each.
+        # Number and steps so far of each optimizer.
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )
         self._optimizer_count = 0
         self._names: dict[int, str] = {}
-        # Held from the first step on: the model is a local variable of the script's function, and
-        # its last weights are read after that has returned.
+        # Held from the first step on: the model is a local variable of the script's function, and its last
+        # weights are read after that has returned.
         self._roots: dict[str, torch.nn.Module] = {}
         self._header: records.Header | None = None
-        self._unread = Unread()
+        self._unread = UnreadValues()
         self._in_graph = StepsInGraph()
-        # Of the original only: on XLA it would be part of each graph.
+        # In the original only: on XLA it would be part of each graph.
         self._elements = elements.Elements() if _is_original() else None
 
     def saw_module(self, module: torch.nn.Module) -> None:
-        """Keep a weak reference to a module, by the order in which modules are made."""
+        """Keep a weak reference to a module, by the order in which modules are created."""
         self._modules[self._module_count] = module
         self._module_count += 1
 
@@ -126,7 +126,7 @@ class Recorder:
         self.gathering.at("clip")
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Global optimizer hook: look at the gradients that the step will use."""
+        """Global optimizer hook: inspect the gradients that the step will use."""
         self._step_depth += 1
         if self._step_depth > 1:
             self._limit.inner(optimizer)
@@ -137,7 +137,7 @@ class Recorder:
         self.gathering.before_step(optimizer, _held(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Global optimizer hook: put the step together; its values are read after the sync."""
+        """Global optimizer hook: collect the step; its values are read after the sync."""
         self._step_depth -= 1
         if self._step_depth:
             # The inner optimizer of a wrapper, such as ZeroRedundancyOptimizer.
@@ -156,7 +156,7 @@ class Recorder:
             self._stop()
 
     def _stop(self, *, now: bool = False) -> None:
-        """Keep the weights as they are here, and leave the script: on XLA once they can be read."""
+        """Keep the current weights and leave the script; on XLA, once they can be read."""
         header = self._header
         assert header is not None
         final = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
@@ -187,9 +187,8 @@ class Recorder:
                 },
             )
             self._append(self._header)
-            # Registered here, after torch_xla has registered its own: the last comes first, so the
-            # weights are read while the runtime is still there. Children of multiprocessing skip
-            # atexit.
+            # Registered after torch_xla's own function: the last comes first, so the weights are read while
+            # the runtime still exists. Children of multiprocessing skip atexit.
             self._finished = False
             atexit.register(self.finish)
             multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
@@ -249,7 +248,9 @@ class Recorder:
                     checksum=(checksum.item(),),
                     details=details(),
                     moves=moves(self._shares),
-                    norms=tuple(one * (norm or 0.0) for share in shares.values() for one in share)
+                    norms=tuple(
+                        fraction * (norm or 0.0) for share in shares.values() for fraction in share
+                    )
                     if self._elements is not None
                     else (),
                 )
@@ -259,8 +260,8 @@ class Recorder:
                 self._keep_elements(held, names, number, step)
 
         if any(tensor.device.type == "xla" for tensor in [*held, *losses]):
-            self._hear_of_ends()
-            # The copies of all parameters are not held for longer than needed.
+            self._hook_ends()
+            # Release the copies of all parameters.
             self._unread.add(read, at_once=bool(snapshot))
         else:
             read()
@@ -275,19 +276,19 @@ class Recorder:
     def _keep_last_elements(self) -> None:
         header = self._header
         if self._elements is not None and header is not None:
-            known = {id(one): one for one in _parameters(self._roots).values()}
-            held = [known[one] for one in self._names if one in known]
-            names = [self._names[id(one)] for one in held]
+            known = {id(parameter): parameter for parameter in _parameters(self._roots).values()}
+            held = [known[parameter_id] for parameter_id in self._names if parameter_id in known]
+            names = [self._names[id(parameter)] for parameter in held]
             path = records.final_elements_path(self._folder, header.rank)
             save_elements(self._elements.least(held, names), {}, path)
 
-    def _hear_of_ends(self) -> None:
+    def _hook_ends(self) -> None:
         if not self._hears_of_ends:
             self._hears_of_ends = True
             at_each_end(lambda: self._in_graph.ended())
 
     def finish(self) -> None:
-        """Read what no sync came for, and keep the last parameters and buffers."""
+        """Read the values that no sync came for, and keep the last parameters and buffers."""
         if self._finished or self._header is None:
             return
         with contextlib.suppress(StoppedError):
@@ -320,12 +321,12 @@ class Recorder:
 
 @dataclass(frozen=True)
 class _Gradients:
-    """The squared L2 norms of an optimizer's gradients, lazy.
+    """Squared L2 norms of an optimizer's gradients, lazy.
 
     Attributes:
         squares: one number for each part of each gradient; None without any.
-        held_at: the positions of their parameters among those that the optimizer holds.
-        parts: of each of these.
+        held_at: positions of their parameters among the optimizer's.
+        parts: number of parts of each of these.
     """
 
     squares: torch.Tensor | None
@@ -350,7 +351,7 @@ class _Gradients:
             return cls(sums.joined(squares) if squares else None, tuple(values), counts)
 
     def read(self) -> tuple[float | None, dict[int, list[float]]]:
-        """The global norm, None without gradients, and the shares in it, by position and part."""
+        """Return the global norm (None without gradients), and the shares in it, by position and part."""
         if self.squares is None:
             return None, {}
         squares = self.squares.tolist()
@@ -367,7 +368,7 @@ def _is_original() -> bool:
 
 
 def _place() -> tuple[int, int]:
-    """The rank of this process, and the number of ranks."""
+    """Return the rank of this process, and the number of ranks."""
     if torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     if "torch_xla" in sys.modules:
@@ -382,7 +383,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _kept(value: Any) -> Any:
-    # A tensor of the script's may change in place before it is read.
+    # A tensor of the script may change in place before it is read.
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 

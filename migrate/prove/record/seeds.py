@@ -16,8 +16,8 @@ from migrate.prove.record import drawn
 from migrate.prove.settings import SEED
 from shims import activate
 
-# The environment variable that hands the seed of the launching process to those that it spawns: these do
-# not inherit it, but the rewrite may seed them by it.
+# Environment variable with the launching process's seed for processes that it spawns. They do not inherit
+# the seed, but the rewrite may use it to seed them.
 OF_LAUNCHER = "MIGRATE_SEED_OF_LAUNCHER"
 
 
@@ -37,7 +37,7 @@ def _seed_xla_workers() -> None:
 
 
 def seed_generators() -> None:
-    """Seed Python's and numpy's generators with `SEED`, and torch's, which keep a seed of the script's."""
+    """Seed Python's and numpy's generators with `SEED`, and torch's, unless the script has seeded it."""
     random.seed(SEED)
     np.random.seed(SEED)
     if _by_script:
@@ -50,14 +50,16 @@ def seed_generators() -> None:
 
 
 def spread() -> None:
-    """Give each CUDA device that the CPU stands for a seed of its own, as a GPU has one in each process."""
+    """Give each simulated CUDA device its own seed, as a GPU has in each process."""
     if not _by_script and os.environ.get(activate.BACKEND) == "cpu":
         for index, generator in enumerate(torch.cuda.default_generators):
             generator.manual_seed(_first() + index)
 
 
 def _first() -> int:
-    """Return the seed of a process that the script does not seed: that of what launched it, if any."""
+    """Return the seed of a process that the script does not seed: the launching process's, if there is
+    one.
+    """
     return int(os.environ.get(OF_LAUNCHER, SEED))
 
 

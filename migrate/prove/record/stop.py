@@ -1,10 +1,12 @@
-"""Stop the ranks of a recorded run after a number of optimizer steps, all at the same one.
+"""Stop the ranks of a recorded run after a number of optimizer steps, all at the same step.
 
-A rank stops right after the step by which every optimizer of the script has made K steps; or, where one
-makes none or fewer (a generator that is trained less often than its critic), before the first step K + 1 of
-any. It leaves by SystemExit(0), so that what the script does at its end is done; one that goes on all
-the same leaves the process at the next step. A file for each rank tells `migrate.prove.run` that its
-recording is whole, whatever the exit code of the script then is.
+A rank stops right after the step by which every optimizer of the script has made K steps. If an optimizer
+makes none or fewer (a generator that is trained less often than its critic), it stops before the first step
+K + 1 of any.
+
+It leaves by SystemExit(0), so that the script's final code still runs. A script that continues anyway leaves
+the process at the next step. A file for each rank tells `migrate.prove.run` that its recording is complete,
+whatever the script's exit code.
 """
 
 from __future__ import annotations
@@ -19,21 +21,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# Ranks that wait for one that never comes (it had less data) leave after this time.
+# Ranks that wait for a rank that never comes (it had less data) leave after this time.
 _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 
 class StoppedError(SystemExit):
-    """The rank has made its steps. Not an Exception: a script that goes on after errors must not see it."""
+    """Raised when the rank has made its steps; no Exception, so that scripts that catch errors do not see
+    it.
+    """
 
 
 class StepLimit:
-    """When this rank stops.
+    """Step limit of this rank.
 
     Args:
-        folder: of the recording.
-        steps: K; None: never.
+        folder: folder of the recording.
+        steps: K; None: no limit.
     """
 
     def __init__(self, folder: Path, steps: int | None) -> None:
@@ -45,24 +49,24 @@ class StepLimit:
         self._inner: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._left = False
         if steps is not None:
-            self._hear_of_optimizers()
+            self._hook_optimizers()
 
-    def _hear_of_optimizers(self) -> None:
-        # Not at the top: the parent of a run asks only which ranks have stopped, and may lack torch.
+    def _hook_optimizers(self) -> None:
+        # Not at the top: the parent of a run only asks which ranks have stopped, and may lack torch.
         from torch.optim import Optimizer
 
         kind: Any = Optimizer
-        made, counts = kind.__init__, self._made
+        create, counts = kind.__init__, self._made
 
-        @functools.wraps(made)
-        def told(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            made(optimizer, *args, **kwargs)
+        @functools.wraps(create)
+        def reporting(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            create(optimizer, *args, **kwargs)
             counts.setdefault(optimizer, 0)
 
-        kind.__init__ = told
+        kind.__init__ = reporting
 
     def inner(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer steps inside another one: it counts for nothing."""
+        """Ignore the steps of an optimizer inside another optimizer."""
         self._inner.add(optimizer)
 
     def reached_before(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -71,24 +75,28 @@ class StepLimit:
         return self._steps is not None and self._made.get(optimizer, 0) >= self._steps
 
     def reached_after(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Count a step; whether it was the last one."""
+        """Count a step; return whether it was the last."""
         self._made[optimizer] = self._made.get(optimizer, 0) + 1
-        counted = [count for one, count in self._made.items() if one not in self._inner]
+        counted = [
+            count
+            for optimizer_counted, count in self._made.items()
+            if optimizer_counted not in self._inner
+        ]
         return self._steps is not None and min(counted) >= self._steps
 
     def leave_if_it_goes_on(self) -> None:
-        """End the process of a script that caught the stop and trains on."""
+        """End the process of a script that caught the stop and continues to train."""
         if self._left:
             os._exit(0)
 
     def leave(self, rank: int, world_size: int) -> None:
-        """Tell that the recording is whole, wait for the other ranks, and stop.
+        """Mark the recording as complete, wait for the other ranks, and stop.
 
         Raises:
             StoppedError: always.
         """
         stopped_path(self._folder, rank).write_text(str(world_size))
-        # A rank that ended first would break the collectives that the others are still in.
+        # A rank that ended first would break the collectives of the others.
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not all_stopped(self._folder) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -97,7 +105,7 @@ class StepLimit:
 
 
 def stopped_path(folder: Path, rank: int) -> Path:
-    """The file by which a rank tells that it has stopped; it holds the number of ranks."""
+    """Path of the file by which a rank marks that it has stopped; it holds the number of ranks."""
     return folder / f"rank{rank}.stopped"
 
 

@@ -1,6 +1,6 @@
-"""Read what an XLA step has computed one sync later, when it waits for nothing.
+"""Read the values of an XLA step one sync later, when reading does not wait.
 
-The sync that ends a step only starts its last graph: to read its values there would hold the program up until
+The sync that ends a step only starts its last graph. Reading its values there would stop the program until
 they are computed, while otherwise it traces its next step meanwhile.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 Read = Callable[[], None]
 
 
-class Unread:
-    """What is still to be read, in the order of the steps."""
+class UnreadValues:
+    """Values still to be read, in the order of the steps."""
 
     def __init__(self) -> None:
         self._traced: list[Read] = []  # no sync has started their graph yet
@@ -20,11 +20,11 @@ class Unread:
         self._at_once = False
 
     def add(self, read: Read, *, at_once: bool = False) -> None:
-        """Let `read` be called at the sync after the next one, or at the next one.
+        """Call `read` at the sync after the next one, or at the next one.
 
         Args:
             read: reads values that the next sync computes.
-            at_once: whether it is called at the next sync; all that came before it is read before it.
+            at_once: whether to call it at the next sync; all earlier values are read before it.
         """
         from torch_xla.core import xla_model
 
@@ -34,7 +34,7 @@ class Unread:
         self._at_once = self._at_once or at_once
 
     def read_all(self) -> None:
-        """Read all of it now."""
+        """Read all values now."""
         self._read_started()
         self._started, self._traced = self._traced, []
         self._read_started()

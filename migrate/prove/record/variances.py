@@ -1,10 +1,10 @@
 """Give the running variances of the original the definition that they have on XLA.
 
-`BatchNorm` normalises alike on both sides, but what it keeps for evaluation differs: torch averages the
+`BatchNorm` normalizes alike on both sides, but its statistics for evaluation differ. torch averages the
 unbiased variance of each batch (divided by n - 1), torch_xla the biased one (divided by n; measured, 2.9).
-That is so of every script, and no fault of a rewrite. To find a fault all the same (another momentum,
-another batch), the original is made to keep what torch_xla would, and the two are held to the same gate as
-every other buffer; `compare.verdict.notes` says so.
+That holds for every script, and is no fault of a rewrite. To still find faults (another momentum, another
+batch), the original keeps what torch_xla would keep, and the two have the same gate as every other buffer.
+`compare.verdict.notes` says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 
 def install() -> None:
-    """Replace `torch.nn.functional.batch_norm`; what it does on XLA stays."""
+    """Replace `torch.nn.functional.batch_norm`; its behavior on XLA stays."""
     functional = torch.nn.functional
     normalise = functional.batch_norm
     inside = threading.local()
@@ -34,7 +34,8 @@ def install() -> None:
         eps: float = 1e-5,
     ) -> Any:
         rest = (weight, bias, training, momentum, eps)
-        # Under a TorchFunctionMode torch's function calls the one of its name, this one, once more.
+        # Under a TorchFunctionMode torch's function calls the function of its name, which is this one,
+        # again.
         again = getattr(inside, "running", False)
         if again or not training or running_var is None or input.device.type == "xla":
             return normalise(input, running_mean, running_var, *rest)
@@ -45,7 +46,7 @@ def install() -> None:
         finally:
             inside.running = False
         size = input.numel() // input.size(1)
-        # `data`: the backward pass has saved this buffer, and would refuse one that has changed.
+        # `data`: the backward pass has saved this buffer, and would reject a changed one.
         running_var.data.sub_((running_var.data - (1 - momentum) * before) / size)
         return output
 

@@ -1,4 +1,4 @@
-"""Let each process of a run note its rank, and write where it is when it is asked."""
+"""Let each process of a run note its rank, and write its stacks on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migrate.prove.waiting import DIRECTORY, SIGNAL
 
 
 def install() -> None:
-    """Take note of this process, which has imported torch; and of those that are forked once they join."""
+    """Note this process, which has imported torch, and forked processes once they join."""
     folder = Path(os.environ[DIRECTORY])
     if folder.is_dir():
         _Note(folder).take()
@@ -29,16 +29,16 @@ class _Note:
 
     def take(self) -> None:
         self._answer()
-        # Simulated replicas are called so; else whoever started the ranks has set it.
+        # Simulated replicas have such names; otherwise the starter of the ranks has set it.
         named = re.fullmatch(r"replica (\d+)", multiprocessing.current_process().name)
         self._rank(named[1] if named else os.environ.get("RANK"))
-        self._hear_of_groups()
+        self._hook_groups()
 
     def _answer(self) -> None:
-        """Write all stacks when the signal comes: in C, so also while Python waits."""
+        """Write all stacks when the signal comes: in C, so even while Python waits."""
         self._process = os.getpid()
         path = self._folder / f"{self._process}.stack"
-        # No file object, which would warn at the end that nobody has closed it.
+        # No file object, which would warn at the end that it was not closed.
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         faulthandler.register(SIGNAL, file=file, all_threads=True)
 
@@ -51,7 +51,7 @@ class _Note:
             if not path.exists() or path.read_text() != text:
                 path.write_text(text)
 
-    def _hear_of_groups(self) -> None:
+    def _hook_groups(self) -> None:
         import torch.distributed as dist
 
         if not dist.is_available():

@@ -1,1 +1,1 @@
-"""What passes from the one to the other: its files, and what is in them."""
+"""Recording files, which pass from the user's process to ours, and their contents."""

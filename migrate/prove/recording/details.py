@@ -1,8 +1,7 @@
-"""What a step left behind that explains a difference: where it was called, on what data, in which mode.
+"""Details of a step that explain a difference: where it was called, on what data, in which mode.
 
-Nothing here decides a verdict but the dtypes of matrix multiplications and the settings of the optimizer;
-the rest is looked at once losses, gradients or weights have parted (`compare.causes`). No torch is
-imported here.
+Only the dtypes of matrix multiplications and the settings of the optimizer decide a verdict. The rest is
+used once losses, gradients or weights have diverged (`compare.causes`). No torch is imported here.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Details:
-    """Of one optimizer step of one rank.
+    """Details of an optimizer step of a rank.
 
     Attributes:
-        lines: of the user's code, as "file:line", by what was called there: "optimizer" (its
-            construction), "backward", "clip", "step", "zero_grad", "scheduler", "set_epoch".
+        lines: lines of the user's code, as "file:line", by the call: "optimizer" (its construction),
+            "backward", "clip", "step", "zero_grad", "scheduler", "set_epoch".
         start: sum and sum of squares of the optimizer's parameters before its first step; empty later.
         kind: the class of the optimizer.
-        settings: of each parameter group, without the learning rate; empty where they are those of the
-            step before.
+        settings: settings of each parameter group, without the learning rate; empty where they are
+            unchanged since the step before.
         without_gradient: the first of the parameters without a gradient.
-        evaluating: how many modules are in evaluation mode.
-        synchronised: how many modules are batch normalisations over all ranks.
-        wrapped: how many modules are a DistributedDataParallel.
+        evaluating: number of modules in evaluation mode.
+        synchronised: number of modules that are batch normalizations over all ranks.
+        wrapped: number of modules that are a DistributedDataParallel.
         zeroed: calls of `zero_grad` since the step before.
-        inputs: of each call of a model with gradients since the step before, for each of its tensors:
-            its shape, the sum of its elements with rising weights, and of their squares.
-        labels: the same of the targets of the loss functions.
-        dtypes: those of the results of matrix multiplications, by module, as far as new.
+        inputs: for each call of a model with gradients since the step before, and each of its tensors: its
+            shape, the sum of its elements with rising weights, and of their squares.
+        labels: the same for the targets of the loss functions.
+        dtypes: new dtypes of the results of matrix multiplications, by module.
     """
 
     lines: dict[str, str] = field(default_factory=dict)
@@ -48,7 +47,7 @@ class Details:
 
 
 def from_json(values: dict[str, Any]) -> Details:
-    """Read back what `dataclasses.asdict` and JSON made of a `Details`.
+    """Read back a `Details` from `dataclasses.asdict` and JSON.
 
     Raises:
         TypeError: a field is unknown.

@@ -1,10 +1,10 @@
-"""The dtypes in which matrix multiplications ran: mixed precision that was lost does not show in losses.
+"""Dtypes of matrix multiplications, because lost mixed precision does not show in losses.
 
-float32 against bfloat16 parts the losses by 3e-5, as bfloat16 on two devices does (measured). So the dtype
-of what linear and convolution layers, `matmul`, `bmm` and `mm` return is compared, module by module; on both
-sides autocast chooses the same for these (measured, torch_xla 2.9). Not so for
-`scaled_dot_product_attention`: of float32 inputs CUDA's autocast makes float16, XLA's float32.
-float16 on a GPU and bfloat16 on a TPU count as the same; so do float32 and float64.
+float32 and bfloat16 differ in the losses by 3e-5, like bfloat16 on two devices (measured). So the dtypes of
+the results of linear and convolution layers, `matmul`, `bmm` and `mm` are compared, module by module. On
+both sides autocast chooses the same for these (measured, torch_xla 2.9). Not so for
+`scaled_dot_product_attention`: from float32 inputs CUDA's autocast makes float16, XLA's float32. float16 on
+a GPU and bfloat16 on a TPU count as the same; so do float32 and float64.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _PRODUCTS = ("matmul", "bmm", "mm")
 _HALF = frozenset({"float16", "bfloat16"})
 _WIDE = frozenset({"float32", "float64"})
 
-# The dtypes that `autocast` would have chosen, of the regions that the program is in, where a proof
-# switches it off; None: it was off anyway.
+# Dtypes that `autocast` would have chosen in the enclosing regions, where a proof switches it off; None: it
+# was off anyway.
 _meant: list[str | None] = []
 
 
 def to_products(tell: Callable[[str, str], None]) -> None:
-    """Tell of each matrix multiplication with gradients: its name and the dtype of its result.
+    """Report each matrix multiplication with gradients: its name and the dtype of its result.
 
-    Where autocast is switched off by `record.listen.without_autocast`, the dtype is the one that it
-    would have chosen.
+    If autocast is switched off by `record.listen.without_autocast`, the dtype is the one that it would have
+    chosen.
     """
     import torch
 
-    def told(multiply: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def reporting(multiply: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(multiply)
         def product(*args: Any, **kwargs: Any) -> Any:
             result = multiply(*args, **kwargs)
@@ -53,14 +53,14 @@ def to_products(tell: Callable[[str, str], None]) -> None:
     functional = torch.nn.functional
     places = [(functional, name) for name in _FUNCTIONS] + [(torch, name) for name in _PRODUCTS]
     for module, name in places:
-        put(module, name, told(getattr(module, name), name))
+        put(module, name, reporting(getattr(module, name), name))
     for name in (*_PRODUCTS, "__matmul__"):
-        setattr(torch.Tensor, name, told(getattr(torch.Tensor, name), name.strip("_")))
+        setattr(torch.Tensor, name, reporting(getattr(torch.Tensor, name), name.strip("_")))
     _follow_autocast()
 
 
 def _follow_autocast() -> None:
-    """Keep what each autocast was made for, before a proof switches it off."""
+    """Keep the dtype of each autocast, before a proof switches it off."""
     import torch
 
     context: Any = torch.amp.autocast_mode.autocast
@@ -87,22 +87,22 @@ def _follow_autocast() -> None:
 
 
 def meant_by_state(dtype: str) -> None:
-    """Keep that the program switches autocast on for all that follows, where a proof ignores it."""
+    """Record that the program switches autocast on for the rest, where a proof ignores that."""
     _meant.insert(0, dtype)
 
 
 def meant_half() -> bool:
-    """Whether autocast to 16 bits was switched off here by a proof."""
+    """Whether a proof has switched off autocast to 16 bits here."""
     return bool(_meant) and _meant[-1] in _HALF
 
 
 def until(record: RankRecord, optimizer: int, step: int) -> dict[str, frozenset[str]]:
-    """All dtypes that a rank has seen up to a step, by module."""
+    """Return all dtypes that a rank has used up to a step, by module."""
     seen: dict[str, frozenset[str]] = {}
-    for one in record.steps:
-        for name, dtypes in one.details.dtypes.items():
+    for record_of_step in record.steps:
+        for name, dtypes in record_of_step.details.dtypes.items():
             seen[name] = seen.get(name, frozenset()) | frozenset(dtypes)
-        if (one.optimizer, one.step) == (optimizer, step):
+        if (record_of_step.optimizer, record_of_step.step) == (optimizer, step):
             break
     return seen
 
@@ -110,7 +110,7 @@ def until(record: RankRecord, optimizer: int, step: int) -> dict[str, frozenset[
 def unlike(
     original: Mapping[str, Iterable[str]], ours: Mapping[str, Iterable[str]]
 ) -> tuple[list[str], str, str] | None:
-    """The modules whose matrix multiplications ran in another precision than the original's.
+    """Return the modules whose matrix multiplications had another precision than the original's.
 
     Returns:
         Their names, and the dtypes of the first of them: in the rewrite, in the original. None without

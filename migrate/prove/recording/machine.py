@@ -1,4 +1,4 @@
-"""What a rank of a recorded run ran on, in a file beside its steps. No torch is imported here."""
+"""Machine of a rank of a recorded run, in a file beside its steps. No torch is imported here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Machine:
-    """The device of one rank.
+    """Device of a rank.
 
     Attributes:
         kind: "cuda" or "cpu".
-        name: of the device.
-        modes: how it was set to compute, in words: TF32 and where.
-        versions: of what drives it, by name.
+        name: name of the device.
+        modes: modes of arithmetic, in words: TF32 and where.
+        versions: versions of the software that drives it, by name.
     """
 
     kind: str
@@ -30,23 +30,23 @@ class Machine:
 
 
 def machine_path(folder: Path, rank: int) -> Path:
-    """Where a rank writes it."""
+    """Path of the file of a rank's machine."""
     return folder / f"rank{rank}.machine.json"
 
 
 def read_machines(folder: Path) -> dict[int, Machine]:
-    """Those of all ranks that wrote one."""
-    found = {}
+    """Read the machines of all ranks that wrote one."""
+    machines = {}
     for path in folder.glob("rank*.machine.json"):
         values = json.loads(path.read_text())
-        found[int(path.name.split(".")[0].removeprefix("rank"))] = from_json(values)
-    return dict(sorted(found.items()))
+        machines[int(path.name.split(".")[0].removeprefix("rank"))] = from_json(values)
+    return dict(sorted(machines.items()))
 
 
 def from_json(values: dict[str, object]) -> Machine:
-    """Read back what `vars` of a `Machine` and JSON made of it.
+    """Read back a `Machine` from `vars` and JSON.
 
     Raises:
-        TypeError: a field is unknown, or none is there.
+        TypeError: a field is unknown, or missing.
     """
     return Machine(**{**values, "modes": tuple(values.get("modes", ()))})  # type: ignore[arg-type]

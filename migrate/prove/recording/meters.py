@@ -1,8 +1,8 @@
-"""Compare what the two sides print: meters of losses and accuracies, which no other record sees.
+"""Compare the printed lines of the two sides: meters of losses and accuracies, which no other record has.
 
-Lines are aligned by their text: integers stay in it, so that "epoch 3: loss 0.12" meets the line of
-epoch 3 whenever it is printed, and numbers with a point are compared. Left out are times, rates, memory,
-learning rates, what stands on one side only, and what two runs of the original print differently.
+Lines are aligned by their text. Integers stay in it, so that "epoch 3: loss 0.12" meets the line of epoch 3
+whenever it is printed, and numbers with a point are compared. Left out are times, rates, memory, learning
+rates, lines of one side only, and lines that two runs of the original print differently.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-# Of the value: a meter sums what is within the gates of losses, over other batches and in another order.
+# Relative to the value: a meter sums values within the gates of losses, over other batches and in another
+# order.
 PRINTED_GATE = 1e-3
-# An accuracy counts examples, and one whose two best classes are a rounding apart may change sides.
+# An accuracy counts examples, and an example whose two best classes are a rounding apart may change sides.
 COUNTED_GATE = 1e-2
 
 _NUMBER = re.compile(
@@ -24,17 +25,17 @@ _NUMBER = re.compile(
 )
 _DECIMALS = re.compile(r"\.(\d*)(?:[eE]([-+]?\d+))?")
 _VALUE = r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?"
-# What two runs of anything print differently; a dot in its place keeps the rest of the line aligned.
+# Numbers that differ between any two runs; a dot in their place keeps the rest of the line aligned.
 _LEFT_OUT = (
     re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?"),
     re.compile(r"\d+(?::\d\d)+(?:[.,]\d+)?"),
-    # A number with the unit of a time, a rate or a size.
+    # A number with a unit of time, rate or size.
     re.compile(
         rf"{_VALUE}\s*(?:[a-z]*/(?:s|sec|second|ms|min|h|day|it|iter|step|batch|epoch)\b"
         r"|[mnuµ]?s\b|sec(?:ond)?s?\b|min(?:ute)?s?\b|h(?:ours?)?\b|[kmgt]i?b\b|[kmgt]?flops?\b)",
         re.I,
     ),
-    # A label of one, and the number behind it, with the average in parentheses that meters print.
+    # A label of such a number, and the number behind it, with the average in parentheses that meters print.
     re.compile(
         r"(?<![a-z])(?:time|elapsed|eta|secs?|seconds?|duration|latency|speed|throughput|fps|ips"
         r"|learning.rate|lr|mem|memory|mfu|flops|util|utilization|gpu|cpu|data|pid|port)(?![a-z])"
@@ -42,7 +43,7 @@ _LEFT_OUT = (
         rf"(?:\s*\(\s*{_VALUE}\s*\))?",
         re.I,
     ),
-    # What a printed tensor says of where it lies.
+    # Device of a printed tensor.
     re.compile(r", (?:device|grad_fn)=[^,)]*"),
 )
 _COUNTED = re.compile(
@@ -56,13 +57,13 @@ _Number = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Line:
-    """A printed line.
+class PrintedLine:
+    """Printed line.
 
     Attributes:
-        key: its text without the numbers that are compared and those left out.
+        key: its text without the compared numbers and those left out.
         text: as it was printed.
-        numbers: those that are compared, in their order.
+        numbers: the compared numbers, in their order.
     """
 
     key: str
@@ -71,7 +72,7 @@ class Line:
 
 
 def to_output(tell: Callable[[str], None]) -> None:
-    """Tell of each line with a digit that this process writes to stdout or stderr."""
+    """Report each line with a digit that this process writes to stdout or stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.write = _written(stream.write, tell)  # type: ignore[method-assign]
@@ -84,7 +85,7 @@ def _written(write: Callable[[str], int], tell: Callable[[str], None]) -> Callab
         nonlocal begun
         *whole, begun = (begun + text).split("\n")
         for line in whole:
-            # A bar that redraws itself shows when it was drawn, not how the training goes.
+            # A bar that redraws itself shows when it was drawn, not how the training proceeds.
             if "\r" not in line and any(map(str.isdigit, line)):
                 tell(line)
         return write(text)
@@ -92,8 +93,8 @@ def _written(write: Callable[[str], int], tell: Callable[[str], None]) -> Callab
     return written
 
 
-def parse(text: str) -> Line | None:
-    """A line and its numbers; None if it has none to compare."""
+def parse(text: str) -> PrintedLine | None:
+    """Parse a line and its numbers; None if it has no number to compare."""
     line = text.strip()
     for pattern in _LEFT_OUT:
         line = pattern.sub("…", line)
@@ -106,7 +107,7 @@ def parse(text: str) -> Line | None:
         return _PLACE
 
     key = " ".join(_NUMBER.sub(taken, line).split())
-    return Line(key, text.strip(), tuple(numbers)) if numbers else None
+    return PrintedLine(key, text.strip(), tuple(numbers)) if numbers else None
 
 
 def _unit(number: str) -> float:
@@ -121,18 +122,18 @@ def first_unlike(
     ours: Iterable[str],
     noisy: frozenset[str] = frozenset(),
     gate: float = 0.0,
-) -> tuple[Line, Line] | None:
-    """The first line of the original whose numbers the rewrite prints differently, with the rewrite's.
+) -> tuple[PrintedLine, PrintedLine] | None:
+    """Return the first line with different numbers in the rewrite, from both sides.
 
     Args:
         original: what the original printed.
         ours: what the rewrite printed.
         noisy: keys of lines that are not compared.
-        gate: relative to a number, where that is more than its own gate.
+        gate: relative gate of a number, where that is more than its own gate.
     """
     theirs, mine = _by_key(original), _by_key(ours)
     for key, lines in theirs.items():
-        # Lines that say no step are told apart by their order: not if one side lacks some.
+        # Lines without a step are told apart by their order, but not if one side lacks some.
         if key in noisy or len(lines) != len(mine.get(key, ())):
             continue
         for line, other in zip(lines, mine[key], strict=True):
@@ -142,7 +143,7 @@ def first_unlike(
 
 
 def noisy_keys(original: Sequence[str], again: Sequence[str]) -> frozenset[str]:
-    """The lines that two runs of one script print differently."""
+    """Return keys of the lines that two runs of one script print differently."""
     first, second = _by_key(original), _by_key(again)
     return frozenset(
         key
@@ -151,14 +152,14 @@ def noisy_keys(original: Sequence[str], again: Sequence[str]) -> frozenset[str]:
     )
 
 
-def _by_key(texts: Iterable[str]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {}
+def _by_key(texts: Iterable[str]) -> dict[str, list[PrintedLine]]:
+    by_key: dict[str, list[PrintedLine]] = {}
     for line in filter(None, map(parse, texts)):
-        found.setdefault(line.key, []).append(line)
-    return found
+        by_key.setdefault(line.key, []).append(line)
+    return by_key
 
 
-def _same(original: Line, ours: Line, gate: float = 0.0) -> bool:
+def _same(original: PrintedLine, ours: PrintedLine, gate: float = 0.0) -> bool:
     pairs = zip(original.numbers, ours.numbers, strict=True)
     return all(_near(theirs, mine, gate) for theirs, mine in pairs)
 
@@ -167,5 +168,5 @@ def _near(original: _Number, ours: _Number, least: float) -> bool:
     (theirs, unit, gate), (mine, other_unit, _) = original, ours
     if theirs == mine or (math.isnan(theirs) and math.isnan(mine)):
         return True
-    # Two numbers on both sides of a half round to neighbours: a whole unit of the coarser one.
+    # Two numbers on both sides of a half round to neighbors: a whole unit of the coarser one.
     return abs(mine - theirs) <= 1.001 * max(unit, other_unit) + max(gate, least) * abs(theirs)

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def put(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Let `owner.name` be `function` from now on.
+    """Set `owner.name` to `function`.
 
-    torch.jit.script knows an operator by the function that stands for it. For one that it does not know it
-    asks for the source, and what is built in has none: a library with scripted layers would not be imported.
+    torch.jit.script knows an operator by its function. For an unknown function it asks for the source, but
+    built-in functions have none: importing a library with scripted layers would fail.
     """
     import torch
 

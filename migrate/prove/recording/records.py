@@ -1,9 +1,13 @@
-"""What one rank of a run recorded: its file format, and how it is read back.
+"""Record of a rank of a run: file format and reading.
 
-A folder holds, for each rank, `rank{R}.pid{P}.jsonl` (a header line, then one line a step),
-`rank{R}.optimizer{O}.step{S}.safetensors` (parameters after some of the steps), of the original also
-`….elements.safetensors` (which of their elements rounding can move),
-`rank{R}.final.safetensors` (parameters and buffers at the end) and `rank{R}.end.json` (what was printed).
+A folder holds for each rank:
+
+- `rank{R}.pid{P}.jsonl`: a header line, then one line a step;
+- `rank{R}.optimizer{O}.step{S}.safetensors`: parameters after some of the steps;
+- for the original also `….elements.safetensors`: the elements that rounding can move;
+- `rank{R}.final.safetensors`: parameters and buffers at the end;
+- `rank{R}.end.json`: the printed lines.
+
 No torch is imported here.
 """
 
@@ -21,18 +25,18 @@ from migrate.prove.recording.details import Details
 # The environment variable that tells the processes of a run where to record.
 RECORD_DIRECTORY = "MIGRATE_RECORD_DIR"
 
-# Steps after which the parameters are kept: each step would cost 12 to 15 % of the run.
+# Steps after which the parameters are kept: keeping them at each step would cost 12 to 15 % of the run.
 SNAPSHOT_STEPS = (1, 2, 5, 10, 20, 50)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of a rank at its first step.
+    """Facts about a rank at its first step.
 
     Attributes:
         rank: the global rank.
         world_size: the number of ranks.
-        parameters: of every root module: name, shape.
+        parameters: name → shape, for every root module.
     """
 
     rank: int
@@ -42,30 +46,30 @@ class Header:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One optimizer step of one rank.
+    """Record of an optimizer step of a rank.
 
     Attributes:
-        step: from 1, for each optimizer by itself.
-        optimizer: in the order of the first steps, from 0.
-        losses: of each backward pass since the previous step, unscaled.
+        step: number from 1, for each optimizer by itself.
+        optimizer: number in the order of the first steps, from 0.
+        losses: loss of each backward pass since the previous step, unscaled.
         gradient_norm: global L2 norm of the gradients that the step used; None without gradients.
-        clipped_from: what `clip_grad_norm_` returned: the norms before clipping.
-        parameters: how many the optimizer holds.
-        with_gradient: how many of them have a gradient.
-        in_modules: how many of them are parameters of a module.
-        learning_rates: of each parameter group.
-        checksum: sum of squares, in float32, of the optimizer's parameters after the step. Ranks with
-            the same parameters run the same program and get the same number.
+        clipped_from: results of `clip_grad_norm_`: the norms before clipping.
+        parameters: number of parameters of the optimizer.
+        with_gradient: number of them with a gradient.
+        in_modules: number of them that are parameters of a module.
+        learning_rates: learning rate of each parameter group.
+        checksum: sum of squares, in float32, of the optimizer's parameters after the step. Ranks with the
+            same parameters run the same program and get the same number.
         dropout: the largest probability of an active dropout so far; 0.0 for none.
         switched_off: the largest probability of a dropout that the proof switched off so far.
-        made_bfloat16: whether the proof has made an autocast to float16 one to bfloat16 so far.
-        details: what explains a difference.
-        moves: of each parameter, by how much of its norm rounding moves Adam's first step, where this is
-            one (`record.noise.adam`).
-        in_graph: which step of its optimizer it is since a sync on XLA last ended one; 0 elsewhere.
-        norms: of the original, the L2 norms of the gradients, one for each part of each parameter
+        made_bfloat16: whether the proof has changed an autocast to float16 into bfloat16 so far.
+        details: details that explain a difference.
+        moves: for each parameter, the movement by rounding in Adam's first step, as a fraction of its norm,
+            if this is such a step (`record.noise.adam`).
+        in_graph: number of the optimizer's steps since a sync on XLA last ended one; 0 elsewhere.
+        norms: in the original, the L2 norms of the gradients, one for each part of each parameter
             (`recording.weights.parts`): their squares add up to that of `gradient_norm`.
-        seeds: of the device, by each line of the script that drew on it since the step before.
+        seeds: seed of the device for each line of the script that drew on it since the step before.
     """
 
     step: int
@@ -89,22 +93,22 @@ class StepRecord:
 
     @property
     def loss(self) -> float | None:
-        """The mean of the losses of the step; None if no backward pass was seen."""
+        """Mean of the losses of the step; None if no backward pass was seen."""
         return sum(self.losses) / len(self.losses) if self.losses else None
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """All that one rank recorded.
+    """Record of a rank.
 
     Attributes:
         header: its place among the ranks.
         steps: in the order in which they ran.
         snapshots: the file of the parameters after a step, by (optimizer, step).
         final: the file of the parameters and buffers at the end.
-        elements: of the original, the file that tells which elements rounding can move, by (optimizer, step).
-        final_elements: the same of the end.
-        unchanged: parameters and buffers that are what they were at the first step.
+        elements: in the original, the file of the elements that rounding can move, by (optimizer, step).
+        final_elements: the same at the end.
+        unchanged: parameters and buffers that are unchanged since the first step.
         optimized: parameters that an optimizer holds.
         printed: the lines with a digit that the rank wrote to stdout and stderr.
     """
@@ -121,37 +125,37 @@ class RankRecord:
 
 
 def line(record: Header | StepRecord) -> str:
-    """The record as one line of the file."""
+    """Serialize a record as one line of the file."""
     return json.dumps(asdict(record)) + "\n"
 
 
 def snapshot_path(folder: Path, rank: int, optimizer: int, step: int) -> Path:
-    """Where a rank keeps its parameters after a step."""
+    """Path of a rank's parameters after a step."""
     return folder / f"rank{rank}.optimizer{optimizer}.step{step}.safetensors"
 
 
 def final_path(folder: Path, rank: int) -> Path:
-    """Where a rank keeps its parameters and buffers at its end."""
+    """Path of a rank's parameters and buffers at its end."""
     return folder / f"rank{rank}.final.safetensors"
 
 
 def elements_path(folder: Path, rank: int, optimizer: int, step: int) -> Path:
-    """Where a rank keeps what is known of the elements of its parameters after a step."""
+    """Path of the file on a rank's elements after a step."""
     return folder / f"rank{rank}.optimizer{optimizer}.step{step}.elements.safetensors"
 
 
 def final_elements_path(folder: Path, rank: int) -> Path:
-    """Where a rank keeps what is known of the elements of its parameters at its end."""
+    """Path of the file on a rank's elements at its end."""
     return folder / f"rank{rank}.final.elements.safetensors"
 
 
 def end_path(folder: Path, rank: int) -> Path:
-    """Where a rank keeps what is known only at its end: the fields of a `RankRecord`, as JSON."""
+    """Path of the facts known only at a rank's end: fields of a `RankRecord`, as JSON."""
     return folder / f"rank{rank}.end.json"
 
 
 def read(folder: Path) -> dict[int, RankRecord]:
-    """All ranks that recorded a step, by rank; empty if none did.
+    """Read all ranks that recorded a step, by rank; empty if none did.
 
     Raises:
         RecordingError: two processes claim one rank, or a file is cut short.

@@ -1,4 +1,4 @@
-"""Write and read the weights that a rank keeps, and measure how far two sets of them are apart."""
+"""Write and read the weights that a rank keeps, and measure the distance of two sets of weights."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-# Some gradients are zero by mathematics: of a bias before a batch normalisation, of the key bias of an
-# attention. In float32 they are rounding noise, which Adam divides by itself: such a parameter walks
-# at random, on a GPU too, and changes no output. Measured over 20 steps of a small attention and
-# convolution model: 1.4e-9 and 2.3e-8 of the global norm; every other parameter 7e-3 or more.
+# Some gradients are mathematically zero: of a bias before a batch normalization, of the key bias of an
+# attention. In float32 they are rounding noise, which Adam divides by itself: such a parameter walks at
+# random, on a GPU too, and changes no output. Measured over 20 steps of a small attention and convolution
+# model: 1.4e-9 and 2.3e-8 of the global norm; every other parameter 7e-3 or more.
 NOISE_SHARE = 1e-6
-# Attention often has one bias for query, key and value, of which only the second third is such a one.
+# Attention often has one bias for query, key and value, of which only the second third is such a bias.
 _THIRDS = 3
 _SHARES = "gradient shares"
 
 
 def parts(tensor: torch.Tensor) -> int:
-    """Into how many equal parts the gradient of a parameter is taken, to tell noise from the rest."""
+    """Return the number of equal parts of a parameter's gradient, to separate noise from the rest."""
     return _THIRDS if tensor.dim() == 1 and tensor.numel() % _THIRDS == 0 else 1
 
 
@@ -34,9 +34,9 @@ def save(
     """Write tensors of any device to a safetensors file; it appears complete or not at all.
 
     Args:
-        tensors: by name.
-        path: of the file.
-        shares: of each parameter by name, for each of its `parts`: the largest share that the gradient
+        tensors: tensors by name.
+        path: path of the file.
+        shares: for each parameter by name, and each of its `parts`: the largest share that the gradient
             ever had in the global gradient norm, from 0 to 1.
     """
     temporary = path.with_suffix(".partial")
@@ -55,10 +55,11 @@ def save(
 def distances(
     original: Path, rewritten: Path, left_out: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, float]:
-    """Relative L2 distance of each tensor: |rewritten - original| / |original|, in float64.
+    """Return the relative L2 distance of each tensor: |rewritten - original| / |original|, in float64.
 
-    Infinite for a tensor of other shape, with a NaN on one side only, or that one file lacks. A part that is
-    noise, of a parameter that is not as a whole, is left out, and so are the elements of these masks.
+    It is infinite for a tensor with another shape, with a NaN on one side only, or missing in one file. A
+    part that is noise, in a parameter that as a whole is not, is left out, and so are the elements of these
+    masks.
     """
     theirs, ours = load_file(original), load_file(rewritten)
     for name, mask in (left_out or {}).items():
@@ -81,24 +82,24 @@ def distances(
 
 
 def noise(original: Path, rewritten: Path) -> frozenset[str]:
-    """The parameters that moved, on either side, by nothing but the rounding of their gradients."""
+    """Return the parameters that moved, on either side, only by the rounding of their gradients."""
     shares = _shares(original, rewritten)
     walking = _walking(original, rewritten)
     return frozenset(name for name in walking if max(shares[name]) < NOISE_SHARE)
 
 
 def _walking(original: Path, rewritten: Path) -> dict[str, list[int]]:
-    """The parts of each parameter that are noise; parameters without any are left out."""
+    """Parts of each parameter that are noise; parameters without such parts are left out."""
     shares = _shares(original, rewritten)
-    found = {
+    noise_parts = {
         name: [part for part, share in enumerate(each) if 0.0 < share < NOISE_SHARE]
         for name, each in shares.items()
     }
-    return {name: walking for name, walking in found.items() if walking}
+    return {name: walking for name, walking in noise_parts.items() if walking}
 
 
 def _shares(*paths: Path) -> dict[str, list[float]]:
-    """The larger shares of several files, of the parameters that all have."""
+    """Larger shares of several files, for the parameters that all have."""
     files = []
     for path in paths:
         with safe_open(path, framework="pt") as file:

@@ -1,1 +1,1 @@
-"""The original's run on the machine that it was written for, kept in a file for a proof elsewhere."""
+"""Run of the original on its own machine, kept in a file for a proof elsewhere."""

@@ -1,4 +1,4 @@
-"""Hold a rewrite against an original that was recorded on another machine: `migrate prove --against`."""
+"""Compare a rewrite with an original that was recorded on another machine: `migrate prove --against`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from migrate.progress import Progress, no_progress
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import RecordingError, ReferenceFileError, ReplicasPartedError
-from migrate.prove.proof import Proof, Recorded, Runs, compared
+from migrate.prove.proof import Proof, RecordedRun, Runs, compared
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.reference import file, sources
@@ -22,7 +22,7 @@ from migrate.prove.settings import SEED, Settings
 
 @dataclass(frozen=True)
 class Recalled:
-    """The run that a record keeps, as `migrate.prove.proof.Ran` asks for it."""
+    """Run from a record, with the interface of `migrate.prove.proof.ComparedRun`."""
 
     ranks: dict[int, RankRecord]
     seconds: float
@@ -33,17 +33,17 @@ class Recalled:
 def read_for(
     path: Path, run: Path, script: Path, args: Sequence[str], asked: Mapping[str, Any]
 ) -> Reference:
-    """Read a record, and see that it is one of this script with these arguments.
+    """Read a record, and check that it is of this script with these arguments.
 
     Args:
-        path: of the file.
+        path: path of the file.
         run: an empty folder, for its recording.
         script: the original.
-        args: its arguments; none for those of the record.
-        asked: what the user has said of the settings and of "replicas"; what is not there is the record's.
+        args: its arguments; empty: those of the record.
+        asked: settings and "replicas" from the user; others are the record's.
 
     Raises:
-        ReferenceFileError: it cannot be read, or is of another script, other arguments or settings.
+        ReferenceFileError: the record cannot be read, or is of another script, other arguments or settings.
     """
     reference = file.read(path, run)
     if other := sources.changed(reference.sources, reference.script, script):
@@ -56,7 +56,7 @@ def read_for(
         )
     if args and tuple(args) != reference.args:
         raise ReferenceFileError(
-            f"{path} was recorded with arguments {_said(reference.args)}, not with {_said(args)}",
+            f"{path} was recorded with arguments {_shown_args(reference.args)}, not with {_shown_args(args)}",
             "use the recorded arguments, or record it again",
         )
     known = {**reference.settings, "replicas": reference.replicas}
@@ -88,17 +88,17 @@ def prove_against(
     """Run the rewrite on XLA, and compare its steps with those of the recorded original.
 
     Args:
-        path: of the record.
+        path: path of the record.
         script: the original, which is not run.
         rewritten: its rewrite.
-        args: their arguments; none for those of the record.
-        asked: as for `read_for`.
+        args: their arguments; empty: those of the record.
+        asked: as in `read_for`.
         timeout: seconds for the run.
-        progress: told, in a few words, what is running.
+        progress: called with a few words on what is running.
 
     Raises:
-        ReferenceFileError: as `read_for`.
-        RewriteFailedError, RunTimeoutError, RecordingError: as for `migrate.prove.proof.prove`.
+        ReferenceFileError: as in `read_for`.
+        RewriteFailedError, RunTimeoutError, RecordingError: as in `migrate.prove.proof.prove`.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
         run = Path(folder) / "reference"
@@ -106,25 +106,25 @@ def prove_against(
         reference = read_for(path, run, script, args, asked)
         settings = Settings(**reference.settings, timeout=timeout)
         runs = Runs(Path(folder), script, rewritten, reference.args, reference.replicas, settings)
-        told = (*notes(reference), *reference.notes)
-        original = Recalled(records.read(run), reference.seconds, told)
-        steps = max((len(one.steps) for one in original.ranks.values()), default=0)
+        all_notes = (*notes(reference), *reference.notes)
+        original = Recalled(records.read(run), reference.seconds, all_notes)
+        steps = max((len(record.steps) for record in original.ranks.values()), default=0)
         message = f"running the rewrite on {reference.replicas} XLA replicas"
         runs.telling(progress, message, steps)
         try:
             ours = runs.record("xla")
         except ReplicasPartedError as error:
-            return runs.without_steps(Verdict.PARTED, error.where, original)
+            return runs.without_steps(ProofVerdict.PARTED, error.where, original)
         progress(f"comparing it with {path.name}")
         proof = compared(original, ours, runs, _never, progress, reference.floors)
     return replace(proof, message=beginning(reference) + proof.message)
 
 
-def _never(settings: Settings) -> Recorded:
+def _never(settings: Settings) -> RecordedRun:
     raise RecordingError("the original cannot be run again on this machine", "record it again")
 
 
-def _said(args: Sequence[str]) -> str:
+def _shown_args(args: Sequence[str]) -> str:
     return repr(" ".join(args)) if args else "none"
 
 

@@ -1,8 +1,8 @@
-"""The file of a reference: what was run where and how, its steps and weights, and its noise.
+"""File of a reference: where and how it was run, its steps and weights, and its noise.
 
-An archive (zip, not compressed) of `reference.json` and, below `run/`, the files that the ranks recorded
-(`recording.records`: lines of JSON, and safetensors). Nothing in it is code, and nothing is unpickled. It
-appears complete or not at all.
+It is an archive (zip, not compressed) of `reference.json` and, below `run/`, the files that the ranks
+recorded (`recording.records`: lines of JSON, and safetensors). Nothing in it is code, and nothing is
+unpickled. It appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from migrate.prove.recording.machine import Machine, from_json
 FORMAT = 1
 _INDEX = "reference.json"
 _RUN = "run/"
-# What ranks record; nothing else is taken out of an archive.
+# Names of recorded files; nothing else is extracted from an archive.
 _NAME = re.compile(r"rank\d+\.[A-Za-z0-9.]+\.(jsonl|json|safetensors)")
-# A file begins with it, even where the rest is missing.
+# First bytes of such a file, even if the rest is missing.
 _MAGIC = b"PK\x03\x04"
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What an original did on another machine.
+    """Run of an original on another machine.
 
     Attributes:
         made_by: the version of this package.
         script: the script's name.
-        sources: digests of the script and of what it imports from its folder, by path from there.
-        args: those of the script.
-        replicas: the ranks that were asked for.
+        sources: digests of the script and of its imports from its folder, by path from there.
+        args: arguments of the script.
+        replicas: the requested number of ranks.
         settings: the fields of `Settings` that decide what the script computes.
-        seed: of the generators that the script does not seed itself.
+        seed: seed of the generators that the script does not seed itself.
         seconds: wall time.
-        machines: what each rank ran on.
+        machines: machine of each rank.
         floors: measurements of its noise.
-        measured: what was done for each of these, in words.
-        notes: what limits what it says.
+        measured: how each of these was measured, in words.
+        notes: notes that limit what it proves.
     """
 
     made_by: str
@@ -89,10 +89,10 @@ def write(path: Path, reference: Reference, run: Path) -> None:
 
 
 def require_place(path: Path) -> None:
-    """See, before anything runs, that a reference could be written here.
+    """Require, before anything runs, that a reference can be written here.
 
     Raises:
-        ReferenceFileError: its folder is not there or cannot be written, or it is a folder.
+        ReferenceFileError: its folder does not exist or cannot be written, or the path is a folder.
     """
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -102,10 +102,10 @@ def require_place(path: Path) -> None:
 
 
 def read(path: Path, run: Path) -> Reference:
-    """Read a reference, its recording into the empty folder `run`.
+    """Read a reference, and extract its recording into the empty folder `run`.
 
     Raises:
-        ReferenceFileError: it is not there, none, cut short, or of another version.
+        ReferenceFileError: it does not exist, is no reference, cut short, or of another version.
     """
     try:
         with path.open("rb") as opened:
@@ -158,7 +158,9 @@ def _from_json(index: Mapping[str, Any]) -> Reference:
     values = {name: value for name, value in index.items() if name != "format"}
     for name in ("args", "measured", "notes"):
         values[name] = tuple(values[name])
-    values["machines"] = {int(rank): from_json(one) for rank, one in values["machines"].items()}
+    values["machines"] = {
+        int(rank): from_json(machine) for rank, machine in values["machines"].items()
+    }
     values["floors"] = tuple(map(_floor, values["floors"]))
     return Reference(**values)
 

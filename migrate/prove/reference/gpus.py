@@ -1,4 +1,4 @@
-"""The GPUs of a run of an original: how many there are, and what its processes are told."""
+"""GPUs of a run of an original: their number, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from migrate.prove.settings import ON, On
 from shims import choice
 
-# NVIDIA's libraries obey it whatever a program says.
+# NVIDIA's libraries obey it, whatever a program sets.
 _TF32 = "NVIDIA_TF32_OVERRIDE"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -16,17 +16,17 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 def where(
     environment: Mapping[str, str] | None = None, machine: choice.Machine | None = None
 ) -> tuple[On, int]:
-    """Where an original runs on this machine, and on how many ranks where nobody says.
+    """Return the device of an original on this machine, and the default number of ranks.
 
     Args:
-        environment: None for that of this process. `MIGRATE_BACKEND` forces one.
-        machine: None for this one.
+        environment: None for that of this process. `MIGRATE_BACKEND` forces a backend.
+        machine: None for this machine.
 
     Returns:
         "cuda" with its GPUs, or "cpu" with 2 ranks.
 
     Raises:
-        BackendMissingError: CUDA is forced and not there.
+        BackendMissingError: CUDA is forced, but missing.
     """
     environment = os.environ if environment is None else environment
     machine = machine or choice.Machine()
@@ -39,17 +39,17 @@ def where(
 
 
 def environment(
-    ranks: int, *, tf32: bool = True, given: Mapping[str, str] | None = None
+    ranks: int, *, tf32: bool = True, inherited: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The variables for an original on GPUs: a GPU for each rank, and no other one to be seen.
+    """Return the variables for an original on GPUs: one visible GPU for each rank.
 
     Args:
-        ranks: of the run.
+        ranks: number of ranks of the run.
         tf32: False lets no library multiply in TF32.
-        given: the environment; None for that of this process.
+        inherited: the environment; None for that of this process.
     """
-    given = os.environ if given is None else given
-    shown = given.get(_VISIBLE)
+    inherited = os.environ if inherited is None else inherited
+    shown = inherited.get(_VISIBLE)
     visible = [*map(str, range(ranks))] if shown is None else shown.split(",")[:ranks]
     variables = {ON: "cuda", _VISIBLE: ",".join(visible)}
     return variables if tf32 else variables | {_TF32: "0"}

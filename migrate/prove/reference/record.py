@@ -1,4 +1,4 @@
-"""Record what an original does on this machine, for a proof on another one: `migrate prove --record`."""
+"""Record a run of an original on this machine, for a proof on another one: `migrate prove --record`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from migrate.progress import Progress, no_progress
 from migrate.prove.compare.floor import NoiseFloor, noise_floor
 from migrate.prove.compare.gates import NOISE_RUNS
 from migrate.prove.errors import RecordingError, RunTimeoutError, ScriptFailedError
-from migrate.prove.proof import Recorded, Runs, multiplied_in
+from migrate.prove.proof import RecordedRun, Runs, multiplied_in
 from migrate.prove.recording.machine import read_machines
 from migrate.prove.reference import file, gpus, sources
 from migrate.prove.reference.file import Reference
@@ -32,22 +32,22 @@ def record(
     settings: Settings,
     progress: Progress = no_progress,
 ) -> tuple[Reference, int]:
-    """Run an original where it runs today, measure its noise by running it again, and write both.
+    """Run an original on this machine, measure its noise by running it again, and write both.
 
     Args:
         script: the original, which runs on the GPUs of this machine, or without any on the CPU with gloo.
         args: its arguments.
-        path: of the file to write.
-        replicas: number of ranks; None for a rank for each GPU, or two on the CPU.
-        settings: what is changed in the script, and when it stops.
-        progress: told, in a few words, what is running.
+        path: path of the file to write.
+        replicas: number of ranks; None: one for each GPU, or two on the CPU.
+        settings: changes of the script, and the number of steps.
+        progress: called with a few words on what is running.
 
     Returns:
-        What was written, and how many optimizer steps its ranks made.
+        The written reference, and the number of optimizer steps of its ranks.
 
     Raises:
-        LaunchError: more ranks than GPUs.
-        OriginalFailedError, RunTimeoutError, RecordingError: as for `migrate.prove.proof.prove`.
+        LaunchError: there are more ranks than GPUs.
+        OriginalFailedError, RunTimeoutError, RecordingError: as in `migrate.prove.proof.prove`.
         ReferenceFileError: the file cannot be written.
     """
     file.require_place(path)
@@ -61,12 +61,12 @@ def record(
         place = f"{ranks} {'GPUs' if on == 'cuda' else 'gloo ranks on the CPU'}"
         runs.telling(progress, f"run 1 of {total}: {script.name} on {place}")
         first = runs.record("original")
-        if not any(one.steps for one in first.ranks.values()):
+        if not any(record.steps for record in first.ranks.values()):
             raise RecordingError(
                 f"{script} made no optimizer step: there is nothing to record",
                 "pass arguments that let it train",
             )
-        steps = max(len(one.steps) for one in first.ranks.values())
+        steps = max(len(record.steps) for record in first.ranks.values())
         machines = read_machines(first.folder)
         floors: list[NoiseFloor] = []
         measured: list[str] = []
@@ -99,15 +99,17 @@ def record(
             notes=tuple(notes),
         )
         file.write(path, reference, first.folder)
-        return reference, sum(len(one.steps) for one in first.ranks.values())
+        return reference, sum(len(record.steps) for record in first.ranks.values())
 
 
 def _plans(
-    first: Recorded, settings: Settings, *, exact: bool
+    first: RecordedRun, settings: Settings, *, exact: bool
 ) -> Iterator[tuple[str, bool, Settings]]:
-    """The runs that measure the noise of the first: how, whether they round otherwise, and their settings."""
+    """Plan the runs that measure the noise of the first: their names, whether they round differently,
+    settings.
+    """
     if settings.on == "cuda":
-        # What its own kernels do differently each time.
+        # Differences of its own kernels between runs.
         yield "as it is", False, settings
     how = "with other rounding"
     if "bfloat16" in multiplied_in(first.ranks, settings):

@@ -1,4 +1,4 @@
-"""The files of a project that a script runs, and their digests: is it the script that was recorded?"""
+"""Files of a project that a script runs, and their digests, to recognize the recorded script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shims._started.script import local_files
 
 
 def digests(script: Path) -> dict[str, str]:
-    """The digest of a script, and of what it imports from its own folder, by path from there."""
+    """Return the digests of a script and of its imports from its own folder, by path from there."""
     folder = script.resolve().parent
     return {
         path.relative_to(folder).as_posix(): _digest(path)
@@ -20,11 +20,11 @@ def digests(script: Path) -> dict[str, str]:
 
 
 def changed(recorded: Mapping[str, str], name: str, script: Path) -> list[str]:
-    """The files that are not as they were recorded, the script first.
+    """Return the files that changed since they were recorded, the script first.
 
     Args:
         recorded: the digests.
-        name: of the script then; it may have been renamed.
+        name: recorded name of the script; it may have been renamed.
         script: the script now.
     """
     now = digests(script)
@@ -34,5 +34,5 @@ def changed(recorded: Mapping[str, str], name: str, script: Path) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    # A checkout on another system may end its lines otherwise.
+    # A checkout on another system may end its lines differently.
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()

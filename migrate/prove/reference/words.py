@@ -1,4 +1,4 @@
-"""What is told of the machine on which a reference was recorded."""
+"""Messages about the machine on which a reference was recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from migrate.prove.reference.file import Reference
 
 
 def devices(reference: Reference) -> str:
-    """The devices of its ranks, and how these computed: "2 × NVIDIA H100, TF32 in convolutions"."""
+    """Devices of its ranks, and their modes: "2 × NVIDIA H100, TF32 in convolutions"."""
     kinds = Counter(
         machine.name if machine.kind == "cuda" else "a rank of the CPU"
         for machine in reference.machines.values()
@@ -20,18 +20,18 @@ def devices(reference: Reference) -> str:
 
 
 def modes(reference: Reference) -> tuple[str, ...]:
-    """The modes in which any of its ranks computed, TF32 first."""
-    found = {mode for machine in reference.machines.values() for mode in machine.modes}
-    return tuple(sorted(found, key=lambda mode: (not mode.startswith("TF32"), mode)))
+    """Modes of any of its ranks, TF32 first."""
+    all_modes = {mode for machine in reference.machines.values() for mode in machine.modes}
+    return tuple(sorted(all_modes, key=lambda mode: (not mode.startswith("TF32"), mode)))
 
 
 def beginning(reference: Reference) -> str:
-    """What a verdict begins with that rests on a record."""
+    """Prefix of a verdict that rests on a record."""
     return f"against the record of {devices(reference)}: "
 
 
 def noise(reference: Reference) -> str:
-    """How far the original was from itself there, in words; "" where that was not measured."""
+    """Noise of the original on that machine, in words; "" if it was not measured."""
     floor = None
     for measured in reference.floors:
         floor = larger(floor, measured)
@@ -42,32 +42,32 @@ def noise(reference: Reference) -> str:
 
 
 def notes(reference: Reference) -> tuple[str, ...]:
-    """What a reader of a proof has to know of the record."""
+    """Notes on the record for readers of a proof."""
     versions = {
         f"{name} {version}"
         for machine in reference.machines.values()
         for name, version in machine.versions.items()
     }
-    found = [
+    lines = [
         f"the original was recorded on {devices(reference)} ({', '.join(sorted(versions))}, tpu-migrate "
         f"{reference.made_by})"
     ]
     if measured := noise(reference):
         again = " and ".join(dict.fromkeys(reference.measured))
-        found.append(f"its noise was measured there ({again}): up to {measured}")
+        lines.append(f"its noise was measured there ({again}): up to {measured}")
     if any(machine.tf32 for machine in reference.machines.values()):
-        found.append(
+        lines.append(
             "the original multiplied float32 in TF32, which keeps 11 of 24 bits; the rewrite does not. The "
             "noise includes this difference, so smaller faults are not detected"
         )
     if not reference.settings["deterministic"]:
-        found.append(
+        lines.append(
             "recorded with --no-deterministic: a GPU, the CPU and XLA draw different numbers from one seed, "
             "so that what the script draws on its device differs"
         )
     elif any(machine.kind == "cuda" for machine in reference.machines.values()):
-        found.append(
+        lines.append(
             "what the script draws on its device was drawn on the host there, as it is here; not made alike: "
             "rrelu, and what is drawn by C++ or CUDA code under no function of torch"
         )
-    return tuple(found)
+    return tuple(lines)

@@ -17,7 +17,7 @@ from migrate.prove.compare.gates import (
     PARAMETER_GATE,
     Gates,
 )
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.report.html.banner import Banner, State, sentence
 from migrate.report.html.page import write_page
 from migrate.report.html.plots import FIRST, SECOND, WRONG, plot
@@ -28,59 +28,59 @@ if TYPE_CHECKING:
     from migrate.prove.resume import ResumeProof
 
 # The headline of each verdict, its state, and what to do next.
-_VERDICTS: dict[Verdict, tuple[str, State, str]] = {
-    Verdict.EQUAL: (
+_VERDICTS: dict[ProofVerdict, tuple[str, State, str]] = {
+    ProofVerdict.EQUAL: (
         "Equal",
         "fine",
         "check that the training step fits on your TPU: `migrate fit {script} --tpu v5e-8`.",
     ),
-    Verdict.DIFFERS: (
+    ProofVerdict.DIFFERS: (
         "Different",
         "wrong",
         "compare the named lines of both scripts, correct the rewrite, and prove it again with "
         "`--rewritten FILE`.",
     ),
-    Verdict.VACUOUS: (
+    ProofVerdict.VACUOUS: (
         "Nothing to compare",
         "open",
         "run the script with arguments with which it trains, and prove it again.",
     ),
-    Verdict.NOT_FINITE: (
+    ProofVerdict.NOT_FINITE: (
         "Not finite",
         "open",
         "find out why the original gives NaN or infinity, or stop before that step with `--steps`.",
     ),
-    Verdict.NOISE: (
+    ProofVerdict.NOISE: (
         "Hidden by rounding noise",
         "open",
         "compare fewer steps with `--steps`, or the first steps after a checkpoint.",
     ),
-    Verdict.NO_STEPS: (
+    ProofVerdict.NO_STEPS: (
         "No training steps",
         "open",
         "check that both scripts reach `optimizer.step()` with these arguments.",
     ),
-    Verdict.STEP_COUNT: (
+    ProofVerdict.STEP_COUNT: (
         "Different numbers of steps",
         "wrong",
         "make both sides take the same number of steps, or compare the first ones with `--steps`.",
     ),
-    Verdict.RANK_COUNT: (
+    ProofVerdict.RANK_COUNT: (
         "Different numbers of ranks",
         "wrong",
         "check how each script starts its ranks, and set `--replicas` or `--start`.",
     ),
-    Verdict.CANNOT_RESUME: (
+    ProofVerdict.CANNOT_RESUME: (
         "Cannot resume",
         "wrong",
         "correct how the script loads the checkpoint, and prove it again.",
     ),
-    Verdict.UNENDED: (
+    ProofVerdict.UNENDED: (
         "No step boundary",
         "wrong",
         "put the body of the training loop in `with torch_xla.step():`.",
     ),
-    Verdict.PARTED: (
+    ProofVerdict.PARTED: (
         "Replicas diverge",
         "wrong",
         "run the same computation on every replica, and print or save the result on one.",

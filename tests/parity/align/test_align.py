@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from migrate.parity.align.align import align, load_alignment_file
-from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.alignment import LayerAlignment
 from migrate.parity.ground.errors import ParityError
 from tests.parity.numpy_attention import (
     BLOCKS,
@@ -27,7 +27,7 @@ from tests.parity.numpy_model import Array, Model, Run, capture
 
 def made(
     folder: Path, mine: Model, weights: Any, truth: Model = torch_like, explicit: Any = None
-) -> Alignment:
+) -> LayerAlignment:
     return align(
         capture(folder / "truth", truth, WEIGHTS, INPUTS, "float64"),
         capture(folder / "mine", mine, WEIGHTS, INPUTS, framework="linen"),
@@ -36,7 +36,7 @@ def made(
     )
 
 
-def found(alignment: Alignment) -> dict[str, tuple[str, str]]:
+def found(alignment: LayerAlignment) -> dict[str, tuple[str, str]]:
     return {pair.layer: (pair.truth, pair.how) for pair in alignment.pairs}
 
 
@@ -185,7 +185,7 @@ def test_images_channels_last_and_flattened(tmp_path: Path) -> None:
         for dump, name in ((truth, "fc"), (mine, "Dense_0"))
     )
     assert np.allclose(fed.as_mine(truth.tensor(t)), mine.tensor(m), atol=1e-5)
-    assert Alignment.from_json(alignment.to_json()) == alignment
+    assert LayerAlignment.from_json(alignment.to_json()) == alignment
 
 
 def test_a_file_comes_first(tmp_path: Path) -> None:

@@ -13,22 +13,22 @@ from torch import nn
 
 from migrate.parity.causes import Context, explain
 from migrate.parity.causes.frame.look import relative
-from migrate.parity.causes.frame.pattern import Example
+from migrate.parity.causes.frame.pattern import FaultExample
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
-from migrate.parity.ground.results import Cause
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
+from migrate.parity.ground.results import ParityCause
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.torch.runner import TorchRunner
 from tests.waiting import LIMIT
 
 INPUTS = 2
-FLOAT32 = Settings()
+FLOAT32 = SideSettings()
 
 
-def _same_model(truth: Dump, mine: Dump) -> Alignment:
+def _same_model(truth: Dump, mine: Dump) -> LayerAlignment:
     """Pair layers by their names, and their tensors by paths and shapes."""
     theirs = {(call.layer, call.number, call.input): call for call in truth.calls}
     pairs: dict[str, Pair] = {}
@@ -45,7 +45,7 @@ def _same_model(truth: Dump, mine: Dump) -> Alignment:
             )
         pairs[call.layer] = Pair(call.layer, call.layer, "same model", None, None, *parts)
     whole = tuple(TensorPair(ref.path, ref.path) for ref in truth.outputs[0])
-    return Alignment(tuple(pairs.values()), whole)
+    return LayerAlignment(tuple(pairs.values()), whole)
 
 
 class Compared:
@@ -58,7 +58,7 @@ class Compared:
     """
 
     def __init__(
-        self, example: Example, folder: Path, *, clean: bool, settings: Settings, seed: int
+        self, example: FaultExample, folder: Path, *, clean: bool, settings: SideSettings, seed: int
     ) -> None:
         torch.manual_seed(seed)
         truth = example.truth().double().eval()
@@ -96,11 +96,11 @@ class Compared:
             for a, b in zip(t.outputs[number], mine.outputs[number], strict=True)
         )
 
-    def causes(self) -> tuple[Cause, ...]:
+    def causes(self) -> tuple[ParityCause, ...]:
         """What `explain` finds."""
         return explain(self.model, self.context, seconds=LIMIT)
 
-    def causes_around(self) -> tuple[Cause, ...]:
+    def causes_around(self) -> tuple[ParityCause, ...]:
         """What it finds of the layer around, which gives the layer other arguments than the truth's."""
         parent = self.context.truth.layers[self.context.layer].parent
         assert parent is not None
@@ -127,7 +127,11 @@ def compare(tmp_path: Path) -> Compare:
     """Capture an example, or the truth of it against itself (`clean`)."""
 
     def compared(
-        example: Example, *, clean: bool = False, settings: Settings = FLOAT32, seed: int = 0
+        example: FaultExample,
+        *,
+        clean: bool = False,
+        settings: SideSettings = FLOAT32,
+        seed: int = 0,
     ) -> Compared:
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         return Compared(example, folder, clean=clean, settings=settings, seed=seed)

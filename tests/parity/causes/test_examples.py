@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from migrate.parity.causes import all_patterns
-from migrate.parity.causes.frame.pattern import Example
+from migrate.parity.causes.frame.pattern import FaultExample
 
 EXAMPLES = [
     pytest.param(pattern.name, example, id=f"{pattern.name}-{number}")
@@ -17,7 +17,9 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
-def test_the_cause_of_the_example_comes_first(name: str, example: Example, compare: Any) -> None:
+def test_the_cause_of_the_example_comes_first(
+    name: str, example: FaultExample, compare: Any
+) -> None:
     compared = compare(example)
     causes = compared.causes()
     assert causes, f"nothing explains a difference of {compared.difference:.1e}"
@@ -27,7 +29,9 @@ def test_the_cause_of_the_example_comes_first(name: str, example: Example, compa
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
-def test_nothing_is_found_where_nothing_is_wrong(name: str, example: Example, compare: Any) -> None:
+def test_nothing_is_found_where_nothing_is_wrong(
+    name: str, example: FaultExample, compare: Any
+) -> None:
     assert compare(example, clean=True).causes() == ()
 
 
@@ -35,7 +39,7 @@ def test_nothing_is_found_where_nothing_is_wrong(name: str, example: Example, co
     ("name", "example"), [one for one in EXAMPLES if not one.values[1].locally]
 )
 def test_it_is_found_of_the_layer_that_computes_the_argument(
-    name: str, example: Example, compare: Any
+    name: str, example: FaultExample, compare: Any
 ) -> None:
     causes = compare(example).causes_around()
     assert causes

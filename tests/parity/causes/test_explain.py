@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from migrate.parity.causes import all_patterns, explain
-from migrate.parity.causes.frame.pattern import Example, Pattern, normal
+from migrate.parity.causes.frame.pattern import FaultExample, Pattern, normal
 from migrate.parity.causes.frame.scene import Scene
-from migrate.parity.ground.alignment import Alignment
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.alignment import LayerAlignment
+from migrate.parity.ground.settings import SideSettings
 from tests.waiting import LIMIT
 
 PATTERNS = {pattern.name: pattern for pattern in all_patterns()}
@@ -52,8 +52,8 @@ class Small(nn.Module):
         return self.fc(x)
 
 
-ONE_PASS = Settings(precision="default")
-MLP = Example(Mlp, as_tanh, normal(4, 8), "tanh")
+ONE_PASS = SideSettings(precision="default")
+MLP = FaultExample(Mlp, as_tanh, normal(4, 8), "tanh")
 
 
 def test_there_are_enough_causes_that_examples_show() -> None:
@@ -77,7 +77,7 @@ def test_the_model_is_left_as_it_was(compare: Any) -> None:
 def test_a_side_without_layers_is_explained_by_its_outputs(compare: Any) -> None:
     compared = compare(MLP)
     bare = dataclasses.replace(
-        compared.context, local=None, alignment=Alignment((), compared.alignment.outputs)
+        compared.context, local=None, alignment=LayerAlignment((), compared.alignment.outputs)
     )
     causes = explain(compared.model, bare)
     assert causes[0].name == "gelu-form"
@@ -138,7 +138,7 @@ def test_what_nothing_explains_is_not_explained(compare: Any) -> None:
         twin.__class__ = TwoFaults
         return twin
 
-    assert compare(Example(Two, faulty, normal(4, 8), "")).causes() == ()
+    assert compare(FaultExample(Two, faulty, normal(4, 8), "")).causes() == ()
 
 
 def test_no_variant_is_tried_after_the_time(compare: Any, monkeypatch: Any) -> None:
@@ -174,7 +174,9 @@ def test_a_small_fault_is_found_under_one_pass_of_bfloat16(compare: Any) -> None
         twin.fc.bias.data *= 0
         return twin
 
-    compared = compare(Example(Small, faulty, normal(4, 64), "", layer="fc"), settings=ONE_PASS)
+    compared = compare(
+        FaultExample(Small, faulty, normal(4, 64), "", layer="fc"), settings=ONE_PASS
+    )
     assert compared.causes()[0].name == "missing-bias"
 
 
@@ -211,5 +213,5 @@ def test_clean_examples_have_no_cause_whatever_the_seed(
 ) -> None:
     for example in PATTERNS[name].examples:
         for seed in range(1, 5):
-            settings = Settings(dtype=dtype)
+            settings = SideSettings(dtype=dtype)
             assert compare(example, clean=True, settings=settings, seed=seed).causes() == ()

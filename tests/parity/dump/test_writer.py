@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 from migrate.parity.dump.dump import Dump, Named
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import DumpError
-from migrate.parity.ground.facts import Facts
+from migrate.parity.ground.facts import RunFacts
 
 Array = np.ndarray[Any, Any]
-FACTS = Facts("torch", "model.py:make", "cpu", "float32")
+FACTS = RunFacts("torch", "model.py:make", "cpu", "float32")
 
 
 def written(folder: Path, *together: list[Array]) -> tuple[Dump, list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from migrate.parity.fitting.fit import fit
 from migrate.parity.fitting.results import Fit
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides import protocol
 from migrate.parity.sides.jax.runner import JaxRunner
@@ -37,8 +37,8 @@ def follow(
     torch_side = InProcess(TorchRunner(torch_model, "torch", "torch"), work)
     flax_side = InProcess(JaxRunner(flax_model, kind, "flax", start), work)
     given = write_inputs(work / "inputs", list(inputs))
-    settings = Settings(transposed=channels_last)
-    torch_side.ask(protocol.Prepare(Settings(), given))
+    settings = SideSettings(transposed=channels_last)
+    torch_side.ask(protocol.Prepare(SideSettings(), given))
     flax_side.ask(protocol.Prepare(settings, given))
     return fit(
         torch_side,

@@ -11,7 +11,7 @@ from torch import nn
 
 from converters.errors import MisfitError
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.inputs.channels import layout_remedy
 from migrate.parity.run.prepare import prepare
 from migrate.parity.sides import protocol
@@ -85,7 +85,7 @@ def run(tmp_path: Path, model, kind, channels_last) -> None:
     a = InProcess(TorchRunner(Net().eval(), "torch", "net.py:Net"), tmp_path / "a")
     b = InProcess(JaxRunner(model, kind, "flax_net.py:Net"), tmp_path / "b")
     side = SideOptions(channels_last=channels_last)
-    options = Options(inputs=("image=float32[2,3,8,8]",), count=1, b=side)
+    options = ParityOptions(inputs=("image=float32[2,3,8,8]",), count=1, b=side)
     ready = prepare(a, b, options, tmp_path, no_progress)
     b.ask(protocol.Capture(ready.b, ready.inputs, tmp_path / "dump", layers=False))
 

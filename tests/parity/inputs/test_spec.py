@@ -12,7 +12,7 @@ from migrate.parity.ground.errors import InputsError
 from migrate.parity.inputs.drawn import DISTRIBUTIONS
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import read_inputs
-from migrate.parity.inputs.spec import Loaded, Shaped, Stored, parse_inputs
+from migrate.parity.inputs.spec import InputFunction, Shaped, Stored, parse_inputs
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from migrate.parity.inputs.spec import Loaded, Shaped, Stored, parse_inputs
         ("mask=ones:int64[2,500]", Shaped("mask", "int64", (2, 500), fill="ones")),
         ("mask=bool[2,500]", Shaped("mask", "bool", (2, 500))),
         ("t=float32[]", Shaped("t", "float32", ())),
-        ("data.py:batches", Loaded("data.py", "batches")),
-        ("my.data:Loader.batches", Loaded("my.data", "Loader.batches")),
+        ("data.py:batches", InputFunction("data.py", "batches")),
+        ("my.data:Loader.batches", InputFunction("my.data", "Loader.batches")),
     ],
 )
 def test_forms(text: str, spec: object) -> None:

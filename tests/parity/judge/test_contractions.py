@@ -12,7 +12,7 @@ import pytest
 from migrate.parity.align.align import align
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.results import LayerVerdict
-from migrate.parity.judge.judge import Judged, Judgement, judgement
+from migrate.parity.judge.judge import Judged, LayerJudgement, judgement
 from migrate.parity.judge.profiles import find_profile
 from tests.parity.numpy_model import Array, Model, Run, capture
 
@@ -55,7 +55,7 @@ def model(consumer: bool, act: Act | None = None) -> Model:
     return whole
 
 
-def compared(folder: Path, consumer: bool, act: Act) -> Judgement:
+def compared(folder: Path, consumer: bool, act: Act) -> LayerJudgement:
     truth = capture(folder / "t", model(consumer), {}, INPUTS, "float64")
 
     def side(name: str, made: Model) -> Judged:

@@ -14,9 +14,9 @@ import pytest
 
 from migrate.parity.align.align import align
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
 from migrate.parity.ground.results import LayerVerdict
-from migrate.parity.judge.judge import Judged, Judgement, judge, judgement
+from migrate.parity.judge.judge import Judged, LayerJudgement, judge, judgement
 from migrate.parity.judge.measure import own_errors
 from migrate.parity.judge.profiles import Profile, find_profile
 from tests.parity.numpy_attention import INPUTS, WEIGHTS, Faults, flax_like, names, torch_like
@@ -56,7 +56,7 @@ def faulty(folder: Path, faults: Faults | None) -> Judged:
     return judged(folder / "b", base()[0], functools.partial(flax_like, faults=faults), names())
 
 
-def compared(folder: Path, faults: Faults | None = None, profile: Profile = F32) -> Judgement:
+def compared(folder: Path, faults: Faults | None = None, profile: Profile = F32) -> LayerJudgement:
     truth, a = base()
     return judgement(truth, a, faulty(folder, faults), a, profile)
 
@@ -153,7 +153,7 @@ def single(
     inputs: list[Array] | None = None,
     profile: Profile = F32,
     padding: dict[int, Array] | None = None,
-) -> Judgement:
+) -> LayerJudgement:
     """A model of one layer; E computes what the truth does, in float32, if nothing else is said."""
 
     def model(function: Single) -> Model:
@@ -173,7 +173,7 @@ def single(
     return judgement(dump_t, e, side("b", mine), e, profile, padding=padding)
 
 
-def verdict(found: Judgement) -> LayerVerdict:
+def verdict(found: LayerJudgement) -> LayerVerdict:
     return next(layer.verdict for layer in found.layers if layer.name == "one")
 
 
@@ -426,7 +426,7 @@ def test_a_layer_that_could_not_be_fed_is_not_blamed(tmp_path: Path) -> None:
     truth = capture(tmp_path / "t", model(False), {}, MANY, "float64")
     mine = capture(tmp_path / "m", model(True), {}, MANY)
     output = (TensorPair("", ""),)
-    alignment = Alignment(
+    alignment = LayerAlignment(
         (Pair("second", "second", "order", outputs=output),), output, ("first",), ("first",)
     )
     local = capture(tmp_path / "l", model(True), {}, MANY, forced=(truth, alignment))

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.kinds import Operation, does_nothing, family, operation
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.kinds import OperationClass, does_nothing, family, operation
 from migrate.parity.ground.results import Errors
 from migrate.parity.judge.metrics import Measurement
 from migrate.parity.judge.profiles import (
@@ -101,7 +101,7 @@ def test_every_limit_tells_its_source(name: str, strict: bool) -> None:
         what, _, source = line.partition(": ")
         assert " ≤ " in what
         assert len(source) > 5
-    assert sum(operation.value in " ".join(lines) for operation in Operation) >= 7
+    assert sum(operation.value in " ".join(lines) for operation in OperationClass) >= 7
 
 
 def test_a_profile_that_is_not_there() -> None:
@@ -125,7 +125,7 @@ def test_the_profile_follows_from_what_runs(
     a: dict[str, object], b: dict[str, object], name: str
 ) -> None:
     facts = [
-        Facts(**{"framework": "jax", "target": "x", "device": "cpu", "dtype": "float32"} | one)  # type: ignore[arg-type]
+        RunFacts(**{"framework": "jax", "target": "x", "device": "cpu", "dtype": "float32"} | one)  # type: ignore[arg-type]
         for one in (a, b)
     ]
     assert choose_profile(*facts).name == name
@@ -134,31 +134,31 @@ def test_the_profile_follows_from_what_runs(
 def test_how_limits_grow() -> None:
     assert F32.accumulated(0) == F32.accumulated(1) == 1e-6
     assert F32.accumulated(16) == pytest.approx(4e-6)
-    assert F32.local(Operation.RECURRENT, steps=100) == pytest.approx(1e-5)
-    assert F32.local(Operation.MOVEMENT) == 2**-24
-    assert F32.local(Operation.POSITIONAL, steps=512) == pytest.approx(512 * 2**-23)
-    assert BF16.local(Operation.POSITIONAL, steps=512) == 5e-3
+    assert F32.local(OperationClass.RECURRENT, steps=100) == pytest.approx(1e-5)
+    assert F32.local(OperationClass.MOVEMENT) == 2**-24
+    assert F32.local(OperationClass.POSITIONAL, steps=512) == pytest.approx(512 * 2**-23)
+    assert BF16.local(OperationClass.POSITIONAL, steps=512) == 5e-3
     assert F32.peak_limit(1e-6, 1_000_000) == pytest.approx(6e-6 * 5.2565, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("LlamaRMSNorm", Operation.NORMALISATION),
-        ("BatchNorm2d", Operation.NORMALISATION),
-        ("Conv1D", Operation.MATMUL),
-        ("DenseGeneral", Operation.MATMUL),
-        ("MultiHeadDotProductAttention", Operation.MATMUL),
-        ("OptimizedLSTMCell", Operation.RECURRENT),
-        ("NewGELUActivation", Operation.ELEMENTWISE),
-        ("LlamaRotaryEmbedding", Operation.POSITIONAL),
-        ("Embed", Operation.MOVEMENT),
-        ("AdaptiveMaxPool2d", Operation.MOVEMENT),
-        ("BertEmbeddings", Operation.COMPOSITE),
-        ("Sequential", Operation.COMPOSITE),
+        ("LlamaRMSNorm", OperationClass.NORMALISATION),
+        ("BatchNorm2d", OperationClass.NORMALISATION),
+        ("Conv1D", OperationClass.MATMUL),
+        ("DenseGeneral", OperationClass.MATMUL),
+        ("MultiHeadDotProductAttention", OperationClass.MATMUL),
+        ("OptimizedLSTMCell", OperationClass.RECURRENT),
+        ("NewGELUActivation", OperationClass.ELEMENTWISE),
+        ("LlamaRotaryEmbedding", OperationClass.POSITIONAL),
+        ("Embed", OperationClass.MOVEMENT),
+        ("AdaptiveMaxPool2d", OperationClass.MOVEMENT),
+        ("BertEmbeddings", OperationClass.COMPOSITE),
+        ("Sequential", OperationClass.COMPOSITE),
     ],
 )
-def test_classes_of_operations(kind: str, what: Operation) -> None:
+def test_classes_of_operations(kind: str, what: OperationClass) -> None:
     assert operation(kind) is what
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from migrate.parity.compare import compare_sides
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import DumpError, ParityError
-from migrate.parity.ground.options import Options
-from migrate.parity.ground.results import Parity, Verdict
+from migrate.parity.ground.options import ParityOptions
+from migrate.parity.ground.results import Parity, ParityVerdict
 from migrate.parity.judge.measured import measured_of
 from migrate.parity.run import runs
 from migrate.parity.sides.side import InProcess
@@ -30,7 +30,7 @@ def parity(
     if fault:
         other.blocks[2].norm.eps = 1e-3
     sides = (InProcess(runner(model), folder) for model in (one, other))
-    options = Options(inputs=(spec,), count=4, keep=folder if keep else None)
+    options = ParityOptions(inputs=(spec,), count=4, keep=folder if keep else None)
     return compare_sides(*sides, options, folder, no_progress)
 
 
@@ -49,7 +49,7 @@ def test_the_figures_are_those_of_the_written_tensors(
     measured = parity(tmp_path / "measured", make, spec)
     monkeypatch.setattr(runs, "_BYTES", 1)
     one_by_one = parity(tmp_path / "one", make, spec)
-    assert written.verdict is Verdict.MATCH
+    assert written.verdict is ParityVerdict.MATCH
     assert written.layers
     for found in (measured, one_by_one):
         assert found.layers == written.layers

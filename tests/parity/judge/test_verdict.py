@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from migrate.parity.align.align import align
-from migrate.parity.ground.results import Cause, Check, Section, Verdict
-from migrate.parity.judge.judge import Judged, Judgement, judgement
+from migrate.parity.ground.results import ParityCause, ParityCheck, ParityVerdict, Section
+from migrate.parity.judge.judge import Judged, LayerJudgement, judgement
 from migrate.parity.judge.outputs import Outputs, compare_outputs, leaves
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.judge.verdict import Outcome, conclude, first_parting
@@ -23,7 +23,7 @@ INPUTS = [np.random.default_rng(seed).standard_normal((2, 5, 8)) for seed in ran
 
 def compared(
     folder: Path, a_faults: Faults | None = None, b_faults: Faults | None = None
-) -> tuple[Judgement, Outputs]:
+) -> tuple[LayerJudgement, Outputs]:
     truth = capture(folder / "t", flax_like, WEIGHTS, INPUTS, "float64")
     sides = []
     for name, faults in (("e", {}), ("a", a_faults), ("b", b_faults)):
@@ -43,7 +43,7 @@ def outcome(folder: Path, a: Faults | None = None, b: Faults | None = None) -> O
 def test_a_match_tells_how_near_it_is(tmp_path: Path) -> None:
     judged, outputs = compared(tmp_path)
     found = conclude(judged, outputs)
-    assert found.verdict is Verdict.MATCH
+    assert found.verdict is ParityVerdict.MATCH
     assert found.first is None
     assert first_parting(judged) is None
     assert found.sentence.startswith("B matches A: the output is ")
@@ -58,10 +58,10 @@ def test_a_match_tells_how_near_it_is(tmp_path: Path) -> None:
 
 
 def test_where_it_parts_by_how_much_and_why(tmp_path: Path) -> None:
-    cause = Cause("eps", "B adds eps 0.0001, A 1e-05.", "…", True)
+    cause = ParityCause("eps", "B adds eps 0.0001, A 1e-05.", "…", True)
     judged, outputs = compared(tmp_path, None, {1: "eps"})
     found = conclude(judged, outputs, causes=[cause])
-    assert found.verdict is Verdict.B_WORSE
+    assert found.verdict is ParityVerdict.B_WORSE
     assert found.first is not None
     assert found.first.name == "Block_1.ln"
     assert found.sentence.startswith(
@@ -69,7 +69,7 @@ def test_where_it_parts_by_how_much_and_why(tmp_path: Path) -> None:
     )
     assert "where 1.0e-06 is allowed" in found.sentence
     assert found.sentence.endswith("; the cause: B adds eps 0.0001, A 1e-05.")
-    likely = conclude(judged, outputs, causes=[Cause("eps", "other eps", "…", False)])
+    likely = conclude(judged, outputs, causes=[ParityCause("eps", "other eps", "…", False)])
     assert likely.sentence.endswith("; the likely cause: other eps.")
 
 
@@ -81,9 +81,9 @@ def test_what_a_layer_gives_to_one_inside_it(tmp_path: Path) -> None:
 
 
 def test_whose_fault_it_is(tmp_path: Path) -> None:
-    assert outcome(tmp_path / "a", {1: "eps"}).verdict is Verdict.A_WORSE
+    assert outcome(tmp_path / "a", {1: "eps"}).verdict is ParityVerdict.A_WORSE
     both = outcome(tmp_path / "both", {1: "eps"}, {1: "eps"})
-    assert both.verdict is Verdict.BOTH_WORSE
+    assert both.verdict is ParityVerdict.BOTH_WORSE
     assert both.sentence.startswith("Both diverge at Block_1.ln")
     later = outcome(tmp_path / "later", {2: "eps"}, {1: "eps"})
     assert later.sentence.startswith("B diverges at Block_1.ln")
@@ -91,9 +91,9 @@ def test_whose_fault_it_is(tmp_path: Path) -> None:
 
 
 def test_a_section_that_fails(tmp_path: Path) -> None:
-    failed = Section("gradients", (Check("gradient w", 1.0, 1.0, 0.1, False, "…"),))
+    failed = Section("gradients", (ParityCheck("gradient w", 1.0, 1.0, 0.1, False, "…"),))
     found = conclude(*compared(tmp_path), [failed])
-    assert found.verdict is Verdict.PARTLY
+    assert found.verdict is ParityVerdict.PARTLY
     assert found.sentence.endswith("but not everything does: gradients.")
 
 
@@ -114,7 +114,7 @@ def single(folder: Path, *functions: object) -> Outcome:
 
 def test_no_layer_tells_where(tmp_path: Path) -> None:
     found = single(tmp_path, np.sin, np.sin, lambda x: np.sin(x) * np.float32(1.001))
-    assert found.verdict is Verdict.B_WORSE
+    assert found.verdict is ParityVerdict.B_WORSE
     assert found.first is None
     assert found.sentence.startswith("B is off: the output: the error is 1.0e-03 where 1.0e-06")
 
@@ -126,7 +126,7 @@ def test_nan_in_words(tmp_path: Path) -> None:
     found = single(tmp_path / "b", lambda x: x, lambda x: x, bad)
     assert "elements are NaN or infinite" in found.sentence
     both = single(tmp_path / "both", bad, bad, bad)
-    assert both.verdict is Verdict.NOT_FINITE
+    assert both.verdict is ParityVerdict.NOT_FINITE
     assert both.sentence.startswith("The float64 reference itself is not finite")
 
 

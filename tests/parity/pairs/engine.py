@@ -9,9 +9,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from migrate.parity.compare import compare_sides
-from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.ground.results import Parity
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.side import InProcess
 from migrate.progress import no_progress
@@ -33,7 +33,7 @@ def run(
 
     model = randomised(pair, seed)
     port = pair.other("" if fault is None or fault.spoil else fault.name)
-    settings = Settings(dtype=dtype)
+    settings = SideSettings(dtype=dtype)
     side_a, side_b = SideOptions(settings), SideOptions(settings, outputs_last=pair.outputs_last)
     if fault is not None and fault.spoil is not None:
         weights = port_weights(pair, model, port, folder, fault)
@@ -44,7 +44,7 @@ def run(
     given.mkdir()
     for number, inputs in enumerate(made_inputs(pair, count, seed)):
         save_file(inputs, given / f"{number:03d}.safetensors")
-    options = Options(side_a, side_b, inputs=(str(given),), count=count, seed=seed)
+    options = ParityOptions(side_a, side_b, inputs=(str(given),), count=count, seed=seed)
     work = folder / "work"
     work.mkdir()
     a = InProcess(TorchRunner(model, "torch", pair.name), work)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from migrate.parity.ground.errors import ParityError, TargetError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.target import Target
@@ -61,4 +61,4 @@ def test_a_port_leaves_out_the_weights_that_its_original_does_not_read(tmp_path:
         runner.load_weights(weights)
         told = pytest.raises(ParityError, match=r"1 surplus \(params/layers_11/other\)")
         with nullcontext() if fits else told:
-            runner.prepare(Settings(), inputs)
+            runner.prepare(SideSettings(), inputs)

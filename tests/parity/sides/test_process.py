@@ -7,7 +7,7 @@ import pytest
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import ParityError, SideDiedError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides import protocol
 from migrate.parity.sides.process import SideProcess, Turns
@@ -67,14 +67,14 @@ def test_a_side_answers_dies_and_starts_again(side, tmp_path):
     weights = tmp_path / "weights.safetensors"
     side.ask(protocol.SaveWeights(weights))
     side.ask(protocol.LoadWeights(weights))
-    side.ask(protocol.Capture(Settings(), inputs(tmp_path, 0), tmp_path / "dump"))
+    side.ask(protocol.Capture(SideSettings(), inputs(tmp_path, 0), tmp_path / "dump"))
 
     with pytest.raises(ParityError, match=r"^side A: .*ValueError.*not three"):
-        side.ask(protocol.Capture(Settings(), inputs(tmp_path, 3), tmp_path / "raises"))
+        side.ask(protocol.Capture(SideSettings(), inputs(tmp_path, 3), tmp_path / "raises"))
     assert not (tmp_path / "raises" / "dump.json").exists()
 
     with pytest.raises(SideDiedError, match=r"side A .*its process ended.*SIGSEGV") as died:
-        side.ask(protocol.Capture(Settings(), inputs(tmp_path, 1), tmp_path / "dies"))
+        side.ask(protocol.Capture(SideSettings(), inputs(tmp_path, 1), tmp_path / "dies"))
     assert "about to go" in died.value.output
     # It starts again, with the weights that it was given.
     again = tmp_path / "again.safetensors"
@@ -83,7 +83,7 @@ def test_a_side_answers_dies_and_starts_again(side, tmp_path):
 
     side._timeout = 3.0
     with pytest.raises(SideDiedError, match=r"side A .*no answer within 3 s .*--timeout"):
-        side.ask(protocol.Capture(Settings(), inputs(tmp_path, 2), tmp_path / "hangs"))
+        side.ask(protocol.Capture(SideSettings(), inputs(tmp_path, 2), tmp_path / "hangs"))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_both_sides_go_through_a_set_in_one_order(tmp_path, monkeypatch):
     given, found = inputs(tmp_path, 1), []
     for label in "AB":
         with SideProcess(label, target, tmp_path, Turns(), timeout=LIMIT) as started:
-            started.ask(protocol.Capture(Settings(), given, tmp_path / label))
+            started.ask(protocol.Capture(SideSettings(), given, tmp_path / label))
         dump = Dump(tmp_path / label)
         calls = [call for call in dump.calls if call.layer == "layer"]
         found.append([float(dump.tensor(call.arguments[0])[0, 0]) for call in calls])

@@ -13,12 +13,12 @@ from torch import nn
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import TensorPair
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.judge.profiles import find_profile
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import InProcess, Side
+from migrate.parity.sides.side import ComparedSide, InProcess
 from migrate.parity.tasks.party import Parties, Party, same_outputs
 
 
@@ -67,25 +67,25 @@ def seeded(kind: type[nn.Module]) -> nn.Module:
     return kind()
 
 
-def torch_side(module: nn.Module, work: Path) -> Side:
+def torch_side(module: nn.Module, work: Path) -> ComparedSide:
     from migrate.parity.sides.torch.runner import TorchRunner
 
     work.mkdir(parents=True, exist_ok=True)
     return InProcess(TorchRunner(module, "torch", type(module).__name__), work)
 
 
-def captured(side: Side, settings: Settings, inputs: InputSet, folder: Path) -> Dump:
+def captured(side: ComparedSide, settings: SideSettings, inputs: InputSet, folder: Path) -> Dump:
     side.ask(protocol.Capture(settings, inputs, folder, layers=False))
     return Dump(folder)
 
 
 def parties(
     a: nn.Module,
-    b: nn.Module | Side,
+    b: nn.Module | ComparedSide,
     inputs: InputSet,
     work: Path,
     *,
-    b_settings: Settings | None = None,
+    b_settings: SideSettings | None = None,
     b_outputs: tuple[TensorPair, ...] | None = None,
     b_weights: tuple[WeightPair, ...] | None = None,
     profile: str = "f32-highest",
@@ -94,13 +94,13 @@ def parties(
     """A is the truth's model; B another torch module, or a side of another kind."""
     side = torch_side(a, work / "a")
     other = torch_side(b, work / "b") if isinstance(b, nn.Module) else b
-    b_settings = b_settings or Settings()
+    b_settings = b_settings or SideSettings()
     names = (name for name, _ in a.named_parameters(remove_duplicate=False))
     weights = tuple(WeightPair(name, (name,)) for name in names)
     made = {}
     for name, (one, settings) in {
         "T": (side, TRUTH),
-        "A": (side, Settings()),
+        "A": (side, SideSettings()),
         "B": (other, b_settings),
         "E": (side, dataclasses.replace(b_settings, transposed=())),
     }.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.tasks.batch import compare_batches
 from tests.parity.tasks.parties_made import Mlp, parties, seeded, vectors
@@ -42,7 +42,7 @@ def test_one_pass_is_told_to_spare_single_rows(tmp_path: Path) -> None:
         seeded(Mlp),
         vectors(tmp_path),
         tmp_path,
-        b_settings=Settings(precision="default"),
+        b_settings=SideSettings(precision="default"),
         profile="tpu-default",
     )
     section = compare_batches(made)

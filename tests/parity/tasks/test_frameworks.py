@@ -14,11 +14,11 @@ from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.ground.alignment import TensorPair
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.runner import JaxRunner
-from migrate.parity.sides.side import InProcess, Side
+from migrate.parity.sides.side import ComparedSide, InProcess
 from migrate.parity.tasks.batch import compare_batches
 from migrate.parity.tasks.generation import compare_generation
 from migrate.parity.tasks.gradients import compare_gradients
@@ -49,7 +49,7 @@ class FlaxImage(nn.Module):
 
 def flax_side(
     module: nn.Module, source: torch.nn.Module, pairs: tuple[WeightPair, ...], work: Path
-) -> Side:
+) -> ComparedSide:
     from safetensors.numpy import save_file
 
     work.mkdir()
@@ -124,7 +124,7 @@ def test_images_are_channels_last(tmp_path: Path) -> None:
         side,
         inputs,
         tmp_path,
-        b_settings=Settings(transposed=("x",)),
+        b_settings=SideSettings(transposed=("x",)),
         b_outputs=(TensorPair("", "", (0, 2, 3, 1)),),
         b_weights=IMAGE,
     )

@@ -14,13 +14,13 @@ from converters.layers.join import SUM, Concat, Stack
 from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece
 from migrate.parity.align.weight_pairs import WeightPair
-from migrate.parity.ground.results import Check, Section
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.results import ParityCheck, Section
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.tasks.gradients import Distance, compare_gradients
 from tests.parity.tasks.parties_made import Mlp, parties, seeded, vectors
 
 
-def rows(section: Section) -> dict[str, Check]:
+def rows(section: Section) -> dict[str, ParityCheck]:
     return {check.name: check for check in section.checks}
 
 
@@ -152,7 +152,7 @@ def test_bfloat16_is_judged_by_its_own_limits(tmp_path: Path) -> None:
         seeded(Mlp),
         inputs,
         tmp_path,
-        b_settings=Settings(dtype="bfloat16"),
+        b_settings=SideSettings(dtype="bfloat16"),
         profile="bf16",
     )
     section = compare_gradients(made)
@@ -163,7 +163,7 @@ def test_bfloat16_is_judged_by_its_own_limits(tmp_path: Path) -> None:
         seeded(Mlp),
         inputs,
         tmp_path / "strict",
-        b_settings=Settings(dtype="bfloat16"),
+        b_settings=SideSettings(dtype="bfloat16"),
         emulated=False,
     )
     assert not compare_gradients(made).passed

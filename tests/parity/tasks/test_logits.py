@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.results import ParityCheck, Section
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.tasks.gradients import compare_gradients
@@ -38,7 +38,7 @@ from tests.parity.tasks.parties_made import (
 )
 
 
-def rows(section: Section | None) -> dict[str, Check]:
+def rows(section: Section | None) -> dict[str, ParityCheck]:
     assert section is not None
     return {check.name: check for check in section.checks}
 
@@ -131,7 +131,7 @@ def test_bfloat16_flips_near_ties_only(tmp_path: Path) -> None:
         seeded(Words),
         tokens(tmp_path, 8),
         tmp_path,
-        b_settings=Settings(dtype="bfloat16"),
+        b_settings=SideSettings(dtype="bfloat16"),
         profile="bf16",
     )
     section = compare_logits(made)

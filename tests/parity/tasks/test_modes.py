@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from migrate.parity.ground.results import Check
+from migrate.parity.ground.results import ParityCheck
 from migrate.parity.tasks.modes import compare_modes
 from tests.parity.tasks.parties_made import Mlp, parties, seeded, vectors
 
@@ -42,7 +42,7 @@ class Wrong(Cancelling):
     fault = 0.05
 
 
-def failed(other: type[nn.Module], folder: Path, *, strict: bool = False) -> dict[str, Check]:
+def failed(other: type[nn.Module], folder: Path, *, strict: bool = False) -> dict[str, ParityCheck]:
     made = parties(
         seeded(Cancelling), seeded(other), vectors(folder), folder / other.__name__, emulated=False
     )

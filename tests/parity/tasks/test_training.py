@@ -13,10 +13,10 @@ import torch
 
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.results import Check, Section
+from migrate.parity.ground.results import ParityCheck, Section
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import protocol
-from migrate.parity.sides.side import Side
+from migrate.parity.sides.side import ComparedSide
 from migrate.parity.tasks.party import Parties
 from migrate.parity.tasks.training import (
     TrainingOptions,
@@ -35,7 +35,7 @@ from tests.parity.tasks.parties_made import (
 )
 
 
-def rows(section: Section) -> dict[str, Check]:
+def rows(section: Section) -> dict[str, ParityCheck]:
     return {check.name.split(",")[0].split(" of step")[0]: check for check in section.checks}
 
 
@@ -67,10 +67,10 @@ def test_the_same_model_trains_alike(optimizer: str, tmp_path: Path) -> None:
     )
 
 
-class Other(Side):
+class Other(ComparedSide):
     """A side that trains with other settings than it is asked for."""
 
-    def __init__(self, side: Side, **changes: object) -> None:
+    def __init__(self, side: ComparedSide, **changes: object) -> None:
         self._side, self._changes = side, changes
 
     def ask(self, request: protocol.Request[Any]) -> Any:

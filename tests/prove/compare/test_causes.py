@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from migrate.prove.compare.difference import Difference
-from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor
+from migrate.prove.compare.verdict import ProofVerdict, judge, judge_with_floor
 from migrate.prove.recording.details import Details
 from migrate.prove.recording.records import Header, RankRecord, StepRecord
 from migrate.prove.recording.weights import save
@@ -66,7 +66,7 @@ def ranks(final: Path, *each: list[StepRecord]) -> dict[int, RankRecord]:
 
 
 def found(original: dict[int, RankRecord], ours: dict[int, RankRecord]) -> Difference:
-    assert judge(original, original).verdict is Verdict.EQUAL
+    assert judge(original, original).verdict is ProofVerdict.EQUAL
     difference = judge(original, ours).difference
     assert difference is not None
     return difference
@@ -222,7 +222,7 @@ def test_the_same_precision_is_no_difference(
     dtypes: dict[str, tuple[str, ...]], final: Path
 ) -> None:
     ours = ranks(final, [with_details(STEP, dtypes=dtypes)])
-    assert judge(ranks(final, [STEP]), ours).verdict is Verdict.EQUAL
+    assert judge(ranks(final, [STEP]), ours).verdict is ProofVerdict.EQUAL
 
 
 def test_a_schedule_that_runs_ahead_is_named(final: Path) -> None:
@@ -278,8 +278,8 @@ def test_a_line_that_the_original_prints_differently_each_time_is_no_difference(
 ) -> None:
     original, ours = printing(final, "score 0.50"), printing(final, "score 0.60")
     again = printing(final, "score 0.70")
-    assert judge_with_floor(original, ours, lambda: original).verdict is Verdict.DIFFERS
-    assert judge_with_floor(original, ours, lambda: again).verdict is Verdict.EQUAL
+    assert judge_with_floor(original, ours, lambda: original).verdict is ProofVerdict.DIFFERS
+    assert judge_with_floor(original, ours, lambda: again).verdict is ProofVerdict.EQUAL
 
 
 def test_a_printed_loss_is_held_to_the_noise_of_the_losses(final: Path) -> None:
@@ -287,5 +287,5 @@ def test_a_printed_loss_is_held_to_the_noise_of_the_losses(final: Path) -> None:
     (record,) = original.values()
     noisy = replace(STEP, losses=(0.5, 0.7014))
     again = {0: replace(record, steps=(noisy,))}
-    assert judge_with_floor(original, ours, lambda: original).verdict is Verdict.DIFFERS
-    assert judge_with_floor(original, ours, lambda: again).verdict is Verdict.EQUAL
+    assert judge_with_floor(original, ours, lambda: original).verdict is ProofVerdict.DIFFERS
+    assert judge_with_floor(original, ours, lambda: again).verdict is ProofVerdict.EQUAL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict, judge
+from migrate.prove.compare.verdict import ProofVerdict, judge
 from tests.prove.compare.test_verdict import STEP, folder, two_ranks
 
 __all__ = ["folder"]  # a fixture
@@ -35,7 +35,7 @@ def test_ranks_that_draw_apart(
     theirs = [replace(STEP, seeds={"train.py:14": seed}) for seed in original]
     ours = [replace(STEP, seeds={"train_xla.py:17": seed}) for seed in rewritten]
     judgement = judge(two_ranks(folder, *theirs), two_ranks(folder, *ours))
-    assert judgement.verdict is (Verdict.DIFFERS if said else Verdict.EQUAL)
+    assert judgement.verdict is (ProofVerdict.DIFFERS if said else ProofVerdict.EQUAL)
     if said:
         assert said in judgement.message
         assert "train_xla.py:17, train.py:14 in the original" in judgement.message

@@ -11,7 +11,7 @@ import torch
 
 from migrate.prove.compare.floor import NoiseFloor, StepFloor, noise_floor
 from migrate.prove.compare.gates import CEILING, GRADIENT_GATE, NOISE_RUNS, PARAMETER_GATE, Gates
-from migrate.prove.compare.verdict import Verdict, judge, judge_with_floor, notes
+from migrate.prove.compare.verdict import ProofVerdict, judge, judge_with_floor, notes
 from migrate.prove.proof import Proof, prove, record_run
 from migrate.prove.recording.records import RankRecord, StepRecord
 from migrate.prove.recording.weights import save
@@ -82,13 +82,13 @@ def test_differences_that_cancel_in_a_gradient_norm_are_noise_all_the_same(folde
     assert gate == pytest.approx(4e-4 / 2**0.5, rel=1e-3)
     # Another run, in which they do not cancel.
     ours = one_rank(folder, of_addends(1.0 + 1e-4, 1.0 + 1e-4))
-    assert judge(original, ours).verdict is Verdict.DIFFERS
+    assert judge(original, ours).verdict is ProofVerdict.DIFFERS
     judgement = judge(original, ours, floor)
-    assert judgement.verdict is Verdict.EQUAL
+    assert judgement.verdict is ProofVerdict.EQUAL
     assert "within 4 times the noise of the original (7.1e-05 in losses" in judgement.message
     # What is more than that is found, and what might have been makes no step blind.
     ours = one_rank(folder, of_addends(1.0 + 4e-4, 1.0 + 4e-4))
-    assert judge(original, ours, floor).verdict is Verdict.DIFFERS
+    assert judge(original, ours, floor).verdict is ProofVerdict.DIFFERS
     loud = noise_floor(original, one_rank(folder, of_addends(1.1, (2 - 1.1**2) ** 0.5)))
     assert not Gates(loud).blind(0, 1)
     assert Gates(loud).gradient(0, 1) == 4 * CEILING
@@ -101,15 +101,15 @@ def test_snapshots_have_a_floor_of_their_own(folder: Path) -> None:
     assert judge(*sides).difference is not None
     floor = noise_floor(*sides)
     assert floor.at(0, 1).parameters["bias"] == pytest.approx(7e-4, rel=0.02)
-    assert judge(*sides, floor).verdict is Verdict.EQUAL
+    assert judge(*sides, floor).verdict is ProofVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
     ("noise", "verdict"),
-    [(3e-5, Verdict.EQUAL), (1e-5, Verdict.DIFFERS), (0.0, Verdict.DIFFERS)],
+    [(3e-5, ProofVerdict.EQUAL), (1e-5, ProofVerdict.DIFFERS), (0.0, ProofVerdict.DIFFERS)],
 )
 def test_a_small_difference_is_judged_by_the_noise(
-    noise: float, verdict: Verdict, folder: Path
+    noise: float, verdict: ProofVerdict, folder: Path
 ) -> None:
     judgement = judge_with_floor(
         one_rank(folder, STEP),
@@ -117,7 +117,7 @@ def test_a_small_difference_is_judged_by_the_noise(
         lambda: one_rank(folder, norm(noise)),
     )
     assert judgement.verdict is verdict
-    if verdict is Verdict.EQUAL:
+    if verdict is ProofVerdict.EQUAL:
         assert "within 4 times the noise of the original (3.0e-05 in losses" in judgement.message
         (note,) = notes({}, {}, 1, judgement.weights, judgement.floor)
         assert "it differs from itself by up to 3.0e-05 in losses" in note
@@ -129,7 +129,7 @@ def test_steps_that_agree_by_noise_say_so_where_one_side_made_more(folder: Path)
     original = one_rank(folder, STEP, STEP)
     floor = noise_floor(original, one_rank(folder, norm(3e-5), STEP))
     judgement = judge(original, one_rank(folder, norm(4.4e-5)), floor)
-    assert judgement.verdict is Verdict.STEP_COUNT
+    assert judgement.verdict is ProofVerdict.STEP_COUNT
     assert "the steps of both agree, within 4 times the noise of the original" in judgement.message
 
 
@@ -168,7 +168,7 @@ def test_the_original_runs_again_only_in_doubt(ours: StepRecord, folder: Path) -
 
     judgement = judge_with_floor(one_rank(folder, STEP), one_rank(folder, ours), again)
     assert judgement.floor is None
-    assert (judgement.verdict is Verdict.EQUAL) == (ours is STEP)
+    assert (judgement.verdict is ProofVerdict.EQUAL) == (ours is STEP)
 
 
 def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
     quiet, loud = one_rank(folder, norm(1e-6)), one_rank(folder, norm(5e-5))
     samples = iter([quiet, loud, quiet])
     judgement = judge_with_floor(original, ours, lambda: next(samples))
-    assert judgement.verdict is Verdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
     assert judgement.floor is not None
     assert (judgement.floor.runs, judgement.floor.steps[0].values) == (2, pytest.approx(5e-5))
     (note,) = notes(original, ours, 1, judgement.weights, judgement.floor)
@@ -184,7 +184,7 @@ def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
 
     samples = iter([quiet, quiet, quiet])
     judgement = judge_with_floor(original, ours, lambda: next(samples))
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
     assert judgement.floor is not None
     assert judgement.floor.runs == NOISE_RUNS
     assert next(samples, None) is None
@@ -194,7 +194,7 @@ def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:
     judgement = judge_with_floor(
         one_rank(folder, STEP), one_rank(folder, norm(4.4e-5)), lambda: None
     )
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
 
 
 def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
@@ -208,9 +208,9 @@ def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
         return {0: replace(one, final=folder / f"mean_{name}.safetensors")}
 
     original, ours = ended("equal"), ended("near")
-    assert judge(original, ours).verdict is Verdict.DIFFERS
+    assert judge(original, ours).verdict is ProofVerdict.DIFFERS
     judgement = judge_with_floor(original, ours, lambda: ended("far"))
-    assert judgement.verdict is Verdict.EQUAL
+    assert judgement.verdict is ProofVerdict.EQUAL
     assert [one.name for one in judgement.weights if one.gate is None] == ["mean"]
     (said,) = [
         note
@@ -220,7 +220,7 @@ def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
     assert "the original differs from itself by more than 0.01" in said
     # An original that is not far from itself: the difference stays.
     judgement = judge_with_floor(original, ours, lambda: original)
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
 
 
 def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -> None:
@@ -228,7 +228,7 @@ def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -
     again = one_rank(folder, norm(1e-4), norm(2e-2), norm(0))
     ours = one_rank(folder, norm(2e-4), norm(0.5), norm(0.5))
     judgement = judge(original, ours, noise_floor(original, again))
-    assert judgement.verdict is Verdict.EQUAL
+    assert judgement.verdict is ProofVerdict.EQUAL
     assert judgement.message.startswith(
         "equal up to step 1, within 4 times the noise of the original (1.0e-04 in losses and gradient norms, "
         "0.0e+00 in weights); from step 2 on the original differs from itself by 2.0e-02"
@@ -237,14 +237,14 @@ def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -
     # What differs before that is found.
     ours = one_rank(folder, norm(5e-4), norm(0.5), norm(0.5))
     judgement = judge(original, ours, noise_floor(original, again))
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
 
 
 def test_noise_from_the_first_step_on_is_a_verdict_of_its_own(folder: Path) -> None:
     original = one_rank(folder, STEP)
     floor = noise_floor(original, one_rank(folder, norm(0.1)))
     judgement = judge(original, one_rank(folder, norm(1e-3)), floor)
-    assert judgement.verdict is Verdict.NOISE
+    assert judgement.verdict is ProofVerdict.NOISE
     beginning = "from step 1 on the original differs from itself by 1.0e-01"
     assert judgement.message.startswith(beginning)
 
@@ -254,7 +254,7 @@ def test_a_weight_that_is_far_from_itself_is_named_and_not_held_to_a_gate(folder
     original = one_rank(folder, STEP)
     again = {0: replace(original[0], final=folder / "other.safetensors")}
     judgement = judge(original, again, noise_floor(original, again))
-    assert judgement.verdict is Verdict.EQUAL
+    assert judgement.verdict is ProofVerdict.EQUAL
     assert {weight.name: weight.gate for weight in judgement.weights} == {
         "weight": PARAMETER_GATE,
         "bias": None,
@@ -316,7 +316,7 @@ def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -
     )
     assert proof.floor is not None
     assert proof.floor.steps[-1].values > GRADIENT_GATE
-    assert proof.verdict is Verdict.EQUAL, (proof.message, proof.floor, proof.steps)
+    assert proof.verdict is ProofVerdict.EQUAL, (proof.message, proof.floor, proof.steps)
     assert "running the original again" in said[-1]
     assert any(note.startswith("the original was run twice") for note in proof.notes)
     assert proof_as_json(proof)["floor"]["steps"][0]["step"] == 1
@@ -364,4 +364,4 @@ def test_a_fault_in_such_a_net_is_found_all_the_same(
         script, side="xla", replicas=2, folder=tmp_path, settings=Settings(timeout=LIMIT)
     )
     judgement = judge(original, recorded, floor)
-    assert judgement.verdict is Verdict.DIFFERS, judgement.message
+    assert judgement.verdict is ProofVerdict.DIFFERS, judgement.message

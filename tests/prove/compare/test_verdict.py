@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from migrate.prove.compare.compare import WeightComparison
-from migrate.prove.compare.verdict import Verdict, judge, notes
+from migrate.prove.compare.verdict import ProofVerdict, judge, notes
 from migrate.prove.errors import RecordingError
 from migrate.prove.recording import records
 from migrate.prove.recording.details import Details
@@ -51,46 +51,48 @@ def two_ranks(folder: Path, first: StepRecord, second: StepRecord) -> dict[int, 
 
 def test_equal_recordings_are_equal(folder: Path) -> None:
     judgement = judge({0: rank(folder, 0, STEP, STEP)}, {0: rank(folder, 0, STEP, STEP)})
-    assert judgement.verdict is Verdict.EQUAL
+    assert judgement.verdict is ProofVerdict.EQUAL
     assert [weight.difference for weight in judgement.weights] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("gradients", "verdict"), [((0, 0), Verdict.VACUOUS), ((0, 2), Verdict.EQUAL)]
+    ("gradients", "verdict"), [((0, 0), ProofVerdict.VACUOUS), ((0, 2), ProofVerdict.EQUAL)]
 )
 def test_an_optimizer_that_trains_nothing_on_either_side_proves_nothing(
-    gradients: tuple[int, int], verdict: Verdict, folder: Path
+    gradients: tuple[int, int], verdict: ProofVerdict, folder: Path
 ) -> None:
     steps = [replace(STEP, with_gradient=count) for count in gradients]
     judgement = judge({0: rank(folder, 0, *steps)}, {0: rank(folder, 0, *steps)})
     assert judgement.verdict is verdict
     said = "no gradient reaches any of its 2 parameters"
-    assert (said in judgement.message) is (verdict is Verdict.VACUOUS)
+    assert (said in judgement.message) is (verdict is ProofVerdict.VACUOUS)
 
 
-@pytest.mark.parametrize(("most", "verdict"), [(8, Verdict.EQUAL), (9, Verdict.UNENDED)])
-def test_steps_that_no_sync_ends_are_not_equal(most: int, verdict: Verdict, folder: Path) -> None:
+@pytest.mark.parametrize(("most", "verdict"), [(8, ProofVerdict.EQUAL), (9, ProofVerdict.UNENDED)])
+def test_steps_that_no_sync_ends_are_not_equal(
+    most: int, verdict: ProofVerdict, folder: Path
+) -> None:
     ours = replace(STEP, in_graph=most)
     judgement = judge({0: rank(folder, 0, STEP)}, {0: rank(folder, 0, ours)})
     assert judgement.verdict is verdict
 
 
 def test_nothing_recorded_is_not_equal(folder: Path) -> None:
-    assert judge({}, {}).verdict is Verdict.NO_STEPS
+    assert judge({}, {}).verdict is ProofVerdict.NO_STEPS
     judgement = judge({0: rank(folder, 0, STEP)}, {})
-    assert judgement.verdict is Verdict.NO_STEPS
+    assert judgement.verdict is ProofVerdict.NO_STEPS
     assert "recorded in the rewrite" in judgement.message
 
 
 def test_other_ranks_are_not_equal(folder: Path) -> None:
     judgement = judge(two_ranks(folder, STEP, STEP), {0: rank(folder, 0, STEP)})
-    assert judgement.verdict is Verdict.RANK_COUNT
+    assert judgement.verdict is ProofVerdict.RANK_COUNT
     assert "ranks 0 to 1" in judgement.message
 
 
 def test_other_step_counts_are_not_equal(folder: Path) -> None:
     judgement = judge({0: rank(folder, 0, STEP, STEP, STEP)}, {0: rank(folder, 0, STEP, STEP)})
-    assert judgement.verdict is Verdict.STEP_COUNT
+    assert judgement.verdict is ProofVerdict.STEP_COUNT
     assert "3 steps on rank 0, the rewrite 2" in judgement.message
 
 
@@ -103,21 +105,21 @@ def test_drop_last_is_named_where_the_last_batch_is_a_short_one(
 
     original = {0: rank(folder, 0, given("16x10"), given(last))}
     judgement = judge(original, {0: rank(folder, 0, given("16x10"))})
-    assert judgement.verdict is Verdict.STEP_COUNT
+    assert judgement.verdict is ProofVerdict.STEP_COUNT
     assert ("drop_last" in judgement.message) is dropped
 
 
 def test_a_difference_comes_before_the_step_count(folder: Path) -> None:
     other = replace(STEP, losses=(0.51,))
     judgement = judge({0: rank(folder, 0, STEP, STEP)}, {0: rank(folder, 0, other)})
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
     assert "loss 0.51, in the original 0.5" in judgement.message
 
 
 def test_nan_on_both_sides_is_not_equal(folder: Path) -> None:
     nan = replace(STEP, losses=(math.nan,), gradient_norm=math.nan)
     judgement = judge({0: rank(folder, 0, STEP, nan)}, {0: rank(folder, 0, STEP, nan)})
-    assert judgement.verdict is Verdict.NOT_FINITE
+    assert judgement.verdict is ProofVerdict.NOT_FINITE
     assert judgement.message.startswith("step 2, rank 0")
 
 
@@ -125,7 +127,7 @@ def test_nan_on_both_sides_is_not_equal(folder: Path) -> None:
 def test_nan_on_one_side_differs(folder: Path, swap: bool) -> None:
     sides = [rank(folder, 0, STEP), rank(folder, 0, replace(STEP, losses=(math.nan,)))]
     judgement = judge({0: sides[swap]}, {0: sides[not swap]})
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
     assert judgement.difference is not None
     assert judgement.difference.kind == "loss"
 
@@ -133,7 +135,7 @@ def test_nan_on_one_side_differs(folder: Path, swap: bool) -> None:
 def test_zero_gradients_on_both_sides_are_vacuous(folder: Path) -> None:
     zero = replace(STEP, losses=(0.0,), gradient_norm=0.0)
     judgement = judge({0: rank(folder, 0, zero)}, {0: rank(folder, 0, zero)})
-    assert judgement.verdict is Verdict.VACUOUS
+    assert judgement.verdict is ProofVerdict.VACUOUS
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_an_untied_weight_is_named(folder: Path) -> None:
 def test_ranks_that_differ_in_the_original_too_are_no_fault(folder: Path) -> None:
     other = replace(STEP, checksum=(2.0, 3.0))
     recorded = two_ranks(folder, STEP, other)
-    assert judge(recorded, recorded).verdict is Verdict.EQUAL
+    assert judge(recorded, recorded).verdict is ProofVerdict.EQUAL
 
 
 def test_final_weights_of_every_rank_are_compared(folder: Path) -> None:
@@ -185,7 +187,7 @@ def test_final_weights_of_every_rank_are_compared(folder: Path) -> None:
     ours = two_ranks(folder, STEP, STEP)
     ours[1] = replace(ours[1], final=folder / "other.safetensors")
     judgement = judge(two_ranks(folder, STEP, STEP), ours)
-    assert judgement.verdict is Verdict.DIFFERS
+    assert judgement.verdict is ProofVerdict.DIFFERS
     assert "at the end, rank 1: bias is 0.0071 away" in judgement.message
 
 

@@ -11,7 +11,7 @@ import torch
 
 from migrate.prove.compare import verdict
 from migrate.prove.compare.gates import CEILING, MARGIN, PARAMETER_GATE, Gates
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.record.noise.adam import first_moves
 from migrate.prove.recording import records
 from migrate.prove.recording.records import Header, RankRecord, StepRecord
@@ -125,7 +125,7 @@ def test_a_parameter_may_differ_by_what_rounding_does_to_the_first_step(
     original = recorded(tmp_path / "original", 0.0, known[side])
     ours = recorded(tmp_path / "ours", far * move * 2**0.5, known[1 - side])
     judgement = verdict.judge(original, ours)
-    assert (judgement.verdict is Verdict.EQUAL) == equal, judgement.message
+    assert (judgement.verdict is ProofVerdict.EQUAL) == equal, judgement.message
     said = "of the parameters, within 4 times the rounding noise of Adam's first step"
     assert judgement.message.endswith(said) == equal
     # Not of sides that agree without that.
@@ -133,7 +133,7 @@ def test_a_parameter_may_differ_by_what_rounding_does_to_the_first_step(
     assert said not in alike.message
     without = recorded(tmp_path / "without", 0.0, {})
     differs = verdict.judge(without, recorded(tmp_path / "other", far * move * 2**0.5, {}))
-    assert differs.verdict is Verdict.DIFFERS
+    assert differs.verdict is ProofVerdict.DIFFERS
 
 
 def test_a_first_step_of_noise_alone_does_not_switch_the_gate_off() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Settings
 from tests.waiting import LIMIT
@@ -77,7 +77,7 @@ def proved(folder: Path, **settings: bool) -> Proof:
 @pytest.mark.xla
 def test_draws_on_the_device_are_equal(tmp_path: Path) -> None:
     proof = proved(tmp_path)
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert proof.max_loss_difference is not None
     assert proof.max_loss_difference < 1e-6
     assert any(note.startswith("dropout with p=0.5 was switched off") for note in proof.notes)
@@ -85,4 +85,4 @@ def test_draws_on_the_device_are_equal(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_without_it_they_are_not(tmp_path: Path) -> None:
-    assert proved(tmp_path, deterministic=False).verdict is Verdict.DIFFERS
+    assert proved(tmp_path, deterministic=False).verdict is ProofVerdict.DIFFERS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove
 from migrate.prove.record import norms
 from migrate.prove.settings import Settings
@@ -86,10 +86,10 @@ def train(device):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("most", "verdict", "said"),
-    [("0.1", Verdict.EQUAL, "agree"), ("0.1001", Verdict.DIFFERS, "gradient norm")],
+    [("0.1", ProofVerdict.EQUAL, "agree"), ("0.1001", ProofVerdict.DIFFERS, "gradient norm")],
 )
 def test_clipping_of_a_large_vocabulary(
-    most: str, verdict: Verdict, said: str, tmp_path: Path
+    most: str, verdict: ProofVerdict, said: str, tmp_path: Path
 ) -> None:
     before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
     before.write_text(CLIPPED.replace("MOST", "0.1").replace("SYNC", "") + "train('cuda')\n")

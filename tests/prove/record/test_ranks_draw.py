@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Settings
 from migrate.rewrite.file import rewrite_file
@@ -70,7 +70,7 @@ def test_the_rewrite_draws_as_the_original(
     options = RewriteOptions(style="portable" if style == "portable" else "native")
     original, rewritten = files(tmp_path, seed, at_import, options)
     proof = prove(original, rewritten, replicas=2, settings=Settings(timeout=LIMIT))
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
 
 
 def test_replicas_that_draw_the_same_are_told_apart_from_gpus(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_replicas_that_draw_the_same_are_told_apart_from_gpus(tmp_path: Path) ->
     lines = rewritten.read_text().splitlines()
     rewritten.write_text("\n".join(line for line in lines if "manual_seed" not in line) + "\n")
     proof = prove(original, rewritten, replicas=2, settings=Settings(timeout=LIMIT))
-    assert proof.verdict is Verdict.DIFFERS
+    assert proof.verdict is ProofVerdict.DIFFERS
     assert "different random numbers in the original and the same in the rewrite" in proof.message
     line = original.read_text().splitlines().index("        noise = torch.randn_like(x)") + 1
     assert f"train.py:{line} in the original" in proof.message

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove, record_run
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Settings
@@ -119,7 +119,7 @@ TOY = Path(__file__).parents[3] / "examples" / "ddp_toy"
 def test_both_sides_stop_at_the_same_step() -> None:
     settings = Settings(steps=2, timeout=LIMIT)
     proof = prove(TOY / "before.py", TOY / "after.py", replicas=2, settings=settings)
-    assert proof.verdict is Verdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert {(step.rank, step.step) for step in proof.steps} == {(0, 1), (0, 2), (1, 1), (1, 2)}
     assert {weight.name for weight in proof.weights} >= {"net1.weight", "net2.bias"}
     assert "each rank was stopped after 2 optimizer steps" in proof.notes

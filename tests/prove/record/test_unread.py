@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from migrate.prove.record.unread import Unread
+from migrate.prove.record.unread import UnreadValues
 
 
 class Program:
@@ -16,7 +16,7 @@ class Program:
 
     def __init__(self) -> None:
         self.read: list[str] = []
-        self.unread = Unread()
+        self.unread = UnreadValues()
         self._closures: list[Callable[[], None]] = []
 
     def add_step_closure(self, closure: Callable[[], None]) -> None:

@@ -35,12 +35,12 @@ def test_the_gpus_that_are_there_are_taken() -> None:
 
 
 def test_a_run_sees_a_gpu_for_each_rank_and_no_other() -> None:
-    assert gpus.environment(2, given={})["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert gpus.environment(2, inherited={})["CUDA_VISIBLE_DEVICES"] == "0,1"
     some = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
-    assert gpus.environment(2, given=some)["CUDA_VISIBLE_DEVICES"] == "4,5"
-    assert gpus.environment(1, given={})[ON] == "cuda"
+    assert gpus.environment(2, inherited=some)["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert gpus.environment(1, inherited={})[ON] == "cuda"
 
 
 def test_tf32_is_left_to_the_script_unless_its_noise_is_measured() -> None:
-    assert "NVIDIA_TF32_OVERRIDE" not in gpus.environment(1, given={})
-    assert gpus.environment(1, tf32=False, given={})["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "NVIDIA_TF32_OVERRIDE" not in gpus.environment(1, inherited={})
+    assert gpus.environment(1, tf32=False, inherited={})["NVIDIA_TF32_OVERRIDE"] == "0"

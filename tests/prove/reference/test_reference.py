@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.prove.compare.verdict import Verdict
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.reference.against import prove_against
 from tests.waiting import LIMIT
 
@@ -76,7 +76,7 @@ def test_a_fault_of_the_rewrite_is_found_against_a_record(tmp_path: Path) -> Non
     assert "lr=0.05" in text
     faulty.write_text(text.replace("lr=0.05", "lr=0.1"))
     proof = prove_against(record, train, faulty, asked={}, timeout=LIMIT)
-    assert proof.verdict is Verdict.DIFFERS
+    assert proof.verdict is ProofVerdict.DIFFERS
     assert proof.difference is not None
     assert proof.difference.kind == "learning rate"
 

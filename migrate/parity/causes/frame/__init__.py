@@ -1,1 +1,1 @@
-"""How causes are looked for: replays of one layer of the truth, and what of a side they are held against."""
+"""Search for causes: replays of one layer of the truth, compared with the side's tensors."""

@@ -46,7 +46,7 @@ def weight(
 
 @contextmanager
 def several(changes: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
-    """All of these."""
+    """Apply all of these changes."""
     with ExitStack() as stack:
         for change in changes:
             stack.enter_context(change)

@@ -1,4 +1,4 @@
-"""What is known of a layer that parts."""
+"""Facts about a layer that diverges."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.alignment import Alignment
+from migrate.parity.ground.alignment import LayerAlignment
 
 
 @dataclass(frozen=True)
 class Context:
-    """A layer of a side that parts from the truth.
+    """Layer of a side that diverges from the truth.
 
     Attributes:
-        layer: its name in the truth; "" the model itself.
-        number: the truth's call of it.
-        truth: the dump of the truth.
-        local: the side's, each layer fed with the truth's inputs; None: there is none.
-        accumulated: the side's as it runs.
-        alignment: of the side with the truth.
+        layer: the layer's name in the truth; "" is the model itself.
+        number: the number of the truth's call of the layer.
+        truth: dump of the truth.
+        local: the side's dump with each layer fed with the truth's inputs; None: there is no such dump.
+        accumulated: the side's dump of an ordinary run.
+        alignment: alignment of the side with the truth.
         side_layer: the layer's name at the side.
         settings, truth_settings: `dump.Layer.settings` of the side's layer and of the truth's.
-        dtype: in which the side computes.
-        relative_l2: how far it parts.
-        breached_locally: whether by its local error; if not, what it was given is looked at first.
-        side: the word for it in sentences, "A" or "B".
-        inputs: which of the inputs are looked at, the one that shows it most first; the side's dumps have
-            others perhaps not. None: the first two.
+        dtype: dtype in which the side computes.
+        relative_l2: relative L2 between the side and the truth.
+        breached_locally: whether the local error is the breach; if not, its inputs are compared first.
+        side: name of the side in messages, "A" or "B".
+        inputs: numbers of the inputs to compare, the input that shows the breach most first; the side's
+            dumps may lack others. None: the first two.
     """
 
     layer: str
@@ -36,7 +36,7 @@ class Context:
     truth: Dump
     local: Dump | None
     accumulated: Dump
-    alignment: Alignment
+    alignment: LayerAlignment
     side_layer: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     truth_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -53,10 +53,11 @@ class Context:
 
     @property
     def noise(self) -> float:
-        """Relative L2 below which a variant gives what the side gives: four times the side's noise.
+        """Relative L2 below which a variant equals the side: four times the side's noise.
 
-        float32 has 4e-6 (its own noise is 1e-7 to 1e-6, by the length of the sums), bfloat16, and float32
-        whose matmuls are one bf16 pass, 1e-2 (2.4e-3), three passes 6e-5 (1.3e-5).
+        - float32: 4e-6 (its own noise is 1e-7 to 1e-6, by the length of the sums);
+        - bfloat16, and float32 with matmuls of one bf16 pass: 1e-2 (noise 2.4e-3);
+        - three bf16 passes: 6e-5 (noise 1.3e-5).
         """
         if self.dtype == "float32":
             return {"default": 1e-2, "high": 6e-5}.get(self.accumulated.facts.precision, 4e-6)

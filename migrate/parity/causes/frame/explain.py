@@ -1,4 +1,4 @@
-"""Try the variants of all patterns on a layer, and say which give what the side gives."""
+"""Try the variants of all patterns on a layer, and report those that compute what the side computes."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from migrate.parity.causes.frame.look import inside, looks
 from migrate.parity.causes.frame.pattern import Pattern, Variant
 from migrate.parity.causes.frame.replay import Arguments, Replay
 from migrate.parity.causes.frame.scene import Scene
-from migrate.parity.causes.frame.trial import ALIKE, Fit, Gauge, Trial, rounded
+from migrate.parity.causes.frame.trial import ALIKE, Gauge, Trial, VariantFit, rounded
 from migrate.parity.dump.dump import Dump
-from migrate.parity.ground.results import Cause
+from migrate.parity.ground.results import ParityCause
 
 _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A variant that gives what the side gives."""
+class _MatchingVariant:
+    """Variant that computes what the side computes."""
 
     pattern: Pattern
     variant: Variant
-    fit: Fit
+    fit: VariantFit
     where: str
 
     def order(self, best: float) -> tuple[Any, ...]:
-        """The most reliable first."""
+        """Sort key: the most reliable variant first."""
         after = self.fit.after
         tier = 0.0 if after <= ALIKE * best else after
         where = -len(self.fit.spots), self.fit.spots[0]
         return not self.fit.whole, tier, self.pattern.rank, *where, after
 
 
-class _Clock:
-    """The time for a search."""
+class _TimeLimit:
+    """Time limit of a search."""
 
     def __init__(self, seconds: float, note: Callable[[str], None]) -> None:
         self._seconds, self._note = seconds, note
         self._until = time.monotonic() + seconds
 
     def is_up(self, left: tuple[Pattern, ...]) -> bool:
-        """Whether it is over; then it is told which were not tried."""
+        """Whether the time is over; if so, report the patterns that were not tried."""
         if time.monotonic() <= self._until:
             return False
         names = ", ".join(pattern.name for pattern in left[:_SHOWN])
@@ -66,62 +66,67 @@ def explained(
     patterns: tuple[Pattern, ...],
     seconds: float,
     note: Callable[[str], None],
-) -> tuple[Cause, ...]:
+) -> tuple[ParityCause, ...]:
     """See `causes.explain`."""
-    found = _tried(model, context, patterns, _Clock(seconds, note))
-    known = {cause.name for cause in found}
-    return (*found, *(cause for cause in _told(context, patterns) if cause.name not in known))
+    causes = _tried(model, context, patterns, _TimeLimit(seconds, note))
+    known = {cause.name for cause in causes}
+    return (
+        *causes,
+        *(cause for cause in _causes_by_settings(context, patterns) if cause.name not in known),
+    )
 
 
-def _told(context: Context, patterns: tuple[Pattern, ...]) -> Iterator[Cause]:
-    """What the settings alone tell."""
+def _causes_by_settings(context: Context, patterns: tuple[Pattern, ...]) -> Iterator[ParityCause]:
+    """Yield the causes that the settings alone show."""
     for pattern in patterns:
         text = pattern.differs(context.truth_settings, context.settings)
         if text:
             text = text.replace("{side}", context.side)
-            yield Cause(
+            yield ParityCause(
                 pattern.name, text, "the settings differ; no variant was found that shows it", False
             )
 
 
 def _tried(
-    model: nn.Module, context: Context, patterns: tuple[Pattern, ...], clock: _Clock
-) -> tuple[Cause, ...]:
+    model: nn.Module, context: Context, patterns: tuple[Pattern, ...], clock: _TimeLimit
+) -> tuple[ParityCause, ...]:
     dtype = getattr(torch, context.dtype, torch.float32)
     trials = list(_trials(model, context, dtype))
     if not trials:
         return ()
     with several(rounded(trials[0].scene, dtype)):
-        found = list(_found(trials, context, patterns, clock))
-    best = max(min((one.fit.after for one in found), default=0.0), context.noise / 8)
-    named: dict[str, Cause] = {}
-    for one in sorted(found, key=lambda one: one.order(best)):
-        evidence = one.variant.evidence or (
-            f"so computed, the truth's layer is {one.fit.after:.1e} from {{side}}'s "
-            f"instead of {one.fit.before:.1e}, {{where}}"
+        matches = list(_matching_variants(trials, context, patterns, clock))
+    best = max(min((match.fit.after for match in matches), default=0.0), context.noise / 8)
+    named: dict[str, ParityCause] = {}
+    for match in sorted(matches, key=lambda match: match.order(best)):
+        evidence = match.variant.evidence or (
+            f"so computed, the truth's layer is {match.fit.after:.1e} from {{side}}'s "
+            f"instead of {match.fit.before:.1e}, {{where}}"
         )
         evidence, text = (
-            words.replace("{side}", context.side).replace("{where}", one.where)
-            for words in (evidence, one.variant.text)
+            words.replace("{side}", context.side).replace("{where}", match.where)
+            for words in (evidence, match.variant.text)
         )
-        cause = Cause(one.pattern.name, text, evidence, True)
+        cause = ParityCause(match.pattern.name, text, evidence, True)
         named.setdefault(cause.name, cause)
     return tuple(named.values())[:_SHOWN] or tuple(_suspected(trials[0], context, patterns))
 
 
-def _suspected(trial: Trial, context: Context, patterns: tuple[Pattern, ...]) -> Iterator[Cause]:
+def _suspected(
+    trial: Trial, context: Context, patterns: tuple[Pattern, ...]
+) -> Iterator[ParityCause]:
     if not Gauge(trial, context.noise).parting:
         return
     for pattern in patterns:
         text = pattern.suspected(trial.scene)
         if text:
             text = text.replace("{side}", context.side)
-            yield Cause(pattern.name, text, "no variant gives what the side gives", False)
+            yield ParityCause(pattern.name, text, "no variant gives what the side gives", False)
 
 
-def _found(
-    trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], clock: _Clock
-) -> Iterator[_Found]:
+def _matching_variants(
+    trials: list[Trial], context: Context, patterns: tuple[Pattern, ...], clock: _TimeLimit
+) -> Iterator[_MatchingVariant]:
     scales = max(1, len(trials[0].scene.parts)) ** 0.5
     first, *others = [Gauge(trial, context.noise * scales) for trial in trials]
     if not first.parting:
@@ -131,13 +136,17 @@ def _found(
             if clock.is_up(patterns[tried:]):
                 return
             fit = first.fit(variant)
-            if fit is not None and all(_holds(pattern, variant.text, one, fit) for one in others):
-                yield _Found(pattern, variant, fit, _where(first.trial, fit))
+            if fit is not None and all(
+                _holds(pattern, variant.text, gauge, fit) for gauge in others
+            ):
+                yield _MatchingVariant(pattern, variant, fit, _where(first.trial, fit))
 
 
-def _holds(pattern: Pattern, text: str, gauge: Gauge, fit: Fit) -> bool:
-    """Whether the variant gives what the side gives on another input too."""
-    again = next((one for one in pattern.variants(gauge.trial.scene) if one.text == text), None)
+def _holds(pattern: Pattern, text: str, gauge: Gauge, fit: VariantFit) -> bool:
+    """Whether the variant also computes what the side computes on another input."""
+    again = next(
+        (variant for variant in pattern.variants(gauge.trial.scene) if variant.text == text), None
+    )
     if again is None:
         return False
     if not gauge.parting:
@@ -146,8 +155,8 @@ def _holds(pattern: Pattern, text: str, gauge: Gauge, fit: Fit) -> bool:
     return other is not None and other.whole >= fit.whole
 
 
-def _where(trial: Trial, fit: Fit) -> str:
-    """The words for what was compared."""
+def _where(trial: Trial, fit: VariantFit) -> str:
+    """Words for the compared tensors."""
     spots = [trial.look.seen[number].spot for number in fit.spots]
     inner = list(dict.fromkeys(spot.layer for spot in spots if spot.layer is not None))
     return f"in what {', '.join(inner)} is given" if inner else "in what it gives"
@@ -156,11 +165,11 @@ def _where(trial: Trial, fit: Fit) -> str:
 def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[Trial]:
     forced = frozenset(pair.truth for pair in context.alignment.pairs if pair.outputs)
     for look in looks(context):
-        given = _given(context.truth, look.input)
-        if given is None:
+        arguments = _arguments_of_model(context.truth, look.input)
+        if arguments is None:
             continue
         try:
-            replay = Replay(model, look.layer, look.number, given, forced - {look.layer}, dtype)
+            replay = Replay(model, look.layer, look.number, arguments, forced - {look.layer}, dtype)
         except Exception:
             continue
         scene = Scene(model, look.layer, replay, context.settings, context.truth_settings)
@@ -169,9 +178,16 @@ def _trials(model: nn.Module, context: Context, dtype: torch.dtype) -> Iterator[
             yield Trial(scene, full, context.one_pass)
 
 
-def _given(truth: Dump, number: int) -> Arguments | None:
-    """The model's arguments on that input, of the truth's dump."""
-    call = next((one for one in truth.of("") if one.input == number and one.number == 0), None)
+def _arguments_of_model(truth: Dump, number: int) -> Arguments | None:
+    """The model's arguments on an input, from the truth's dump."""
+    call = next(
+        (
+            call_of_model
+            for call_of_model in truth.of("")
+            if call_of_model.input == number and call_of_model.number == 0
+        ),
+        None,
+    )
     if call is None or any("." in ref.path for ref in call.arguments):
         return None
     values = {ref.path: torch.from_numpy(truth.tensor(ref).copy()) for ref in call.arguments}

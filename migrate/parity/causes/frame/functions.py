@@ -26,17 +26,17 @@ class FunctionCall:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def get(self, position: int, name: str, default: Any = None) -> Any:
-        """The argument that has this position or this name."""
+        """Return the argument at this position or with this name."""
         if name in self.kwargs:
             return self.kwargs[name]
         return self.args[position] if position < len(self.args) else default
 
     def run(self) -> Any:
-        """What it gives."""
+        """Run the call and return its result."""
         return self.function(*self.args, **self.kwargs)
 
     def but(self, position: int, name: str, value: Any) -> FunctionCall:
-        """The same call with another value of that argument."""
+        """Copy the call with another value of an argument."""
         if position < len(self.args):
             args = (*self.args[:position], value, *self.args[position + 1 :])
             return FunctionCall(self.name, self.function, args, self.kwargs)
@@ -71,17 +71,17 @@ class _Mode(TorchFunctionMode):
 
 
 def named(function: Callable[..., Any]) -> str:
-    """The name of a function without the underscores of operators and of changes in place."""
+    """Name of a function without the underscores of operators and in-place methods."""
     return str(getattr(function, "__name__", "")).strip("_")
 
 
 @contextmanager
 def intercepted(handlers: Mapping[str, Handler], only: int | None = None) -> Iterator[None]:
-    """Give the calls of these functions to their handlers.
+    """Pass the calls of some functions to handlers.
 
     Args:
-        handlers: by name.
-        only: the one of these calls that is meant, from 0; None: all.
+        handlers: handlers by the name of the function.
+        only: number of the only call to pass, from 0; None: all.
     """
     seen = iter(range(1 << 30))
 
@@ -97,7 +97,7 @@ def intercepted(handlers: Mapping[str, Handler], only: int | None = None) -> Ite
 
 @contextmanager
 def watched(calls: list[FunctionCall]) -> Iterator[None]:
-    """Note the calls of all functions."""
+    """Record the calls of all functions."""
 
     def handle(call: FunctionCall) -> Any:
         calls.append(call)
@@ -109,6 +109,6 @@ def watched(calls: list[FunctionCall]) -> Iterator[None]:
 
 @contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """Give the calls of all functions to a handler."""
+    """Pass the calls of all functions to a handler."""
     with _Mode(handler):
         yield

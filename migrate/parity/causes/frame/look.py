@@ -1,4 +1,4 @@
-"""What of a side is held against the replays: the outputs of a layer, or what a layer inside is given."""
+"""Tensors of a side to compare with the replays: outputs of a layer, or arguments of layers inside it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A tensor of a replay, how it lies at the side, and what the side has."""
+class ComparedTensor:
+    """Tensor of a replay, its layout on the side, and the side's values."""
 
     spot: Spot
     pair: TensorPair
@@ -27,83 +27,83 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What is compared on one input.
+class Comparison:
+    """Tensors compared on one input.
 
     Attributes:
         layer, number: the truth's call that is replayed.
-        input: which of the inputs.
-        seen: what is held against each other.
-        kept: positions [batch, length] that are no padding; None: all are.
+        input: number of the input.
+        seen: the compared tensors.
+        kept: mask of positions [batch, length] that are no padding; None: all positions count.
     """
 
     layer: str
     number: int
     input: int
-    seen: tuple[Seen, ...]
+    seen: tuple[ComparedTensor, ...]
     kept: Array | None = None
 
 
-def looks(context: Context) -> list[Look]:
-    """What to look at, for the inputs on which the truth has the call, two at most."""
-    found = []
+def looks(context: Context) -> list[Comparison]:
+    """Return the comparisons for the inputs on which the truth makes the call, two at most."""
+    comparisons = []
     numbers = range(context.truth.inputs) if context.inputs is None else context.inputs
     for number in numbers:
         if _call(context.truth, context.layer, context.number, number) is None:
             continue
         look = _look(context, number)
         if look is not None:
-            found.append(dataclasses.replace(look, kept=_kept(context.truth, number)))
-        if len(found) == 2:
+            comparisons.append(dataclasses.replace(look, kept=_kept(context.truth, number)))
+        if len(comparisons) == 2:
             break
-    return found
+    return comparisons
 
 
-def _look(context: Context, number: int) -> Look | None:
+def _look(context: Context, number: int) -> Comparison | None:
     pair, local = _pair(context), context.local
     if local is not None:
         around = None if context.breached_locally or pair is None else _fed(context, pair, number)
         layer, call = around or (context.layer, context.number)
-        own = pair if around is None else _speaks(context, layer, call)
+        own = pair if around is None else _pair_of_call(context, layer, call)
         seen = () if own is None else _outputs(own, call, local, number)
         if not seen:
             seen = _consumed(context, local, layer, call, number)
         if seen or layer:
-            return Look(layer, call, number, seen)
+            return Comparison(layer, call, number, seen)
     elif pair is not None:
-        given = _given(context, pair, number)
-        if given is not None:
-            return given
+        look = _diverging_arguments(context, pair, number)
+        if look is not None:
+            return look
         seen = _outputs(pair, context.number, context.accumulated, number)
         if seen or context.layer:
-            return Look(context.layer, context.number, number, seen)
-    return Look("", 0, number, _whole(context, number))
+            return Comparison(context.layer, context.number, number, seen)
+    return Comparison("", 0, number, _whole(context, number))
 
 
 def _fed(context: Context, pair: Pair, number: int) -> tuple[str, int] | None:
-    """The layer around, and which call, if it gives this one other arguments than the truth's."""
+    """Layer around and number of its call, if the side passes this layer other arguments than the truth."""
     assert context.local is not None
     layer, call = context.layer, context.number
     parent = context.truth.layers[layer].parent
     seen = _arguments(context.local, pair, call, number)
-    parts = any(_parts(context, one, number, layer, call) for one in seen)
+    parts = any(_diverges(context, tensor, number, layer, call) for tensor in seen)
     if parent is None or not parts:
         return None
     around = _around(context.truth, parent, layer, call, number)
     return None if around is None else (parent, around)
 
 
-def inside(context: Context, look: Look, spots: Iterable[Spot]) -> Look:
-    """The look with what the layers inside are given; in order of execution."""
+def inside(context: Context, look: Comparison, spots: Iterable[Spot]) -> Comparison:
+    """Add to a look the arguments of the layers inside, in order of execution."""
     if context.local is None:
         return look
-    found = list(look.seen)
+    tensors = list(look.seen)
     for spot in spots:
-        pair = None if spot.layer is None else _speaks(context, spot.layer, spot.number)
-        one = None if pair is None else _argument(context.local, pair, spot, look.input)
-        if one is not None:
-            found.insert(len(found) - len(look.seen), one)
-    return dataclasses.replace(look, seen=tuple(found))
+        pair = None if spot.layer is None else _pair_of_call(context, spot.layer, spot.number)
+        tensor = None if pair is None else _argument(context.local, pair, spot, look.input)
+        if tensor is not None:
+            tensors.insert(len(tensors) - len(look.seen), tensor)
+    return dataclasses.replace(look, seen=tuple(tensors))
 
 
 def _kept(truth: Dump, number: int) -> Array | None:
@@ -121,115 +121,122 @@ def _pair(context: Context) -> Pair | None:
     return None
 
 
-def _speaks(context: Context, layer: str, number: int) -> Pair | None:
-    """The pair of a call of the truth."""
+def _pair_of_call(context: Context, layer: str, number: int) -> Pair | None:
+    """Pair of a call of the truth."""
     for pair in context.alignment.pairs:
         if pair.truth == layer and (pair.number is None or pair.truth_number == number):
             return pair
     return None
 
 
-def _outputs(pair: Pair, call: int, dump: Dump, number: int) -> tuple[Seen, ...]:
+def _outputs(pair: Pair, call: int, dump: Dump, number: int) -> tuple[ComparedTensor, ...]:
     mine = _call(dump, pair.layer, _side_number(pair, call), number)
     theirs = {} if mine is None else {ref.path: ref for ref in mine.outputs}
     return tuple(
-        Seen(Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
-        for one in pair.outputs
-        if one.mine in theirs
+        ComparedTensor(Spot(None, 0, output.truth), output, dump.tensor(theirs[output.mine]))
+        for output in pair.outputs
+        if output.mine in theirs
     )
 
 
 def _consumed(
     context: Context, dump: Dump, layer: str, number: int, which: int
-) -> tuple[Seen, ...]:
-    """The outputs of a layer that the side computes in passing: what later layers are given."""
+) -> tuple[ComparedTensor, ...]:
+    """Outputs of a layer that the side computes in passing, taken from the arguments of later layers."""
     truth = context.truth
     call = _call(truth, layer, number, which)
-    made = {} if call is None else {(ref.file, ref.key): ref.path for ref in call.outputs}
-    found: dict[str, Seen] = {}
+    outputs = {} if call is None else {(ref.file, ref.key): ref.path for ref in call.outputs}
+    consumed: dict[str, ComparedTensor] = {}
     for taker in truth.calls:
-        pair = _speaks(context, taker.layer, taker.number) if taker.input == which else None
+        pair = _pair_of_call(context, taker.layer, taker.number) if taker.input == which else None
         for ref in taker.arguments if pair is not None else ():
-            path = made.get((ref.file, ref.key))
-            if path is None or path in found:
+            path = outputs.get((ref.file, ref.key))
+            if path is None or path in consumed:
                 continue
             spot = Spot(taker.layer, taker.number, ref.path)
-            one = _argument(dump, pair, spot, which)
-            if one is not None:
-                found[path] = dataclasses.replace(one, spot=Spot(None, 0, path))
-    return tuple(found.values())
+            tensor = _argument(dump, pair, spot, which)
+            if tensor is not None:
+                consumed[path] = dataclasses.replace(tensor, spot=Spot(None, 0, path))
+    return tuple(consumed.values())
 
 
-def _argument(dump: Dump, pair: Pair | None, spot: Spot, number: int) -> Seen | None:
+def _argument(dump: Dump, pair: Pair | None, spot: Spot, number: int) -> ComparedTensor | None:
     if pair is None:
         return None
     mine = _call(dump, pair.layer, _side_number(pair, spot.number), number)
     refs = () if mine is None else mine.arguments
-    for one in pair.arguments:
-        if one.truth == spot.path:
-            ref = next((ref for ref in refs if ref.path == one.mine), None)
-            return None if ref is None else Seen(spot, one, dump.tensor(ref))
+    for argument in pair.arguments:
+        if argument.truth == spot.path:
+            ref = next((ref for ref in refs if ref.path == argument.mine), None)
+            return None if ref is None else ComparedTensor(spot, argument, dump.tensor(ref))
     return None
 
 
-def _whole(context: Context, number: int) -> tuple[Seen, ...]:
+def _whole(context: Context, number: int) -> tuple[ComparedTensor, ...]:
     dump = context.accumulated
     theirs = {ref.path: ref for ref in dump.outputs.get(number, ())}
     return tuple(
-        Seen(Spot(None, 0, one.truth), one, dump.tensor(theirs[one.mine]))
-        for one in context.alignment.outputs
-        if one.mine in theirs
+        ComparedTensor(Spot(None, 0, output.truth), output, dump.tensor(theirs[output.mine]))
+        for output in context.alignment.outputs
+        if output.mine in theirs
     )
 
 
-def _given(context: Context, pair: Pair, number: int) -> Look | None:
-    """What the layer was given, where that parts: then the layer around it is replayed."""
+def _diverging_arguments(context: Context, pair: Pair, number: int) -> Comparison | None:
+    """Look at the arguments of the layer, if they diverge: then the layer around it is replayed."""
     truth = context.truth
     layer, call = context.layer, context.number
     seen = _arguments(context.accumulated, pair, call, number)
-    if not any(_parts(context, one, number, layer, call) for one in seen):
+    if not any(_diverges(context, tensor, number, layer, call) for tensor in seen):
         return None
     parent = truth.layers[layer].parent
     while parent:
-        above = next((one for one in context.alignment.pairs if one.truth == parent), None)
+        above = next(
+            (candidate for candidate in context.alignment.pairs if candidate.truth == parent), None
+        )
         around = _around(truth, parent, layer, call, number)
         if above is None or around is None:
             break
         higher = _arguments(context.accumulated, above, around, number)
-        if not any(_parts(context, one, number, parent, around) for one in higher):
+        if not any(_diverges(context, tensor, number, parent, around) for tensor in higher):
             break
         layer, call, seen, parent = parent, around, higher, truth.layers[parent].parent
     if parent is None:
         return None
     around = _around(truth, parent, layer, call, number) or 0
-    return Look(parent, around, number, seen)
+    return Comparison(parent, around, number, seen)
 
 
-def _arguments(dump: Dump, pair: Pair, call: int, number: int) -> tuple[Seen, ...]:
-    found = (
-        _argument(dump, pair, Spot(pair.truth, call, one.truth), number) for one in pair.arguments
+def _arguments(dump: Dump, pair: Pair, call: int, number: int) -> tuple[ComparedTensor, ...]:
+    arguments = (
+        _argument(dump, pair, Spot(pair.truth, call, argument.truth), number)
+        for argument in pair.arguments
     )
-    return tuple(one for one in found if one is not None)
+    return tuple(argument for argument in arguments if argument is not None)
 
 
-def _parts(context: Context, one: Seen, number: int, layer: str, call: int) -> bool:
+def _diverges(context: Context, tensor: ComparedTensor, number: int, layer: str, call: int) -> bool:
     theirs = _call(context.truth, layer, call, number)
     if theirs is None:
         return False
     refs = {ref.path: ref for ref in theirs.arguments}
-    if one.spot.path not in refs:
+    if tensor.spot.path not in refs:
         return False
-    truth = one.pair.as_mine(context.truth.tensor(refs[one.spot.path]))
-    return relative(truth, one.mine) > context.noise / 4
+    truth = tensor.pair.as_mine(context.truth.tensor(refs[tensor.spot.path]))
+    return relative(truth, tensor.mine) > context.noise / 4
 
 
 def _around(dump: Dump, parent: str, layer: str, call: int, number: int) -> int | None:
-    """Which call of `parent` the call of `layer` is in: the first that ends after it."""
+    """Number of the call of `parent` that contains the call of `layer`: the first that ends after it."""
     inner = _call(dump, layer, call, number)
     if inner is None:
         return None
-    outer = [one for one in dump.of(parent) if one.input == number and one.order > inner.order]
-    return min(outer, key=lambda one: one.order).number if outer else None
+    outer = [
+        candidate
+        for candidate in dump.of(parent)
+        if candidate.input == number and candidate.order > inner.order
+    ]
+    return min(outer, key=lambda candidate: candidate.order).number if outer else None
 
 
 def _side_number(pair: Pair, call: int) -> int:
@@ -238,12 +245,17 @@ def _side_number(pair: Pair, call: int) -> int:
 
 def _call(dump: Dump, layer: str, number: int, which: int) -> Call | None:
     return next(
-        (one for one in dump.of(layer) if one.number == number and one.input == which), None
+        (
+            candidate
+            for candidate in dump.of(layer)
+            if candidate.number == number and candidate.input == which
+        ),
+        None,
     )
 
 
 def relative(truth: Array, mine: Array) -> float:
-    """Relative L2; where both have NaN, or the same infinity, they are equal; infinite if only one has."""
+    """Relative L2; NaN equals NaN, and an infinity the same infinity; infinite if only one side has them."""
     if truth.shape != mine.shape:
         return float("inf")
     truth, mine = truth.astype(np.float64), mine.astype(np.float64)

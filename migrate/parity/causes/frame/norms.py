@@ -1,4 +1,4 @@
-"""Normalisation written out, so that each part of it can be computed otherwise."""
+"""Normalization written out, so that each part of it can be computed differently."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from migrate.parity.causes.frame.functions import FunctionCall, Handler
 
 @dataclass(frozen=True)
 class Moments:
-    """What is normalised, and by what.
+    """Values to normalize, and their moments.
 
     Attributes:
-        x: the values; over `axes` they are normalised.
-        mean, variance: with the axes kept, of size one. RMS norms have the mean 0.
-        eps: what is added.
-        count: number of values that a variance is of.
+        x: the values, which are normalized over `axes`.
+        mean, variance: moments with the axes kept, of size 1. RMS norms have the mean 0.
+        eps: number added to the variance.
+        count: number of values in one variance.
     """
 
     x: Any
@@ -33,28 +33,28 @@ class Moments:
 
 How = Callable[[Moments], Any]
 NORMS = ("layer_norm", "group_norm", "instance_norm", "batch_norm", "rms_norm")
-# Place of eps among the arguments of each.
+# Position of eps among the arguments of each.
 _EPS = {"layer_norm": 4, "group_norm": 4, "instance_norm": 7, "batch_norm": 7, "rms_norm": 3}
 
 
 def plain(moments: Moments) -> Any:
-    """As torch has it."""
+    """Normalize as torch does."""
     return (moments.x - moments.mean) / torch.sqrt(moments.variance + moments.eps)
 
 
 def eps_of(call: FunctionCall) -> float | None:
-    """What a norm adds to the variance."""
+    """Return the number that a norm adds to the variance."""
     value = call.get(_EPS[call.name], "eps", 1e-5)
     return None if value is None else float(value)
 
 
 def with_eps(call: FunctionCall, eps: float) -> FunctionCall:
-    """The norm with another one."""
+    """Copy a call of a norm with another eps."""
     return call.but(_EPS[call.name], "eps", eps)
 
 
 def written_out(how: How, names: tuple[str, ...] = NORMS) -> Mapping[str, Handler]:
-    """Handlers of torch's norms that normalise as `how` says."""
+    """Return handlers of torch's norms that normalize as `how` does."""
     return {name: lambda call: _norm(call, how) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""The page of a pattern, of its docstring and its examples."""
+"""Page of a pattern, made from its docstring and its examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from migrate.parity.causes.frame.pattern import Example, Pattern
+from migrate.parity.causes.frame.pattern import FaultExample, Pattern
 
 
 def page(pattern: Pattern) -> str:
@@ -16,7 +16,11 @@ def page(pattern: Pattern) -> str:
     _, _, body = inspect.cleandoc(pattern.__doc__ or "").partition("\n")
     parts = [f"# {pattern.name}: {pattern.title}", body.strip(), "## Example"]
     file = type(pattern).__module__
-    causes = [one for one in Pattern.__subclasses__() if one.__module__ == file]
+    causes = [
+        pattern_class
+        for pattern_class in Pattern.__subclasses__()
+        if pattern_class.__module__ == file
+    ]
     for example in pattern.examples:
         parts.extend(_example(example, causes))
     return "\n\n".join(parts) + "\n"
@@ -44,31 +48,38 @@ def index(patterns: Iterable[Pattern]) -> str:
         "| cause | what it is |",
         "|---|---|",
     ]
-    ordered = sorted(patterns, key=lambda one: one.name)
-    rows = [f"| [{one.name}]({one.name}.md) | {one.title} |" for one in ordered]
+    ordered = sorted(patterns, key=lambda pattern: pattern.name)
+    rows = [f"| [{pattern.name}]({pattern.name}.md) | {pattern.title} |" for pattern in ordered]
     return "\n".join([*head, *rows]) + "\n"
 
 
-def _example(example: Example, causes: Iterable[type[Pattern]]) -> Iterable[str]:
+def _example(example: FaultExample, causes: Iterable[type[Pattern]]) -> Iterable[str]:
     shown = dict.fromkeys((_source(example.truth, causes), _source(example.faulty, causes)))
     yield "```python\n" + "\n\n\n".join(shown) + "\n```"
     yield f"Told: {example.says}"
 
 
-def _source(made: Callable[..., Any], causes: Iterable[type[Pattern]]) -> str:
-    """The source of a function or class; of a lambda that of the class that it names.
+def _source(maker: Callable[..., Any], causes: Iterable[type[Pattern]]) -> str:
+    """Source of a function or class; for a lambda, the source of the class that it names.
 
-    The modules of an example are private to their file and, where several causes of it have such, named
-    after theirs (`_EpsPlaceTruth`, `_norm_eps_truth`): the page has their bare names.
+    The modules of an example are private to their file. Where several causes of the file have such modules,
+    they are named after their cause (`_EpsPlaceTruth`, `_norm_eps_truth`): the page shows the names without
+    it.
     """
-    if isinstance(made, functools.partial):  # what it is given stands in the name of the cause
-        made = made.func
-    if made.__name__ == "<lambda>":
-        named = [made.__globals__.get(name) for name in made.__code__.co_names]
-        made = next(
-            one for one in named if isinstance(one, type) and one.__module__ == made.__module__
+    if isinstance(maker, functools.partial):  # the arguments are part of the cause's name
+        maker = maker.func
+    if maker.__name__ == "<lambda>":
+        named = [maker.__globals__.get(name) for name in maker.__code__.co_names]
+        maker = next(
+            candidate
+            for candidate in named
+            if isinstance(candidate, type) and candidate.__module__ == maker.__module__
         )
-    source = inspect.getsource(made).rstrip()
-    names = [name for one in causes for name in (one.__name__, f"{one.name.replace('-', '_')}_")]
+    source = inspect.getsource(maker).rstrip()
+    names = [
+        name
+        for pattern_class in causes
+        for name in (pattern_class.__name__, f"{pattern_class.name.replace('-', '_')}_")
+    ]
     owners = "|".join(sorted(names, key=len, reverse=True))
     return re.sub(rf"\b_(?:{owners}|)(?=[A-Za-z])", "", source)

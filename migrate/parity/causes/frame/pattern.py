@@ -1,4 +1,4 @@
-"""What a pattern is: its page, its examples, and the variants that are tried for it."""
+"""Base class of patterns: page, examples and the variants to try."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch import nn
 from migrate.parity.causes.frame.scene import Scene
 
 Array = np.ndarray[Any, Any]
-# (what the variant gives, what the side gives) → what is held against the side; None: does not apply.
+# (the variant's output, the side's output) → the array to compare with the side; None: does not apply.
 Adjust = Callable[[Array, Array], Array | None]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way in which the layer may be computed otherwise.
+    """Variant of the computation of a layer.
 
     Attributes:
-        text: the sentence about it; `{side}` stands for the side, `{where}` for what it is seen in.
-        change: makes the truth's layer compute so, while it is entered.
-        adjust: what is done to its results after that.
-        evidence: what shows it, where that is not how near the two come.
+        text: the sentence about it; `{side}` stands for the side, `{where}` for the tensors that show it.
+        change: changes the computation of the truth's layer while it is entered.
+        adjust: applied to the layer's results afterwards.
+        evidence: the evidence, where it is not the distance between the two.
     """
 
     text: str
@@ -38,16 +38,16 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Example:
-    """A module, and its faulty twin.
+class FaultExample:
+    """Module and its faulty twin, as an example of a pattern.
 
     Attributes:
-        truth: makes the module.
-        faulty: makes the twin of a copy of the module, which it may change.
-        inputs: makes arguments; called several times.
-        says: what must be in the sentence that explains it.
-        layer: the one that parts.
-        locally: whether fed with the truth's inputs it parts.
+        truth: creates the module.
+        faulty: creates the twin from a copy of the module, which it may change.
+        inputs: creates the arguments; called several times.
+        says: words that the explanation must contain.
+        layer: name of the layer that diverges.
+        locally: whether the layer diverges when fed with the truth's inputs.
     """
 
     truth: Callable[[], nn.Module]
@@ -59,21 +59,21 @@ class Example:
 
 
 class Pattern(ABC):
-    """One known way in which two implementations differ.
+    """Known way in which two implementations differ.
 
-    The docstring is its page (first line: its title); it says what it is and how it is mended. A subclass
-    without them, or without an example, does not come into being.
+    The docstring is its page (first line: the title); it describes the difference and its remedy. A subclass
+    without a docstring or an example raises an error when it is defined.
 
     Attributes:
-        name: of its page.
-        rank: among patterns that explain a difference equally well the lowest is believed: 0 for a
-            setting or a function, 1 for weights that lie otherwise, 2 for what is fitted.
+        name: name of the page.
+        rank: among patterns that explain a difference equally well the lowest rank wins: 0 for a setting or a
+            function, 1 for weights in another order, 2 for fitted values.
         examples: modules and their faulty twins.
     """
 
     name: ClassVar[str]
     rank: ClassVar[int] = 0
-    examples: ClassVar[tuple[Example, ...]]
+    examples: ClassVar[tuple[FaultExample, ...]]
 
     def __init_subclass__(cls) -> None:
         page = cls.__doc__ or ""
@@ -91,23 +91,23 @@ class Pattern(ABC):
 
     @abstractmethod
     def variants(self, scene: Scene) -> Iterable[Variant]:
-        """Yield what is tried; nothing where the layer has not what this is about."""
+        """Yield the variants to try; nothing where the pattern does not apply to the layer."""
 
     def suspected(self, scene: Scene) -> str:
-        """Say what may be it where no variant fits, with `{side}` for the side; "" if nothing is."""
+        """Describe a suspicion where no variant fits, with `{side}` for the side; "" if there is none."""
         return ""
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-        """Say what differs in the settings alone, with `{side}` for the side; "" if nothing does."""
+        """Describe a difference in the settings alone, with `{side}` for the side; "" if there is none."""
         return ""
 
 
 def normal(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Callable[[], tuple[Any, ...]]:
-    """Inputs of an example: one tensor from a normal distribution."""
+    """Inputs of an example: a tensor from a normal distribution."""
     return lambda: (mean + scale * torch.randn(shape, dtype=torch.float64),)
 
 
 def loaded(module: nn.Module, twin: nn.Module) -> nn.Module:
-    """The module with the twin's weights, as far as it has such."""
+    """Load the twin's weights into a module, as far as it has them."""
     module.load_state_dict(twin.state_dict(), strict=False)
     return module

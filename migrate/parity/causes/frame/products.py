@@ -1,4 +1,4 @@
-"""Matrix products of operands that are rounded, as a TPU's one pass of bfloat16 has them."""
+"""Matrix products of rounded operands, as in a TPU's single pass of bfloat16."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ _ATTENTION = "scaled_dot_product_attention"
 
 
 def to_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
-    """To the nearest number of bfloat16."""
+    """Round to the nearest number of bfloat16."""
     return rounded_to(tensor, torch.bfloat16)
 
 
 def rounded_products(narrow: Narrow) -> Mapping[str, Handler]:
-    """Handlers that round both operands of every product."""
+    """Return handlers that round both operands of every product."""
 
     def handle(call: FunctionCall) -> Any:
         if call.name == "einsum":
-            operands = tuple(narrow(one) for one in call.args[1:] if torch.is_tensor(one))
+            operands = tuple(
+                narrow(operand) for operand in call.args[1:] if torch.is_tensor(operand)
+            )
             return (
                 call.function(call.args[0], *operands)
                 if len(operands) == len(call.args) - 1
@@ -56,7 +58,7 @@ def rounded_products(narrow: Narrow) -> Mapping[str, Handler]:
 def _attention(call: FunctionCall, narrow: Narrow) -> Any:
     q, k, v = call.args[:3]
     if call.get(7, "enable_gqa", False):
-        k, v = (one.repeat_interleave(q.shape[-3] // one.shape[-3], -3) for one in (k, v))
+        k, v = (tensor.repeat_interleave(q.shape[-3] // tensor.shape[-3], -3) for tensor in (k, v))
     scale = call.kwargs.get("scale") or 1 / math.sqrt(q.shape[-1])
     scores = narrow(q) @ narrow(k).mT * scale
     mask = call.get(3, "attn_mask")

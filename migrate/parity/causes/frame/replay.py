@@ -1,7 +1,7 @@
-"""One layer of the truth, run again and again on its own inputs.
+"""Layer of the truth, run again and again on its own inputs.
 
-The layers inside it that have a partner give what they gave the first time: what is seen is what the layer
-itself computes from that, as when a side is fed with the truth's inputs.
+Layers inside it that have a partner return their recorded outputs. The replay thus shows what the layer
+itself computes, as when a side is fed with the truth's inputs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Spot:
-    """A tensor that is seen in a replay.
+    """Tensor in a replay.
 
     Attributes:
-        layer: "" for an output of the replayed layer, else the layer inside that is given the tensor.
+        layer: None for an output of the replayed layer, else the layer inside that receives the tensor.
         number: the truth's number of that call.
-        path: as of `dump.TensorRef`.
+        path: path as in `dump.TensorRef`.
     """
 
     layer: str | None
@@ -42,18 +42,18 @@ class Spot:
 
 
 class _Reached(Exception):  # noqa: N818 (nothing failed)
-    """The call that was looked for began."""
+    """Raised when the wanted call begins."""
 
 
 class Replay:
-    """A call of a layer.
+    """Replay of a call of a layer.
 
     Args:
-        model: the truth's.
+        model: the truth's model.
         layer, number: the call.
-        given: the model's arguments.
-        forced: names of layers that give what they gave.
-        dtype: arguments are rounded to it, as a side that computes in it has them.
+        arguments: the model's arguments.
+        forced: names of layers that return their recorded outputs.
+        dtype: the side's dtype, to which arguments are rounded.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Replay:
         model: nn.Module,
         layer: str,
         number: int,
-        given: Arguments,
+        arguments: Arguments,
         forced: frozenset[str],
         dtype: torch.dtype,
     ) -> None:
@@ -69,13 +69,13 @@ class Replay:
         self.dtype = dtype
         self._before: Counter[str] = Counter()
         self._names = {module: name for name, module in model.named_modules()}
-        self.arguments: Arguments = self._rounded(self._reach(model, number, given))
+        self.arguments: Arguments = self._rounded(self._reach(model, number, arguments))
         self.inside = {
             name: module
             for name, module in model.named_modules()
             if name in forced
             and _below(name, layer)
-            and not any(_below(name, one) for one in forced if _below(one, layer))
+            and not any(_below(name, parent) for parent in forced if _below(parent, layer))
         }
         self._given: dict[tuple[str, int], Any] = {}
         self._exchanged: dict[tuple[str, int], tuple[str, int]] = {}
@@ -92,14 +92,14 @@ class Replay:
         }
         return replaced(value, new)
 
-    def _reach(self, model: nn.Module, number: int, given: Arguments) -> Arguments:
-        """The arguments of the call, and how often the layers were called before it."""
-        found: list[Arguments] = []
+    def _reach(self, model: nn.Module, number: int, arguments: Arguments) -> Arguments:
+        """Return the arguments of the call, and count how often the layers were called before it."""
+        reached: list[Arguments] = []
 
         def begins(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             name = self._names[module]
             if module is self.target and self._before[name] == number:
-                found.append((args, kwargs))
+                reached.append((args, kwargs))
                 raise _Reached
             self._before[name] += 1
 
@@ -109,16 +109,16 @@ class Replay:
         ]
         try:
             with torch.no_grad(), in_float64(), slow_paths():
-                model(*given[0], **given[1])
+                model(*arguments[0], **arguments[1])
         except _Reached:
-            return found[0]
+            return reached[0]
         finally:
             for hook in hooks:
                 hook.remove()
         raise LookupError(f"call {number} of {self._names[self.target]!r} was not made")
 
     def run(self, *, record: bool = False) -> dict[Spot, torch.Tensor]:
-        """What the layer gives, and what the layers inside it are given."""
+        """Return the outputs of the layer, and the arguments of the layers inside."""
         spots: dict[Spot, torch.Tensor] = {}
         counts: Counter[str] = Counter()
 
@@ -143,15 +143,15 @@ class Replay:
         return spots
 
     def outputs(self) -> Iterator[tuple[str, int, str, torch.Tensor]]:
-        """What the layers inside gave: name, call, path, tensor."""
+        """Yield the outputs of the layers inside: name, call, path, tensor."""
         for (name, number), value in self._given.items():
             for path, tensor in leaves(value):
                 yield name, number, path, tensor
 
     @contextmanager
-    def exchanged(self, one: tuple[str, int], other: tuple[str, int]) -> Iterator[None]:
-        """Let two calls of layers inside give what the other gives."""
-        self._exchanged = {one: other, other: one}
+    def exchanged(self, first: tuple[str, int], other: tuple[str, int]) -> Iterator[None]:
+        """Exchange the outputs of two calls of layers inside."""
+        self._exchanged = {first: other, other: first}
         try:
             yield
         finally:
@@ -159,7 +159,7 @@ class Replay:
 
     @contextmanager
     def fed(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Iterator[None]:
-        """Change the arguments: of a path and a tensor."""
+        """Change the arguments by a function of path and tensor."""
         before = self.arguments
         new = {path: change(path, tensor) for path, tensor in call_leaves(*before)}
         self.arguments = replaced(before[0], new), replaced(before[1], new)
@@ -170,7 +170,7 @@ class Replay:
 
 
 def _copied(value: Any) -> Any:
-    """Its tensors, and caches that a layer would write into, are of their own."""
+    """Copy with tensors and caches of its own, which a layer may overwrite."""
     try:
         return copy.deepcopy(value)
     except (TypeError, RuntimeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Round tensors to narrower dtypes also where the truth's run widens all of them."""
+"""Round tensors to narrower dtypes, even where the truth's run widens them all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 def rounded_to(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The values that it has in that dtype, in the tensor's own."""
+    """Values rounded to a dtype, kept in the tensor's own dtype."""
     if not tensor.is_floating_point():
         return tensor
     with _disable_current_modes():

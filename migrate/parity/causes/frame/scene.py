@@ -1,4 +1,4 @@
-"""What a pattern sees of a layer."""
+"""Layer as a pattern sees it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MANY = 8
 
 
 @dataclass(frozen=True)
-class Part:
-    """A module that computes for itself in the replays."""
+class ScenePart:
+    """Module that is computed in the replays."""
 
     name: str
     module: Any
@@ -28,14 +28,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Scene:
-    """A layer that parts.
+    """Layer that diverges.
 
     Attributes:
-        model: the truth's.
-        name: the layer's; "" the model itself.
-        replay: of it.
-        settings, truth_settings: the side's, and the truth's.
-        side: the word for the side.
+        model: the truth's model.
+        name: name of the layer; "" is the model itself.
+        replay: replay of the layer.
+        settings, truth_settings: settings of the side's layer, and of the truth's.
+        side: name of the side in messages.
     """
 
     model: nn.Module
@@ -50,48 +50,52 @@ class Scene:
         return self.replay.target
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScenePart, ...]:
         """The layer, and the modules in it that have no partner."""
-        found = [Part(self.name or "the model", self.target)]
+        parts = [ScenePart(self.name or "the model", self.target)]
         for name, module in self.target.named_modules():
             full = f"{self.name}.{name}".lstrip(".")
             inside = (
-                one for one in self.replay.inside if full == one or full.startswith(f"{one}.")
+                paired
+                for paired in self.replay.inside
+                if full == paired or full.startswith(f"{paired}.")
             )
             if name and next(inside, None) is None:
-                found.append(Part(full, module))
-        return tuple(found)
+                parts.append(ScenePart(full, module))
+        return tuple(parts)
 
-    def groups(self, keep: Callable[[Any], bool]) -> Iterator[tuple[Part, ...]]:
-        """The parts that are kept: each alone, and all together."""
+    def groups(self, keep: Callable[[Any], bool]) -> Iterator[tuple[ScenePart, ...]]:
+        """Yield the selected parts: each alone, then all together."""
         kept = tuple(part for part in self.parts if keep(part.module))
         if len(kept) > 1:
             yield kept
         for part in kept[:_MANY]:
             yield (part,)
 
-    def weights(self, keep: Callable[[Any, str, torch.Tensor], bool]) -> Iterator[tuple[Part, str]]:
-        """The parameters of the parts, of module, name and tensor."""
+    def weights(
+        self, keep: Callable[[Any, str, torch.Tensor], bool]
+    ) -> Iterator[tuple[ScenePart, str]]:
+        """Yield the selected parameters of the parts; `keep` gets module, name and tensor."""
         for part in self.parts:
             for name, tensor in part.module.named_parameters(recurse=False):
                 if keep(part.module, name, tensor):
                     yield part, name
 
     def calls(self, *names: str) -> list[FunctionCall]:
-        """The calls of these functions that the layer itself makes."""
+        """Return the calls of these functions that the layer itself makes."""
         return [call for call in self.replay.calls if call.name in names]
 
     def replaced(
         self, make: Callable[[], Mapping[str, Handler]], each: bool = True
     ) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
-        """Ways to replace functions: all of their calls, then one call alone.
+        """Yield changes that replace functions: in all of their calls, then in a single call.
 
         Args:
-            make: the functions' handlers by name, made anew for each run.
-            each: whether single calls are meant too.
+            make: returns new handlers for each run, by name of the function.
+            each: whether to replace single calls too.
 
         Yields:
-            The words for which calls, and the change.
+            Words for the replaced calls, and the change.
         """
         count = len(self.calls(*make()))
         if not count:
@@ -102,19 +106,19 @@ class Scene:
                 yield f" (call {only + 1} of {count})", partial(_one, make, only)
 
     def intercepted(self, handlers: Mapping[str, Handler]) -> AbstractContextManager[None]:
-        """Give the calls of these functions to their handlers, which were made for this run."""
+        """Pass the calls of these functions to their handlers, which were created for this run."""
         return intercepted(handlers)
 
     def every(self, handler: Handler) -> AbstractContextManager[None]:
-        """Give the calls of all functions to a handler."""
+        """Pass the calls of all functions to a handler."""
         return handled(handler)
 
     def given(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The layer's arguments."""
+        """Yield the layer's arguments."""
         yield from call_leaves(*self.replay.arguments)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What is there: the layer's arguments, and what the layers inside give."""
+        """Yield the available tensors: arguments of the layer, and outputs of the layers inside."""
         for path, tensor in self.given():
             yield f"argument {path}", tensor
         for name, number, path, tensor in self.replay.outputs():

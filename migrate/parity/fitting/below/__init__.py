@@ -1,1 +1,1 @@
-"""Parameters that no module explains: found by what the equations of the traced function do with them."""
+"""Parameters outside modules: matched by what the equations of the traced function do with them."""

@@ -1,4 +1,4 @@
-"""Which of torch's elements a kernel is made of, once it is known what it is multiplied with."""
+"""Origin of a kernel's elements in torch, once the value that it multiplies is known."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.fitting.below.weights import Fed, Weights
-from migrate.parity.fitting.sources import EXACT, Source, UnitCall, nearest
+from migrate.parity.fitting.below.weights import Fed, NumberedWeights
+from migrate.parity.fitting.sources import EXACT, SourceArray, UnitCall, nearest
 
 Array = np.ndarray[Any, Any]
 _GROUPS = (2, 3, 4)
 
 
 @dataclass(frozen=True)
-class Product:
-    """A product of a known value with an unknown kernel.
+class KernelProduct:
+    """Product of a known value with an unknown kernel.
 
     Attributes:
-        value: what is known.
-        axes: of it, that are summed over.
-        summed: their sides, as the kernel has them.
-        free: the kernel's other sides.
+        value: the known value.
+        axes: axes of the value that are summed over.
+        summed: sizes of these axes, in the kernel's order.
+        free: sizes of the kernel's other axes.
     """
 
     value: Array
@@ -35,84 +35,87 @@ class Product:
 
     @property
     def rows(self) -> int:
-        """How many are summed over."""
+        """Number of elements summed over."""
         return math.prod(self.summed)
 
     @property
     def columns(self) -> int:
-        """How many are given."""
+        """Number of outputs."""
         return math.prod(self.free)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What an unknown kernel may be made of.
+    """Possible origin of an unknown kernel.
 
     Attributes:
-        calls: of the layers: several where they are fused in Flax.
-        fed: of each what is known of its argument.
-        sources: of each its kernel.
+        calls: calls of the layers: several where they are fused in Flax.
+        fed: for each call, the match of its argument.
+        sources: for each call, its kernel.
     """
 
     calls: tuple[UnitCall, ...]
     fed: tuple[Fed, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceArray, ...]
 
     @property
     def name(self) -> str:
-        """Of all of them."""
-        return "+".join(one.unit.name for one in self.calls)
+        """Names of all layers."""
+        return "+".join(call.unit.name for call in self.calls)
 
 
-def singles(product: Product, fed: Sequence[Fed]) -> list[Kernel]:
-    """Layers whose kernels have as many elements."""
-    return [one for one in _each(fed) if _size(one) == product.rows * product.columns]
+def singles(product: KernelProduct, fed: Sequence[Fed]) -> list[Kernel]:
+    """Layers whose kernels have the right number of elements."""
+    return [kernel for kernel in _each(fed) if _size(kernel) == product.rows * product.columns]
 
 
-def groups(product: Product, fed: Sequence[Fed]) -> list[Kernel]:
-    """Layers that were given the same, whose kernels have as many elements together."""
+def groups(product: KernelProduct, fed: Sequence[Fed]) -> list[Kernel]:
+    """Groups of layers with the same input whose kernels together have the right number of elements."""
     whole = [
-        one
-        for one in _each(fed)
-        if one.calls[0].unit.part is None and _size(one) % product.rows == 0
+        kernel
+        for kernel in _each(fed)
+        if kernel.calls[0].unit.part is None and _size(kernel) % product.rows == 0
     ]
-    found = []
+    fused = []
     for count in _GROUPS:
         for several in itertools.combinations(whole, count):
             if sum(map(_size, several)) == product.rows * product.columns:
-                found += [_together(order) for order in itertools.permutations(several)]
-        if found:
+                fused += [_together(order) for order in itertools.permutations(several)]
+        if fused:
             break
-    return found
+    return fused
 
 
 def _together(several: Sequence[Kernel]) -> Kernel:
     return Kernel(
-        tuple(one.calls[0] for one in several),
-        tuple(one.fed[0] for one in several),
-        tuple(one.sources[0] for one in several),
+        tuple(kernel.calls[0] for kernel in several),
+        tuple(kernel.fed[0] for kernel in several),
+        tuple(kernel.sources[0] for kernel in several),
     )
 
 
 def _each(fed: Sequence[Fed]) -> Iterator[Kernel]:
-    for one in fed:
-        for call in one.calls:
+    for argument in fed:
+        for call in argument.calls:
             source = kernel_of(call)
             if source is not None:
-                yield Kernel((call,), (one,), (source,))
+                yield Kernel((call,), (argument,), (source,))
 
 
-def kernel_of(call: UnitCall) -> Source | None:
-    """The one array of a layer that is multiplied with what it is given."""
-    found = [
-        one
-        for one in call.unit.sources
-        if not one.kind.startswith(("Embedding", "Conv"))
-        and (len([side for side in one.leaf.info.shape if side > 1]) >= 2 or one.role == "kernel")
+def kernel_of(call: UnitCall) -> SourceArray | None:
+    """The only array of a layer that multiplies its input; None if there are several."""
+    kernels = [
+        source
+        for source in call.unit.sources
+        if not source.kind.startswith(("Embedding", "Conv"))
+        and (
+            len([side for side in source.leaf.info.shape if side > 1]) >= 2
+            or source.role == "kernel"
+        )
     ]
-    if len(found) != 1:
+    if len(kernels) != 1:
         return None
-    return found[0].plain or found[0]
+    return kernels[0].plain or kernels[0]
 
 
 def _size(kernel: Kernel) -> int:
@@ -120,7 +123,7 @@ def _size(kernel: Kernel) -> int:
 
 
 def columns_of(kernel: Kernel, free: tuple[int, ...]) -> list[Array]:
-    """The ways in which the free sides of a kernel count the outputs of its layers: number × 2^40 + place."""
+    """Ways to number the outputs of the layers along a kernel's free axes: layer × 2^40 + output."""
     counts = [
         source.leaf.info.size // fed.sides
         for source, fed in zip(kernel.sources, kernel.fed, strict=True)
@@ -128,25 +131,25 @@ def columns_of(kernel: Kernel, free: tuple[int, ...]) -> list[Array]:
     each = [np.arange(count) + (number << 40) for number, count in enumerate(counts)]
     if len(each) == 1:
         return [each[0].reshape(free)]
-    found: list[Array] = []
+    columns: list[Array] = []
     for axis, side in enumerate(free):
         rest = math.prod(free) // side
         without = (*free[:axis], *free[axis + 1 :])
         if side == len(each) and all(count == rest for count in counts):
-            found.append(np.stack([one.reshape(without) for one in each], axis))
+            columns.append(np.stack([numbers.reshape(without) for numbers in each], axis))
     for axis, side in enumerate(free):
         rest = math.prod(free) // side
         if all(count % rest == 0 for count in counts) and side != len(each):
             parts = [
-                one.reshape((*free[:axis], count // rest, *free[axis + 1 :]))
-                for one, count in zip(each, counts, strict=True)
+                numbers.reshape((*free[:axis], count // rest, *free[axis + 1 :]))
+                for numbers, count in zip(each, counts, strict=True)
             ]
-            found.append(np.concatenate(parts, axis))
-    return found
+            columns.append(np.concatenate(parts, axis))
+    return columns
 
 
-def matrix(source: Source, call: UnitCall, fed: Fed, weights: Weights) -> Array | None:
-    """The numbers of a kernel's elements, (in, out)."""
+def matrix(source: SourceArray, call: UnitCall, fed: Fed, weights: NumberedWeights) -> Array | None:
+    """Numbers of a kernel's elements, (in, out)."""
     numbers = weights.numbers(source)
     if numbers is None:
         return None
@@ -154,19 +157,19 @@ def matrix(source: Source, call: UnitCall, fed: Fed, weights: Weights) -> Array 
     straight = numbers.reshape(rows, -1)
     if not source.kind.startswith("Parameter") or numbers.ndim != 2:
         return straight
-    # A class of the user's own: torch's own values say which way it lies.
+    # A user-defined class: torch's values show which axis is the input.
     truth = weights.sources.output(call)
     possible = [straight] if numbers.shape[0] == rows else []
     possible += [numbers.T] if numbers.shape[1] == rows else []
-    given = weights.sources.values(fed.ref).reshape(-1, rows)
-    for one in possible:
-        made = given @ weights.values[one]
+    inputs = weights.sources.values(fed.ref).reshape(-1, rows)
+    for candidate in possible:
+        result = inputs @ weights.values[candidate]
         for other in call.unit.sources:
             bias = weights.numbers(other)
-            if other is not source and bias is not None and bias.size == made.shape[-1]:
-                made = made + weights.values[bias.reshape(-1)]
-        if truth is not None and truth.size == made.size:
-            near = nearest(truth, made.reshape(*fed.ref.shape[:-1], -1))
+            if other is not source and bias is not None and bias.size == result.shape[-1]:
+                result = result + weights.values[bias.reshape(-1)]
+        if truth is not None and truth.size == result.size:
+            near = nearest(truth, result.reshape(*fed.ref.shape[:-1], -1))
             if near is not None and near[1] <= EXACT:
-                return one
+                return candidate
     return possible[0] if possible else None

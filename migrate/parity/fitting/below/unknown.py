@@ -1,4 +1,4 @@
-"""Values that are made of parameters alone, before it is known what these are."""
+"""Values derived from parameters alone, before the parameters are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from migrate.parity.sides.jax.wide import bound
 
 Array = np.ndarray[Any, Any]
 
-# What gives elements of its first operand in other places; the others say where.
+# Operations that move elements of their first operand; the other operands say where to.
 _REARRANGING = frozenset(
     (
         "reshape",
@@ -37,7 +37,7 @@ _SAME = frozenset(
         "sharding_constraint",
     )
 )
-# What computes each element of its result from those at its place alone.
+# Operations whose elements each depend only on the elements at their own position.
 _BY_ELEMENT = frozenset(
     (
         "add",
@@ -59,12 +59,12 @@ _BY_ELEMENT = frozenset(
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """Elements of parameters, in some arrangement, each times a number and another one added.
+class UnknownElements:
+    """Elements of parameters, in some arrangement, times a factor plus an offset.
 
     Attributes:
-        where: the number of each element among those of all parameters.
-        factor, offset: of all.
+        where: number of each element among the elements of all parameters.
+        factor, offset: factor and offset of all elements.
     """
 
     where: Array
@@ -79,109 +79,123 @@ class Unknown:
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """Values computed of parameters and numbers, element by element: a scale over √(variance + ε).
+    """Values computed from parameters and numbers by element, as a scale over √(variance + ε).
 
     Attributes:
-        equation: that computes them.
-        args: of what.
+        equation: equation that computes them.
+        args: its arguments.
     """
 
     equation: Any
     args: tuple[Any, ...]
 
     @property
-    def unknown(self) -> tuple[Unknown, ...]:
-        """The parameters in it."""
-        return tuple({id(one): one for one in self._leaves()}.values())
+    def unknown(self) -> tuple[UnknownElements, ...]:
+        """Parameters in the computation."""
+        return tuple({id(leaf): leaf for leaf in self._leaves()}.values())
 
     @property
     def where(self) -> Array:
-        """The elements of the first parameter in it, as they lie in what is computed."""
-        first = next(one for one in self.args if isinstance(one, Unknown | Computed))
+        """Elements of the first parameter, in the arrangement of the result."""
+        first = next(
+            argument for argument in self.args if isinstance(argument, UnknownElements | Computed)
+        )
         if self.equation.primitive.name not in _REARRANGING:
             return first.where
         return np.asarray(bound(self.equation, [first.where, *self.args[1:]])[0])
 
-    def _leaves(self) -> Iterator[Unknown]:
-        for one in self.args:
-            if isinstance(one, Computed):
-                yield from one._leaves()
-            elif isinstance(one, Unknown):
-                yield one
+    def _leaves(self) -> Iterator[UnknownElements]:
+        for argument in self.args:
+            if isinstance(argument, Computed):
+                yield from argument._leaves()
+            elif isinstance(argument, UnknownElements):
+                yield argument
 
-    def value(self, of: Callable[[Unknown], Any], run: Callable[[Any, list[Any]], Any]) -> Any:
-        """What it is where the parameters are these.
+    def value(
+        self, of: Callable[[UnknownElements], Any], run: Callable[[Any, list[Any]], Any]
+    ) -> Any:
+        """Compute the result for given parameters.
 
         Args:
-            of: gives a parameter's values.
-            run: gives the results of an equation.
+            of: returns a parameter's values.
+            run: returns the results of an equation.
         """
         args = [
-            one.value(of, run)
-            if isinstance(one, Computed)
-            else of(one)
-            if isinstance(one, Unknown)
-            else one
-            for one in self.args
+            argument.value(of, run)
+            if isinstance(argument, Computed)
+            else of(argument)
+            if isinstance(argument, UnknownElements)
+            else argument
+            for argument in self.args
         ]
         return run(self.equation, args)[0]
 
 
 def computed(equation: Any, args: Sequence[Any]) -> Computed | None:
-    """What an equation computes of parameters and numbers alone; None where it does more."""
+    """Result of an equation on parameters and numbers alone; None where it takes other values."""
     name = equation.primitive.name
     first, *others = args
     moved = isinstance(first, Computed) and name in _REARRANGING | _SAME
-    if moved and not any(isinstance(one, Unknown | Computed) for one in others):
+    if moved and not any(isinstance(argument, UnknownElements | Computed) for argument in others):
         return Computed(equation, tuple(args))
     if name not in _BY_ELEMENT:
         return None
-    known = [np.asarray(one) for one in args if not isinstance(one, Unknown | Computed)]
-    if any(one.size and (one != one.flat[0]).any() for one in known):
+    known = [
+        np.asarray(argument)
+        for argument in args
+        if not isinstance(argument, UnknownElements | Computed)
+    ]
+    if any(array.size and (array != array.flat[0]).any() for array in known):
         return None
     return Computed(equation, tuple(args))
 
 
-def rearranged(equation: Any, args: Sequence[Any]) -> list[Unknown] | None:
-    """What an equation makes of parameters where it computes nothing else with them; None where it does."""
+def rearranged(equation: Any, args: Sequence[Any]) -> list[UnknownElements] | None:
+    """Rearranged parameters of an equation that computes nothing else; None where it does."""
     name = equation.primitive.name
-    if any(isinstance(one, Computed) for one in args):
+    if any(isinstance(argument, Computed) for argument in args):
         return None
     first, *others = args
-    if name in _SAME and isinstance(first, Unknown):
+    if name in _SAME and isinstance(first, UnknownElements):
         return [first]
-    unknown = [one for one in args if isinstance(one, Unknown)]
+    unknown = [argument for argument in args if isinstance(argument, UnknownElements)]
     if name == "concatenate" and len(unknown) == len(args):
-        if len({(one.factor, one.offset) for one in unknown}) > 1:
+        if len({(parameter.factor, parameter.offset) for parameter in unknown}) > 1:
             return None
-        joined = np.concatenate([one.where for one in unknown], equation.params["dimension"])
+        joined = np.concatenate(
+            [parameter.where for parameter in unknown], equation.params["dimension"]
+        )
         return [replace(unknown[0], where=joined)]
-    if name in _REARRANGING and isinstance(first, Unknown) and len(unknown) == 1:
-        made = bound(equation, [np.asarray(first.where), *others])
-        return [replace(first, where=np.asarray(one)) for one in made]
+    if name in _REARRANGING and isinstance(first, UnknownElements) and len(unknown) == 1:
+        moved = bound(equation, [np.asarray(first.where), *others])
+        return [replace(first, where=np.asarray(array)) for array in moved]
     return _affine(name, args)
 
 
-def _affine(name: str, args: Sequence[Any]) -> list[Unknown] | None:
-    if name == "neg" and isinstance(args[0], Unknown):
-        one = args[0]
-        return [replace(one, factor=-one.factor, offset=-one.offset)]
+def _affine(name: str, args: Sequence[Any]) -> list[UnknownElements] | None:
+    if name == "neg" and isinstance(args[0], UnknownElements):
+        unknown = args[0]
+        return [replace(unknown, factor=-unknown.factor, offset=-unknown.offset)]
     if name not in ("mul", "add", "sub", "div") or len(args) != 2:
         return None
     left, right = args
-    one, other = (left, right) if isinstance(left, Unknown) else (right, left)
-    if isinstance(other, Unknown) or (name == "div" and one is right):
+    unknown, other = (left, right) if isinstance(left, UnknownElements) else (right, left)
+    if isinstance(other, UnknownElements) or (name == "div" and unknown is right):
         return None
     values = np.asarray(other, np.float64)
     if not values.size or not (values == values.flat[0]).all():
         return None
     number = float(values.flat[0])
-    where = np.broadcast_to(one.where, np.broadcast_shapes(one.where.shape, values.shape))
+    where = np.broadcast_to(unknown.where, np.broadcast_shapes(unknown.where.shape, values.shape))
     if name == "mul":
-        return [Unknown(where, one.factor * number, one.offset * number)]
+        return [UnknownElements(where, unknown.factor * number, unknown.offset * number)]
     if name == "div":
-        return [Unknown(where, one.factor / number, one.offset / number)] if number else None
+        return (
+            [UnknownElements(where, unknown.factor / number, unknown.offset / number)]
+            if number
+            else None
+        )
     if name == "add":
-        return [Unknown(where, one.factor, one.offset + number)]
-    sign = 1.0 if one is left else -1.0
-    return [Unknown(where, sign * one.factor, sign * one.offset - sign * number)]
+        return [UnknownElements(where, unknown.factor, unknown.offset + number)]
+    sign = 1.0 if unknown is left else -1.0
+    return [UnknownElements(where, sign * unknown.factor, sign * unknown.offset - sign * number)]

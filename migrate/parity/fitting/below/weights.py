@@ -1,4 +1,4 @@
-"""Torch's weights element by element, and which of its layers were given, or gave, a value."""
+"""Torch's weights element by element, and the layers that received or returned a value."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import numpy as np
 from converters.checkpoint.reader import TensorInfo
 from converters.layers.join import ALONE, Concat, Stack
 from converters.target.elements import Elements
-from migrate.parity.align.tensors import Way, distance, ways
+from migrate.parity.align.tensors import TensorArrangement, distance, ways
 from migrate.parity.dump.dump import TensorRef
-from migrate.parity.fitting.sources import EXACT, NEAR, Source, Sources, UnitCall
+from migrate.parity.fitting.sources import EXACT, NEAR, SourceArray, TorchSources, UnitCall
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Fed:
-    """A layer of torch that was given a value.
+    """Layer of torch that received a value.
 
     Attributes:
-        calls: of its units.
+        calls: calls of its units.
         ref: the argument.
-        way: how the value lies to it.
-        distance: how far they are apart.
+        way: arrangement of the value relative to the argument.
+        distance: distance of the two.
     """
 
     calls: Sequence[UnitCall]
     ref: TensorRef
-    way: Way
+    way: TensorArrangement
     distance: float
 
     @property
     def sides(self) -> int:
-        """How many features the argument has."""
+        """Number of features of the argument."""
         return self.ref.shape[-1]
 
     def features(self, shape: tuple[int, ...], axes: Sequence[int]) -> Array | None:
-        """Along these axes the places on the argument's last one; None if others are mixed in."""
+        """Positions along these axes on the argument's last axis; None if other axes are mixed in."""
         side = self.ref.shape[-1]
         numbers = np.broadcast_to(np.arange(side), self.ref.shape)
         lying = self.way.pair("", "").as_mine(numbers)
@@ -54,7 +54,7 @@ class Fed:
 
 @dataclass(frozen=True)
 class InOrder(Fed):
-    """A layer of which it is not recorded what it was given: its features are taken as they come."""
+    """Layer whose input is not recorded: its features are taken in order."""
 
     rows: int = 0
 
@@ -68,32 +68,32 @@ class InOrder(Fed):
         return np.arange(self.rows)
 
 
-class Weights:
-    """Torch's side, of which each element has a number.
+class NumberedWeights:
+    """Torch's weights, with a number for each element.
 
     Args:
-        sources: torch's side.
+        sources: torch's layers and weights.
 
     Attributes:
         sources: the same.
-        elements: the numbers.
-        values: of the elements, by number.
+        elements: numbers of the elements.
+        values: values of the elements, by number.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: TorchSources) -> None:
         self.sources = sources
         pieces = [piece for leaf in sources.leaves.values() for piece in leaf.pieces]
         keys = {self._owner(piece.key) for piece in pieces}
         tensors = {key: np.asarray(sources.tensor(key)) for key in sorted(keys)}
         self.elements = Elements(
-            {key: TensorInfo(one.shape, one.dtype.name) for key, one in tensors.items()}
+            {key: TensorInfo(tensor.shape, tensor.dtype.name) for key, tensor in tensors.items()}
         )
-        whole = [one.astype(np.float64).reshape(-1) for one in tensors.values()]
+        whole = [tensor.astype(np.float64).reshape(-1) for tensor in tensors.values()]
         self.values = np.concatenate([*whole, np.zeros(0)])
         self._numbers: dict[str, Array] = {}
 
-    def numbers(self, source: Source) -> Array | None:
-        """Of an array of the plan, as it lies there; None: torch's tensors are added up in it."""
+    def numbers(self, source: SourceArray) -> Array | None:
+        """Numbers of the elements of a plan's array; None: it is a sum of torch tensors."""
         if source.path not in self._numbers:
             join = source.leaf.join
             if join != ALONE and not isinstance(join, Stack | Concat):
@@ -108,7 +108,7 @@ class Weights:
         return self.elements.of(self._owner(key))
 
     def at(self, numbers: Array, factor: Array, offset: Array) -> Array:
-        """The elements of these numbers, each times one number and another one added."""
+        """Values of the elements with these numbers, times factors plus offsets."""
         return np.asarray(factor * self.values[numbers] + offset)
 
     def used(self, path: str, marked: Array) -> bool:
@@ -117,21 +117,21 @@ class Weights:
         return all(bool(marked[self._of(piece.key)].all()) for piece in pieces)
 
     def fed(self, mine: Array) -> list[Fed]:
-        """The layers that were given this, in the order of execution; near ones if none is exact."""
-        found: dict[tuple[str, int], Fed] = {}
+        """Layers that received this value, in the order of execution; near matches if none is exact."""
+        layers: dict[tuple[str, int], Fed] = {}
         for at, refs in self.sources.alike(mine).items():
             for ref in refs:
                 near = self.sources.nearest(ref, mine)
                 if near is None or near[1] > NEAR:
                     continue
-                if at not in found or near[1] < found[at].distance:
-                    found[at] = Fed(self.sources.of_call(at), ref, *near)
-        best = min((one.distance for one in found.values()), default=math.inf)
+                if at not in layers or near[1] < layers[at].distance:
+                    layers[at] = Fed(self.sources.of_call(at), ref, *near)
+        best = min((layer.distance for layer in layers.values()), default=math.inf)
         limit = max(EXACT, 10 * best)
-        return [one for one in found.values() if one.distance <= limit]
+        return [layer for layer in layers.values() if layer.distance <= limit]
 
     def argument(self, call: UnitCall, mine: Array) -> Fed | None:
-        """What a layer was given where it is not this: the plainest way for it to lie so."""
+        """Argument of a layer that did not receive this value, in the plainest arrangement."""
         for ref in call.call.arguments:
             if math.prod(ref.shape) != mine.size or ("float" in ref.dtype) != (
                 mine.dtype.kind == "f"

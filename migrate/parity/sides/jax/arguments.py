@@ -1,4 +1,4 @@
-"""From named inputs to the call of a JAX model."""
+"""Bind named inputs to the parameters of a JAX model's call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from migrate.parity.ground.errors import InputsError
 
-# Arguments that say whether it is trained, and what they are where it is not.
+# Arguments that set training mode, and their values outside training.
 MODES = {
     "train": False,
     "training": False,
@@ -23,7 +23,7 @@ _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _is_option(parameter: inspect.Parameter) -> bool:
-    """By its name, annotation or default it is a switch or a number, no array."""
+    """Whether a parameter is a switch or a number, by its name, annotation or default, and no array."""
     said = parameter.annotation
     text = said.__name__ if isinstance(said, type) else str(said)
     switch = isinstance(parameter.default, bool | str)
@@ -31,14 +31,14 @@ def _is_option(parameter: inspect.Parameter) -> bool:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Inputs as a model takes them.
+class BoundInputs:
+    """Inputs bound to a model's parameters.
 
     Attributes:
-        args: those without a name of their own (of `*args`, positional-only).
+        args: arguments without a name of their own (of `*args`, positional-only).
         kwargs: parameter → array.
-        modes: parameter → whether it is trained, and the like.
-        renamed: parameter (or position) → the input's name, where they differ.
+        modes: parameter → value that sets training mode, and similar switches.
+        renamed: parameter (or position) → name of the input, where they differ.
     """
 
     args: tuple[Any, ...]
@@ -47,38 +47,42 @@ class Bound:
     renamed: Mapping[str, str]
 
     def named(self) -> dict[str, Any]:
-        """The arrays by the inputs' names."""
-        together = {str(number): one for number, one in enumerate(self.args)} | dict(self.kwargs)
-        return {self.renamed.get(name, name): one for name, one in together.items()}
+        """Arrays by the names of the inputs."""
+        together = {str(number): array for number, array in enumerate(self.args)} | dict(
+            self.kwargs
+        )
+        return {self.renamed.get(name, name): array for name, array in together.items()}
 
 
-class Arguments:
-    """The parameters of a model's call.
+class CallParameters:
+    """Parameters of a model's call.
 
     Args:
-        parameters: without `self`, and without a function's weights.
-        shown: the model, for messages.
+        parameters: the parameters, without `self`, and without a function's weights.
+        shown: name of the model, for messages.
     """
 
     def __init__(self, parameters: list[inspect.Parameter], shown: str) -> None:
         self._shown = shown
-        self._plain = [one for one in parameters if one.kind not in _ANY]
-        self._inputs = [one for one in self._plain if not _is_option(one)]
-        kinds = {one.kind for one in parameters}
+        self._plain = [parameter for parameter in parameters if parameter.kind not in _ANY]
+        self._inputs = [parameter for parameter in self._plain if not _is_option(parameter)]
+        kinds = {parameter.kind for parameter in parameters}
         self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
         self._takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
 
     def names(self) -> tuple[tuple[str, bool], ...]:
-        """Parameters that take inputs, and whether each is required."""
-        return tuple((one.name, one.default is one.empty) for one in self._inputs)
+        """Names of parameters that take inputs, and whether each is required."""
+        return tuple(
+            (parameter.name, parameter.default is parameter.empty) for parameter in self._inputs
+        )
 
-    def bind(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Bound:
-        """Which parameter takes which: by name where there is one of that name, else by position.
+    def bind(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> BoundInputs:
+        """Bind the inputs to parameters: by name where the names agree, else by position.
 
         Raises:
-            InputsError: one has no place, or a required parameter gets none.
+            InputsError: an input has no parameter, or a required parameter has no input.
         """
-        by_name = {one.name for one in self._plain}
+        by_name = {parameter.name for parameter in self._plain}
         taken: dict[str, Any] = {}
         renamed: dict[str, str] = {}
         more: list[Any] = []
@@ -104,12 +108,13 @@ class Arguments:
             raise self._refused(f"would take both {name} and another input as {parameter}")
         taken[parameter] = array
 
-    def _call(self, taken: dict[str, Any], more: list[Any], renamed: dict[str, str]) -> Bound:
-        """Keywords, as far as Python lets them be."""
+    def _call(self, taken: dict[str, Any], more: list[Any], renamed: dict[str, str]) -> BoundInputs:
+        """Bind by keyword, as far as Python allows."""
         positional = [
-            one.name
-            for one in self._plain
-            if one.kind is one.POSITIONAL_ONLY or (more and one.kind is one.POSITIONAL_OR_KEYWORD)
+            parameter.name
+            for parameter in self._plain
+            if parameter.kind is parameter.POSITIONAL_ONLY
+            or (more and parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
         ]
         first = [taken.pop(name) for name in positional if name in taken]
         shifted = {
@@ -119,14 +124,14 @@ class Arguments:
         for number, parameter in enumerate(positional):
             shifted[str(number)] = renamed.get(parameter, parameter)
         modes = {
-            one.name: MODES[one.name]
-            for one in self._plain
-            if one.name in MODES and one.name not in taken
+            parameter.name: MODES[parameter.name]
+            for parameter in self._plain
+            if parameter.name in MODES and parameter.name not in taken
         }
-        return Bound((*first, *more), taken, modes, shifted)
+        return BoundInputs((*first, *more), taken, modes, shifted)
 
     def _refused(self, what: str) -> InputsError:
-        names = ", ".join(one.name for one in self._inputs) or "no inputs"
+        names = ", ".join(parameter.name for parameter in self._inputs) or "no inputs"
         return InputsError(
             f"{self._shown}: {what} (its call takes {names})", "name the inputs as the model does"
         )

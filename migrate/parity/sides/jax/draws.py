@@ -1,4 +1,4 @@
-"""What a JAX model draws, taken from the draws of the comparison (`ground.draws`)."""
+"""Draws of a JAX model, taken from the draws of the comparison (`ground.draws`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from migrate.parity.ground.draws import Draws, order, whole
 
 @contextlib.contextmanager
 def drawn(draws: Draws) -> Iterator[None]:
-    """Within it the functions of `jax.random` that a port calls give numbers of the comparison."""
+    """Make the functions of `jax.random` that a port calls return numbers of the comparison."""
     import jax
 
-    made = _functions(draws)
-    before = {name: getattr(jax.random, name) for name in made}
-    for name, function in made.items():
+    functions = _functions(draws)
+    before = {name: getattr(jax.random, name) for name in functions}
+    for name, function in functions.items():
         setattr(jax.random, name, function)
     try:
         yield
@@ -28,7 +28,7 @@ def drawn(draws: Draws) -> Iterator[None]:
 
 
 def _functions(draws: Draws) -> dict[str, Callable[..., Any]]:
-    """By name; their arguments are those of `jax.random`."""
+    """Functions by name, with the parameters of `jax.random`."""
     import jax.numpy as jnp
 
     def cast(array: Any, dtype: Any) -> Any:

@@ -20,7 +20,7 @@ def generate(
         InputsError: there are no `input_ids`.
         ParityError: the model has no such output.
     """
-    found, margins = [], []
+    sequences, margins = [], []
     with session.active():
         weights = session.weights(model)
         for number in range(inputs.count):
@@ -33,6 +33,6 @@ def generate(
                         f"its outputs are: {', '.join(outputs)}",
                     )
                 rows.append(step, outputs[output])
-            found.append(rows.tokens())
+            sequences.append(rows.tokens())
             margins.append(rows.margins())
-    return Generated(tuple(found), tuple(margins))
+    return Generated(tuple(sequences), tuple(margins))

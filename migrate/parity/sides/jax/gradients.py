@@ -10,15 +10,15 @@ import numpy as np
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.values import is_floating, tensors
 from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.passes import Passes, in_user_code
 from migrate.parity.sides.jax.session import Session
 
-# The key of an output that is a single tensor, whose path is empty.
+# Key of an output that is a single tensor, whose path is empty.
 SINGLE = "output"
-# Beside the largest effect of a weight, what is left of one that has none (float64).
+# Rounding that remains of a weight without effect, relative to the largest effect of a weight (float64).
 _NOTHING = 1e-13
 
 
@@ -40,23 +40,23 @@ def gradients(
         for number in range(inputs.count):
             bound = passes.bound(inputs[number])
             name = f"{number:03d}.safetensors"
-            given = load_file(cotangents / name)
+            cotangent_arrays = load_file(cotangents / name)
             floating, others = differentiable(bound)
-            modes = (tuple(bound.kwargs), tuple(given))
+            modes = (tuple(bound.kwargs), tuple(cotangent_arrays))
             if modes not in compiled:
                 compiled[modes] = session.compiled(_function(model, bound))
             with in_user_code(model.shown):
-                found = compiled[modes](
+                gradient_arrays = compiled[modes](
                     (trained, floating),
                     kept,
                     others,
-                    {key: _array(one) for key, one in given.items()},
+                    {key: _array(array) for key, array in cotangent_arrays.items()},
                 )
-            save_file(arranged(bound, *found), into / name)
+            save_file(arranged(bound, *gradient_arrays), into / name)
 
 
 def split(model: JaxModel, weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights that are trained, and the others."""
+    """Split the weights into those that are trained, and the others."""
     trained = {
         name: array
         for name, array in weights.items()
@@ -65,7 +65,7 @@ def split(model: JaxModel, weights: Mapping[str, Any]) -> tuple[dict[str, Any], 
     return trained, {name: array for name, array in weights.items() if name not in trained}
 
 
-def _function(model: JaxModel, bound: Bound) -> Any:
+def _function(model: JaxModel, bound: BoundInputs) -> Any:
     import jax
     import jax.numpy as jnp
 
@@ -76,8 +76,8 @@ def _function(model: JaxModel, bound: Bound) -> Any:
         cotangents: dict[str, Any],
     ) -> Any:
         trained, floating = variables
-        made, _ = model.apply(trained | kept, _joined(bound, floating | others))
-        outputs = {path or SINGLE: array for path, array in tensors(made).items()}
+        results, _ = model.apply(trained | kept, _joined(bound, floating | others))
+        outputs = {path or SINGLE: array for path, array in tensors(results).items()}
         total = 0.0
         for path, cotangent in cotangents.items():
             if path not in outputs or outputs[path].shape != cotangent.shape:
@@ -92,32 +92,34 @@ def _function(model: JaxModel, bound: Bound) -> Any:
     return jax.grad(scalar)
 
 
-def differentiable(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Floating inputs and the others, by position or parameter."""
-    together = {str(number): one for number, one in enumerate(bound.args)} | dict(bound.kwargs)
-    floating = {name: one for name, one in together.items() if is_floating(one.dtype)}
-    return floating, {name: one for name, one in together.items() if name not in floating}
+def differentiable(bound: BoundInputs) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the inputs into floating inputs and others, by position or parameter."""
+    together = {str(number): array for number, array in enumerate(bound.args)} | dict(bound.kwargs)
+    floating = {name: array for name, array in together.items() if is_floating(array.dtype)}
+    return floating, {name: array for name, array in together.items() if name not in floating}
 
 
-def _joined(bound: Bound, together: Mapping[str, Any]) -> Bound:
+def _joined(bound: BoundInputs, together: Mapping[str, Any]) -> BoundInputs:
     args = tuple(together[str(number)] for number in range(len(bound.args)))
     kwargs = {name: together[name] for name in bound.kwargs}
-    return Bound(args, kwargs, bound.modes, bound.renamed)
+    return BoundInputs(args, kwargs, bound.modes, bound.renamed)
 
 
-def _array(one: np.ndarray[Any, Any]) -> Any:
+def _array(array: np.ndarray[Any, Any]) -> Any:
     import jax.numpy as jnp
 
-    return jnp.asarray(one)
+    return jnp.asarray(array)
 
 
 def arranged(
-    bound: Bound, weights: Mapping[str, Any], inputs: Mapping[str, Any]
+    bound: BoundInputs, weights: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Gradients by the names that files of gradients have."""
-    found = {f"weights/{name}": one for name, one in weights.items()}
-    found |= {f"inputs/{bound.renamed.get(name, name)}": one for name, one in inputs.items()}
-    return {name: _stored(np.asarray(one)) for name, one in found.items()}
+    """Gradients by the names used in files of gradients."""
+    gradients_by_name = {f"weights/{name}": gradient for name, gradient in weights.items()}
+    gradients_by_name |= {
+        f"inputs/{bound.renamed.get(name, name)}": gradient for name, gradient in inputs.items()
+    }
+    return {name: _stored(np.asarray(gradient)) for name, gradient in gradients_by_name.items()}
 
 
 def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -128,7 +130,7 @@ def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def without_influence(
     passes: Passes, arrays: Mapping[str, np.ndarray[Any, Any]], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Which of these weights change no output, as far as the gradients of a random sum of them tell."""
+    """Weights that change no output, as far as the gradients of a random sum of outputs show."""
     import jax
     import jax.numpy as jnp
 
@@ -138,8 +140,8 @@ def without_influence(
 
     def total(of: dict[str, Any]) -> Any:
         outputs = forward({**weights, **of}, bound.args, dict(bound.kwargs))
-        floating = [one for one in outputs.values() if is_floating(one.dtype)]
-        return sum(jnp.sum(one * random.normal(size=one.shape)) for one in floating)
+        floating = [output for output in outputs.values() if is_floating(output.dtype)]
+        return sum(jnp.sum(output * random.normal(size=output.shape)) for output in floating)
 
     slopes = jax.jit(jax.grad(total))({name: weights[name] for name in names})
     moved = {
@@ -151,7 +153,7 @@ def without_influence(
 
 
 def makes_float32(passes: Passes, arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
-    """Whether something in the model is float32."""
+    """Whether a computation in the model is float32."""
     import jax
 
     bound = passes.bound(arrays)

@@ -1,4 +1,4 @@
-"""A linen module as a side runs it."""
+"""Linen module as a side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from migrate.parity.ground.draws import Draws
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.linen import intercepted
 from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.capture.values import is_floating, rebuilt
@@ -22,31 +22,31 @@ from migrate.parity.sides.jax.draws import drawn
 from migrate.parity.sides.jax.model import JaxModel, is_float32, room, trained
 from migrate.parity.sides.jax.weights import Weights, require_fit
 
-# Collections that a call writes and that no call needs to be given.
+# Collections that a call writes and that no call needs as input.
 _PASSING = ("intermediates", "cache", "perturbations")
 _LEFT = (
     "a layer was left in training mode: it writes its statistics also where the model is not trained; "
     "it was run with them mutable"
 )
-# Drawing so many numbers by code that was compiled in haste takes longer than compiling it well.
+# Drawing more numbers than this with lightly optimized code takes longer than compiling it well.
 _MANY = 1_000_000
 
 
 class LinenModel(JaxModel):
-    """A linen module; its variables are initialised from the first input if none are loaded."""
+    """Linen module; without loaded weights, its variables are initialized from the first input."""
 
     mode = "evaluation mode"
 
     def __init__(self, module: Any, shown: str) -> None:
         super().__init__(shown)
-        # Name → the keys on the way to it; some keys have `/` in them (WeightNorm's).
+        # Name → path of keys; some keys contain `/` (WeightNorm's).
         self._paths: dict[str, tuple[str, ...]] = {}
         if module.scope is not None:
             module, variables = module.unbind()
             self._keep(variables)
         self._module = module
         self._writes = False
-        # Streams of random numbers that it asked for.
+        # Streams of random numbers that the model has requested.
         self._streams: set[str] = set()
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -57,7 +57,7 @@ class LinenModel(JaxModel):
         """See `JaxModel`."""
         return name.startswith("params/")
 
-    def shapes(self, bound: Bound) -> dict[str, Any]:
+    def shapes(self, bound: BoundInputs) -> dict[str, Any]:
         """See `JaxModel`."""
         import jax
 
@@ -73,11 +73,11 @@ class LinenModel(JaxModel):
                 )
             )
             self._paths = {"/".join(path): path for path in leaves}
-            return {"/".join(path): one for path, one in leaves.items()}
+            return {"/".join(path): shape for path, shape in leaves.items()}
         return super().shapes(bound)
 
-    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
-        """See `JaxModel`. Weights that were loaded are held against what the model wants."""
+    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+        """See `JaxModel`. Loaded weights are checked against the shapes that the model expects."""
         import jax
 
         def init(key: Any) -> Any:
@@ -86,39 +86,39 @@ class LinenModel(JaxModel):
         key = jax.random.key(seed)
         if self.weights is None:
             shapes = jax.tree.leaves(jax.eval_shape(init, key))
-            many = sum(math.prod(one.shape) for one in shapes) > _MANY
-            made = jax.jit(init, compiler_options={} if many else dict(options))(key)
-            self._keep(made)
+            many = sum(math.prod(shape.shape) for shape in shapes) > _MANY
+            variables = jax.jit(init, compiler_options={} if many else dict(options))(key)
+            self._keep(variables)
         elif not self._paths:
             leaves = _leaves(jax.eval_shape(init, key))
-            wanted = {"/".join(path): tuple(one.shape) for path, one in leaves.items()}
+            wanted = {"/".join(path): tuple(shape.shape) for path, shape in leaves.items()}
             self.weights = self.without_spare(self.weights, wanted)
             require_fit(self.weights, wanted, self.shown)
             self._paths = {"/".join(path): path for path in leaves}
         self._look_at_mode(bound)
 
-    def make_room(self, bound: Bound) -> bool:
+    def make_room(self, bound: BoundInputs) -> bool:
         """See `JaxModel`."""
         if self.weights is not None:
             return False
-        self.weights = {name: room(one) for name, one in self.shapes(bound).items()}
+        self.weights = {name: room(shape) for name, shape in self.shapes(bound).items()}
         self._look_at_mode(bound)
         return True
 
-    def _look_at_mode(self, bound: Bound) -> None:
-        """Find out whether it writes statistics where it is not trained: a layer left in training mode.
+    def _look_at_mode(self, bound: BoundInputs) -> None:
+        """Find out whether the model writes statistics outside training: a layer left in training mode.
 
-        Statistics can be written only where they are mutable, and models ask for just that
-        (`self.is_mutable_collection`) to know whether they are trained: so they are not, until it fails.
+        Statistics can be written only where they are mutable, but models test exactly that
+        (`self.is_mutable_collection`) to detect training. So they stay immutable until a write fails.
         """
         import jax
         from flax import errors
 
         if all(self.is_parameter(name) for name in self._paths):
-            return  # nothing that it could write
+            return  # the model has nothing to write
         own = (self.weights or {}).items()
         shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in own}
-        # What else it raises is told where it runs.
+        # Other errors are reported by the run.
         with contextlib.suppress(Exception):
             try:
                 jax.eval_shape(lambda weights: self.apply(weights, bound)[0], shapes)
@@ -130,16 +130,20 @@ class LinenModel(JaxModel):
     def take(self, weights: Weights) -> None:
         """See `JaxModel`."""
         super().take(
-            {name: one for name, one in weights.items() if name.partition("/")[0] not in _PASSING}
+            {
+                name: weight
+                for name, weight in weights.items()
+                if name.partition("/")[0] not in _PASSING
+            }
         )
 
     def _keep(self, variables: Mapping[str, Any]) -> None:
         leaves = _leaves(variables)
         self._paths = {"/".join(path): path for path in leaves}
-        self.weights = {"/".join(path): np.asarray(one) for path, one in leaves.items()}
+        self.weights = {"/".join(path): np.asarray(leaf) for path, leaf in leaves.items()}
 
     def apply(
-        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+        self, weights: Mapping[str, Any], bound: BoundInputs, *, train: bool = False
     ) -> tuple[Any, dict[str, Any]]:
         """See `JaxModel`."""
         from flax import linen
@@ -150,23 +154,23 @@ class LinenModel(JaxModel):
         statistics = sorted({name.partition("/")[0] for name in weights} - {"params"})
         changing: list[str] | Literal[False] = statistics if train or self._writes else False
         with linen.intercept_methods(_adapted), _first_states_in_float64():
-            made = self._run(weights, bound, modes, changing)
+            results = self._run(weights, bound, modes, changing)
         changed: Mapping[str, Any] = {}
         if changing is not False:
-            made, changed = made
+            results, changed = results
         kept = _leaves(changed) if train else {}
         after = {"/".join(path): value for path, value in kept.items()}
-        return made, {name: value for name, value in after.items() if name in weights}
+        return results, {name: value for name, value in after.items() if name in weights}
 
     def trained(
-        self, weights: Mapping[str, Any], bound: Bound, key: Any = None
+        self, weights: Mapping[str, Any], bound: BoundInputs, key: Any = None
     ) -> tuple[Any, dict[str, Any]]:
-        """As `apply`, told to be trained (`deterministic=False`, and the like).
+        """Run as in `apply`, in training mode (`deterministic=False` and similar switches).
 
         Args:
-            weights: as of `apply`.
-            bound: as of `apply`.
-            key: of the dropouts; None: their rates are 0.
+            weights: as in `apply`.
+            bound: as in `apply`.
+            key: random key of the dropouts; None: their rates are 0.
         """
         from flax import linen
 
@@ -177,22 +181,22 @@ class LinenModel(JaxModel):
         off = contextlib.nullcontext() if key is not None else linen.intercept_methods(_undropped)
         with off:
             tree = self._tree(weights)
-            made, changed = self._module.apply(
+            results, changed = self._module.apply(
                 tree, *bound.args, **bound.kwargs, **modes, **rngs, mutable=statistics
             )
         after = {"/".join(path): value for path, value in _leaves(changed).items()}
-        return made, {name: value for name, value in after.items() if name in weights}
+        return results, {name: value for name, value in after.items() if name in weights}
 
     def _run(
         self,
         weights: Mapping[str, Any],
-        bound: Bound,
+        bound: BoundInputs,
         modes: Mapping[str, Any],
         changing: list[str] | Literal[False],
     ) -> Any:
-        """What it gives; beside it the collections that change, where some may.
+        """Run the module; return its result, with the changed collections where some may change.
 
-        A model that draws is given a key for each stream that it asks for, and draws the numbers of the
+        A model that draws gets a key for each stream that it requests, and draws the numbers of the
         comparison.
         """
         import jax
@@ -240,23 +244,23 @@ class LinenModel(JaxModel):
 
 
 def _adapted(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
-    """Every method of every module: dropout is off, and what is to be float64 is."""
+    """Intercept every method of every module: turn dropout off, and set float64 where requested."""
     import jax
     from flax import linen
 
     if jax.config.jax_enable_x64 and is_float32(getattr(context.module, "dtype", None)):
-        # The modules that run are copies, made for this pass.
+        # The modules that run are copies, created for this pass.
         object.__setattr__(context.module, "dtype", np.dtype(np.float64))
     if isinstance(context.module, linen.Dropout) and context.method_name == "__call__":
-        given = dict(zip(("inputs", "deterministic"), args, strict=False)) | kwargs
-        return given["inputs"]
+        arguments = dict(zip(("inputs", "deterministic"), args, strict=False)) | kwargs
+        return arguments["inputs"]
     if kwargs.get("deterministic") is False:
         kwargs = kwargs | {"deterministic": True}
     return next_(*args, **kwargs)
 
 
 def _undropped(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
-    """Every method of every module: Flax's own do not drop."""
+    """Intercept every method of every module: Flax's dropouts do not drop."""
     module = context.module
     if type(module).__module__.startswith("flax."):
         return _adapted(next_, args, kwargs, context)
@@ -265,10 +269,10 @@ def _undropped(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], contex
 
 @contextlib.contextmanager
 def _parameters_as_they_are() -> Iterator[None]:
-    """Flax holds each parameter's shape against its initialiser whenever it is used.
+    """Skip Flax's comparison of each parameter's shape with its initializer on every use.
 
-    That was done when the weights were taken and the model compiled; once for each layer and pass it costs
-    a fifth of the time.
+    The shapes were checked when the weights were loaded and the model compiled. Checking them for each layer
+    and pass costs a fifth of the time.
     """
     from flax.core import meta
     from flax.core.scope import Scope
@@ -291,9 +295,9 @@ def _parameters_as_they_are() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _first_states_in_float64() -> Iterator[None]:
-    """Recurrent cells make their first state in the dtype that parameters are initialised with, float32.
+    """Cast the first state of recurrent cells, which is made in the dtype of initialization, float32.
 
-    In float64 that is refused (a loop's state must keep its dtype), so it is cast for that time.
+    With float64 inputs JAX rejects that state, because a loop's state must keep its dtype.
     """
     import jax
     from flax import linen
@@ -310,11 +314,11 @@ def _first_states_in_float64() -> Iterator[None]:
 
 
 def _below(cls: type) -> Iterator[type]:
-    one: type
-    for one in cls.__subclasses__():
-        if "initialize_carry" in one.__dict__:
-            yield one
-        yield from _below(one)
+    subclass: type
+    for subclass in cls.__subclasses__():
+        if "initialize_carry" in subclass.__dict__:
+            yield subclass
+        yield from _below(subclass)
 
 
 def _in_float64(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,7 +335,7 @@ def _in_float64(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaves(variables: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """What is in the collections that the model is to be given, by path."""
+    """Leaves of the collections that the model takes as input, by path."""
     from flax import traverse_util
     from flax.core import meta
 

@@ -1,4 +1,4 @@
-"""What a JAX side runs: a linen module, an nnx module or a function, as one pure function of weights."""
+"""Model of a JAX side: a linen module, an nnx module or a function, as a pure function of weights."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import numpy as np
 from migrate.parity.dump.dump import Layer
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.sides.frames import defined
-from migrate.parity.sides.jax.arguments import Bound
-from migrate.parity.sides.jax.capture.recorder import Seen, Watcher
+from migrate.parity.sides.jax.arguments import BoundInputs
+from migrate.parity.sides.jax.capture.recorder import CalledLayer, Watcher
 from migrate.parity.sides.jax.weights import Weights, require_fit
 
 
 class JaxModel(ABC):
-    """A model and its weights.
+    """Model and its weights.
 
     Attributes:
-        shown: what the user named.
-        weights: by `/`-joined path, in numpy; None until they are known.
-        notes: what the report must say of it.
-        mode: in which it runs where it is not trained, as far as it has one.
+        shown: the user's name for the model.
+        weights: weights by `/`-joined path, in numpy; None until they are known.
+        notes: notes for the report.
+        mode: mode of runs outside training, if the model has modes.
         lies_as_torch: whether it takes images channels first, as torch does.
-        seed: of what it draws.
+        seed: random seed of its draws.
     """
 
     notes: tuple[str, ...] = ()
@@ -39,12 +39,12 @@ class JaxModel(ABC):
     def __init__(self, shown: str) -> None:
         self.shown = shown
         self.weights: Weights | None = None
-        # Whether a weight that it has no place for may be left out.
+        # Whether to drop weights that the model has no place for.
         self.spare: Callable[[str], bool] = lambda path: False
 
     @abstractmethod
     def parameters(self) -> list[inspect.Parameter]:
-        """Of its call, inputs and modes."""
+        """Parameters of its call, inputs and modes."""
 
     @abstractmethod
     def is_parameter(self, name: str) -> bool:
@@ -52,28 +52,28 @@ class JaxModel(ABC):
 
     @abstractmethod
     def apply(
-        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+        self, weights: Mapping[str, Any], bound: BoundInputs, *, train: bool = False
     ) -> tuple[Any, dict[str, Any]]:
-        """The outputs, and the weights that the call itself changed (statistics, where it is trained).
+        """Run the model; return the outputs, and the weights that the call changed (statistics in training).
 
         Dropout is off in either case.
         """
 
     @abstractmethod
     def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
-        """A context in which the calls of its layers are recorded; what `apply` does not do itself."""
+        """Context in which the calls of its layers are recorded, as far as `apply` does not do so."""
 
-    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
-        """Draw weights, if it has none yet; `options` are of the compiler."""
+    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+        """Initialize the weights, if there are none yet; `options` are for the compiler."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights", "give it some")
 
-    def make_room(self, bound: Bound) -> bool:
-        """Where it has no weights yet have zeros in their places, without memory; whether that was done."""
+    def make_room(self, bound: BoundInputs) -> bool:
+        """Set missing weights to zeros that take no memory; return whether this was done."""
         return False
 
-    def shapes(self, bound: Bound) -> dict[str, Any]:
-        """Of its weights, as `jax.ShapeDtypeStruct`: nothing is drawn where it has none yet."""
+    def shapes(self, bound: BoundInputs) -> dict[str, Any]:
+        """Shapes of the weights, as `jax.ShapeDtypeStruct`; missing weights are not drawn."""
         import jax
 
         return {
@@ -82,16 +82,16 @@ class JaxModel(ABC):
         }
 
     def without_spare(self, weights: Weights, wanted: Collection[str]) -> Weights:
-        """The weights without those that it has no place for, where that is known."""
+        """Drop the weights that the model has no place for, where that is known."""
         return {
             name: array for name, array in weights.items() if name in wanted or not self.spare(name)
         }
 
     def take(self, weights: Weights) -> None:
-        """Take weights.
+        """Load weights.
 
         Raises:
-            ParityError: they do not fit.
+            ParityError: the weights do not fit.
         """
         if self.weights is not None:
             shapes = {name: array.shape for name, array in self.weights.items()}
@@ -102,16 +102,16 @@ class JaxModel(ABC):
 
 
 class FunctionModel(JaxModel):
-    """A function of the inputs, or of (params, *inputs).
+    """Function of the inputs, or of (params, *inputs).
 
-    Weights that are all of linen's collection "params" are given without it, unless the function's first
+    If all weights are in linen's collection "params", they are passed without it, unless the function's first
     argument is called `variables`.
 
     Args:
         function: the function.
-        shown: what the user named.
-        start: the pytree of its weights, or a function that gives one (of nothing; of a key; of a key and the
-            inputs). What in it is no array (equinox: functions, settings) stays as it is.
+        shown: the user's name for it.
+        start: the pytree of its weights, or a function that returns it (of nothing; of a key; of a key and
+            the inputs). Leaves that are no arrays (equinox: functions, settings) stay unchanged.
     """
 
     notes = ("a function has no layers: only its outputs are compared",)
@@ -128,7 +128,7 @@ class FunctionModel(JaxModel):
 
     @property
     def takes_weights(self) -> bool:
-        """Whether its first argument is the pytree."""
+        """Whether its first argument is the pytree of weights."""
         return self._named or self._start is not None or bool(self.weights)
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -136,12 +136,12 @@ class FunctionModel(JaxModel):
         return self._all[1:] if self.takes_weights else self._all
 
     def is_parameter(self, name: str) -> bool:
-        """See `JaxModel`: the statistics of a linen model's variables are not."""
+        """See `JaxModel`: statistics of a linen model's variables are not trained."""
         collection = name.partition("/")[0]
         return collection not in ("batch_stats", "buffers")
 
-    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
-        """See `JaxModel`: a function of inputs alone has none."""
+    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+        """See `JaxModel`: a function of inputs alone has no weights."""
         if self._start is not None:
             self._begin(bound)
         elif self.weights is None and self._named:
@@ -151,74 +151,74 @@ class FunctionModel(JaxModel):
         self.weights = self.weights or {}
 
     def take(self, weights: Weights) -> None:
-        """See `JaxModel`: without a pytree of its own what fits is known to the function alone."""
+        """See `JaxModel`: without a pytree of its own, only the function knows which weights fit."""
         if self._place is not None:
             super().take(weights)
         self.weights = weights
 
-    def make_room(self, bound: Bound) -> bool:
-        """See `JaxModel`: what cannot be traced (it reads a file) is to be made."""
+    def make_room(self, bound: BoundInputs) -> bool:
+        """See `JaxModel`: a pytree that cannot be traced (it reads a file) has to be created."""
         import jax
 
         if self._start is None or any(map(_is_array, jax.tree.leaves(self._start))):
             return False
         others: list[Any] = []
 
-        def arrays(*given: Any) -> list[Any]:
-            others[:] = [jax.tree_util.tree_flatten_with_path(self._start(*given))]
-            return [one if _is_array(one) else None for _, one in others[0][0]]
+        def arrays(*arguments: Any) -> list[Any]:
+            others[:] = [jax.tree_util.tree_flatten_with_path(self._start(*arguments))]
+            return [leaf if _is_array(leaf) else None for _, leaf in others[0][0]]
 
         try:
-            shapes = jax.eval_shape(arrays, *self._given(bound))
+            shapes = jax.eval_shape(arrays, *self._start_arguments(bound))
         except Exception:
             return False
         ((leaves, structure),) = others
-        made = [
-            (path, own if one is None else room(one))
-            for (path, own), one in zip(leaves, shapes, strict=True)
+        filled = [
+            (path, own if shape is None else room(shape))
+            for (path, own), shape in zip(leaves, shapes, strict=True)
         ]
-        self._keep(made, structure)
+        self._keep(filled, structure)
         return True
 
-    def _begin(self, bound: Bound) -> None:
-        """Make the pytree that it starts with."""
+    def _begin(self, bound: BoundInputs) -> None:
+        """Create the initial pytree."""
         import jax
 
         tree = self._start
         if not any(map(_is_array, jax.tree.leaves(tree))):
-            tree = tree(*self._given(bound))
+            tree = tree(*self._start_arguments(bound))
         self._keep(*jax.tree_util.tree_flatten_with_path(tree))
 
-    def _given(self, bound: Bound) -> tuple[Any, ...]:
-        """What the function that gives the pytree takes: nothing, a key, a key and the inputs."""
+    def _start_arguments(self, bound: BoundInputs) -> tuple[Any, ...]:
+        """Arguments of the function that returns the pytree: nothing, a key, or a key and the inputs."""
         import jax
 
         parameters = inspect.signature(self._start).parameters.values()
-        given = (jax.random.PRNGKey(0), *bound.args, *bound.kwargs.values())
-        return given[: len([one for one in parameters if _needed(one)])]
+        arguments = (jax.random.PRNGKey(0), *bound.args, *bound.kwargs.values())
+        return arguments[: len([parameter for parameter in parameters if _needed(parameter)])]
 
     def _keep(self, leaves: Sequence[tuple[Any, Any]], structure: Any) -> None:
         import jax
 
-        names = [_path(path) if _is_array(one) else None for path, one in leaves]
-        others = [one for _, one in leaves]
+        names = [_path(path) if _is_array(leaf) else None for path, leaf in leaves]
+        others = [leaf for _, leaf in leaves]
 
         def placed(weights: Mapping[str, Any]) -> Any:
             its = [
-                one if name is None else weights[name]
-                for name, one in zip(names, others, strict=True)
+                leaf if name is None else weights[name]
+                for name, leaf in zip(names, others, strict=True)
             ]
             return jax.tree.unflatten(structure, its)
 
         self._place = placed
         self.weights = {
-            name: np.asarray(one)
-            for name, one in zip(names, others, strict=True)
+            name: np.asarray(leaf)
+            for name, leaf in zip(names, others, strict=True)
             if name is not None
         }
 
     def apply(
-        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+        self, weights: Mapping[str, Any], bound: BoundInputs, *, train: bool = False
     ) -> tuple[Any, dict[str, Any]]:
         """See `JaxModel`."""
         modes = dict(bound.modes) | (trained(bound.modes) if train else {})
@@ -238,18 +238,18 @@ class FunctionModel(JaxModel):
         inner = tree.keys() == {"params"} and self._all[0].name != "variables"
         return tree["params"] if inner else tree
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> CalledLayer:
         def describe(parent: str | None) -> Layer:
             name = getattr(self._function, "__name__", type(self._function).__name__)
             return Layer(
                 "", name, tuple(self.weights or ()), {}, defined(self._function), "", parent
             )
 
-        return Seen("", (), describe, dict, lambda _: None)
+        return CalledLayer("", (), describe, dict, lambda _: None)
 
     @contextlib.contextmanager
     def recording(self, recorder: Watcher) -> Iterator[None]:
-        """See `JaxModel`: the function itself is all that there is."""
+        """See `JaxModel`: the function itself is the only layer."""
         self._recorder = recorder
         try:
             yield
@@ -258,12 +258,12 @@ class FunctionModel(JaxModel):
 
 
 def room(shape: Any) -> np.ndarray[Any, Any]:
-    """Zeros of a `jax.ShapeDtypeStruct` that are one zero in memory."""
+    """Zeros for a `jax.ShapeDtypeStruct` that take the memory of a single zero."""
     return np.broadcast_to(np.zeros((), shape.dtype), shape.shape)
 
 
-def _is_array(one: Any) -> bool:
-    return hasattr(one, "shape") and hasattr(one, "dtype")
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _needed(parameter: inspect.Parameter) -> bool:
@@ -272,16 +272,20 @@ def _needed(parameter: inspect.Parameter) -> bool:
 
 
 def _path(keys: tuple[Any, ...]) -> str:
-    """The name of a leaf: keys of dicts, positions, fields."""
+    """Name of a leaf: keys of dicts, positions, fields."""
     names = [
-        next(str(getattr(key, one)) for one in ("key", "name", "idx") if hasattr(key, one))
+        next(
+            str(getattr(key, attribute))
+            for attribute in ("key", "name", "idx")
+            if hasattr(key, attribute)
+        )
         for key in keys
     ]
     return "/".join(names) or "params"
 
 
 def is_float32(dtype: Any) -> bool:
-    """Whether a module says to compute in float32 whatever it is given: the truth then overrides it."""
+    """Whether a module sets float32 for any input; the truth overrides that."""
     try:
         return dtype is not None and np.dtype(dtype) == np.float32
     except TypeError:
@@ -289,8 +293,8 @@ def is_float32(dtype: Any) -> bool:
 
 
 def trained(modes: Mapping[str, Any]) -> dict[str, Any]:
-    """The modes of a call that is trained, dropout off as far as these tell it apart.
+    """Set the modes of a call to training, with dropout off where the modes distinguish it.
 
-    `deterministic` speaks of dropout alone and stays; the others also of statistics.
+    `deterministic` concerns dropout alone and stays; the others concern statistics too.
     """
     return {name: name != "use_running_average" for name in modes if name != "deterministic"}

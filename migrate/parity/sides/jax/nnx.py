@@ -1,4 +1,4 @@
-"""An nnx module as a side runs it."""
+"""Nnx module as a side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.nnx import wrapped
 from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import JaxModel, is_float32
@@ -17,7 +17,7 @@ from migrate.parity.sides.jax.weights import Weights
 
 
 class NnxModel(JaxModel):
-    """An nnx module, split into its graph and its arrays; the module itself is never called."""
+    """Nnx module, split into its graph and its arrays; the module itself is never called."""
 
     mode = "evaluation mode"
 
@@ -28,12 +28,12 @@ class NnxModel(JaxModel):
         self._recorder: Watcher | None = None
         self._parameters = list(inspect.signature(module.__call__).parameters.values())
         weights, rest = nnx.state(module, _is_weight, ...)
-        self._variables = {tuple(path): one for path, one in nnx.to_flat_state(weights)}
-        # Random keys, caches, and arrays that are no variables: constants of the model.
-        self._rest = [(tuple(path), one) for path, one in nnx.to_flat_state(rest)]
+        self._variables = {tuple(path): variable for path, variable in nnx.to_flat_state(weights)}
+        # Random keys, caches, and arrays outside variables: constants of the model.
+        self._rest = [(tuple(path), variable) for path, variable in nnx.to_flat_state(rest)]
         self.weights = {
-            "/".join(map(str, path)): np.asarray(one.get_value())
-            for path, one in self._variables.items()
+            "/".join(map(str, path)): np.asarray(variable.get_value())
+            for path, variable in self._variables.items()
         }
         self._paths = dict(zip(self.weights, self._variables, strict=True))
         self._graphs = {train: _graph(module, train=train) for train in (False, True)}
@@ -49,7 +49,7 @@ class NnxModel(JaxModel):
         return isinstance(self._variables[self._paths[name]], nnx.Param)
 
     def apply(
-        self, weights: Mapping[str, Any], bound: Bound, *, train: bool = False
+        self, weights: Mapping[str, Any], bound: BoundInputs, *, train: bool = False
     ) -> tuple[Any, dict[str, Any]]:
         """See `JaxModel`."""
         from flax import nnx
@@ -57,21 +57,21 @@ class NnxModel(JaxModel):
         module = self._merged(weights, train=train)
         modes = dict(bound.modes)
         with self._layers(module):
-            made = module(*bound.args, **bound.kwargs, **modes)
+            outputs = module(*bound.args, **bound.kwargs, **modes)
         if not train:
-            return made, {}
+            return outputs, {}
         after = {
-            "/".join(map(str, path)): one.get_value()
-            for path, one in nnx.to_flat_state(nnx.state(module, _is_weight))
+            "/".join(map(str, path)): variable.get_value()
+            for path, variable in nnx.to_flat_state(nnx.state(module, _is_weight))
         }
         changed = {
             name: after[name] for name in weights if name in after and not self.is_parameter(name)
         }
-        return made, changed
+        return outputs, changed
 
     @contextlib.contextmanager
     def recording(self, recorder: Watcher) -> Iterator[None]:
-        """See `JaxModel`: each `apply` in it makes a module of its own, which is wrapped then."""
+        """See `JaxModel`: each `apply` creates its own module, which is wrapped then."""
         self._recorder = recorder
         try:
             yield
@@ -91,17 +91,22 @@ class NnxModel(JaxModel):
             for name, path in self._paths.items()
         ]
         rest = [
-            (path, one.replace(one.get_value()) if isinstance(one, nnx.Variable) else one)
-            for path, one in self._rest
+            (
+                path,
+                variable.replace(variable.get_value())
+                if isinstance(variable, nnx.Variable)
+                else variable,
+            )
+            for path, variable in self._rest
         ]
         module = nnx.merge(self._graphs[train], nnx.from_flat_state([*flat, *rest]))
         dtype = next((weights[name].dtype for name in weights if self.is_parameter(name)), None)
-        for _, one in nnx.iter_modules(module) if dtype is not None else ():
-            # What the parameters are; cells make their first state of it.
-            if hasattr(one, "param_dtype"):
-                one.param_dtype = dtype
-            if dtype == np.float64 and is_float32(getattr(one, "dtype", None)):
-                one.dtype = dtype
+        for _, submodule in nnx.iter_modules(module) if dtype is not None else ():
+            # The dtype of the parameters; cells create their first state in it.
+            if hasattr(submodule, "param_dtype"):
+                submodule.param_dtype = dtype
+            if dtype == np.float64 and is_float32(getattr(submodule, "dtype", None)):
+                submodule.dtype = dtype
         return module
 
     def take(self, weights: Weights) -> None:
@@ -124,7 +129,7 @@ def _is_weight(path: Any, value: Any) -> bool:
 
 
 def _graph(module: Any, *, train: bool) -> Any:
-    """Its structure, set to training or evaluation; dropout is off in both."""
+    """Graph of a module, set to training or evaluation; dropout is off in both."""
     from flax import nnx
 
     copy = nnx.clone(module)

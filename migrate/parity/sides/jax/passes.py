@@ -1,4 +1,4 @@
-"""What a JAX side puts into a dump: outputs of the jitted model, and its layers run one by one."""
+"""Passes of a JAX side for a dump: outputs of the jitted model, and its layers run one by one."""
 
 from __future__ import annotations
 
@@ -15,81 +15,83 @@ from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.channels import layout_remedy
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.frames import raised
-from migrate.parity.sides.jax.arguments import Arguments, Bound
+from migrate.parity.sides.jax.arguments import BoundInputs, CallParameters
 from migrate.parity.sides.jax.capture.eager import eager
 from migrate.parity.sides.jax.capture.forced import JaxForcing
-from migrate.parity.sides.jax.capture.recorder import Recorder, Watcher
+from migrate.parity.sides.jax.capture.recorder import LayerRecorder, Watcher
 from migrate.parity.sides.jax.capture.values import is_floating, named, tensors
 from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.session import Session
 
-# Operations one by one round otherwise than fused ones; by more than so many eps, it is worth a note.
+# Single operations round differently from fused ones; a difference of more eps than this gets a note.
 _ROUNDINGS = 4
 _ONE_BY_ONE = "it fails with jax.disable_jit(), which its layers need: compare its outputs alone"
 Outputs = dict[str, np.ndarray[Any, Any]]
 
 
 class Passes:
-    """The plain passes of a model with some settings: compiled once for each shape.
+    """Plain passes of a model with some settings, compiled once for each shape.
 
     Args:
-        model: with weights.
-        arguments: of its call.
-        session: the settings.
+        model: the model, with weights.
+        arguments: parameters of its call.
+        session: session with the settings.
     """
 
-    def __init__(self, model: JaxModel, arguments: Arguments, session: Session) -> None:
+    def __init__(self, model: JaxModel, arguments: CallParameters, session: Session) -> None:
         self._model, self._arguments, self._session = model, arguments, session
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._placed: tuple[Any, dict[str, Any]] | None = None
 
     def weights(self) -> dict[str, Any]:
-        """The model's weights on the device, as the settings want them."""
+        """Weights of the model on the device, converted for the settings."""
         own = self._model.weights
         if self._placed is None or self._placed[0] is not own:
             self._placed = own, self._session.weights(self._model)
         return self._placed[1]
 
-    def bound(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Bound:
-        """An input, on the device, as the model takes it."""
+    def bound(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> BoundInputs:
+        """Input on the device, bound to the model's parameters."""
         return self._arguments.bind(self._session.inputs(arrays))
 
-    def run(self, weights: Mapping[str, Any], bound: Bound) -> tuple[Any, float]:
-        """The outputs, and the seconds that it took (without compiling)."""
+    def run(self, weights: Mapping[str, Any], bound: BoundInputs) -> tuple[Any, float]:
+        """Return the outputs, and the seconds of the run (without compilation)."""
         import jax
 
         function, args = self.function(bound), (weights, bound.args, dict(bound.kwargs))
-        key = (tuple(bound.kwargs), str(jax.tree.map(lambda one: (one.shape, one.dtype), args)))
+        key = (tuple(bound.kwargs), str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), args)))
         transposed = self._session.settings.transposed
         with in_user_code(self._model.shown, inputs=bound.named(), transposed=transposed):
             if key not in self._compiled:
                 self._compiled[key] = self._session.compiled(function).lower(*args).compile()
             start = time.perf_counter()
-            made = jax.block_until_ready(self._compiled[key](*args))
-            return made, time.perf_counter() - start
+            outputs = jax.block_until_ready(self._compiled[key](*args))
+            return outputs, time.perf_counter() - start
 
-    def function(self, bound: Bound) -> Callable[..., Any]:
-        """The pass as a function of (weights, args, kwargs): its outputs by path."""
+    def function(self, bound: BoundInputs) -> Callable[..., Any]:
+        """The pass as a function of (weights, args, kwargs) that returns outputs by path."""
 
         def forward(weights: Any, args: Any, kwargs: Any) -> Any:
-            made, _ = self._model.apply(weights, Bound(args, kwargs, bound.modes, bound.renamed))
-            return tensors(made)
+            outputs, _ = self._model.apply(
+                weights, BoundInputs(args, kwargs, bound.modes, bound.renamed)
+            )
+            return tensors(outputs)
 
         return forward
 
     def outputs(
         self, weights: Mapping[str, Any], arrays: Mapping[str, Any]
     ) -> tuple[Outputs, float]:
-        """The outputs for an input, by path: `settings.batch` rows at a time, if that is set."""
+        """Return the outputs for an input, by path; `settings.batch` rows at a time, if that is set."""
         parts, seconds = [], 0.0
-        for one in self.parts(arrays):
-            made, took = self.run(weights, self.bound(one))
-            parts.append({path: np.asarray(array) for path, array in made.items()})
+        for part in self.parts(arrays):
+            outputs, took = self.run(weights, self.bound(part))
+            parts.append({path: np.asarray(array) for path, array in outputs.items()})
             seconds += took
         return joined(parts), seconds
 
     def parts(self, arrays: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """The input, cut into as many rows as go through the model at a time."""
+        """Split the input into the rows of one pass each."""
         rows = self._session.settings.batch
         if rows is None:
             return [arrays]
@@ -119,7 +121,7 @@ def capture(
 
     seconds, difference = 0.0, 0.0
     feed = None if forced is None else JaxForcing(forced)
-    recorder = Recorder(writer, feed, session.settings.dtype)
+    recorder = LayerRecorder(writer, feed, session.settings.dtype)
     with session.active():
         weights = passes.weights()
         for number in range(inputs.count) if numbers is None else numbers:
@@ -151,38 +153,42 @@ def capture(
 
 
 def watched(
-    model: JaxModel, session: Session, recorder: Watcher, weights: Mapping[str, Any], bound: Bound
+    model: JaxModel,
+    session: Session,
+    recorder: Watcher,
+    weights: Mapping[str, Any],
+    bound: BoundInputs,
 ) -> Outputs:
-    """One pass, operation by operation, that tells of each layer's call; gives the outputs."""
+    """Run one pass operation by operation, with each layer's call observed; return the outputs."""
     with (
         in_user_code(model.shown, _ONE_BY_ONE),
         eager(session.emulated),
         model.recording(recorder),
     ):
-        made, _ = model.apply(weights, bound)
-        return {path: np.asarray(array) for path, array in tensors(made).items()}
+        outputs, _ = model.apply(weights, bound)
+        return {path: np.asarray(array) for path, array in tensors(outputs).items()}
 
 
 def _difference(plain: Outputs, seen: Outputs) -> float:
-    """The largest relative L2 difference of the outputs."""
+    """Largest relative L2 difference of the outputs."""
     largest = 0.0
     for path, array in plain.items():
         if not is_floating(array.dtype) or path not in seen or seen[path].shape != array.shape:
             continue
-        one, other = array.astype(np.float64), seen[path].astype(np.float64)
-        norm = np.linalg.norm(one)
+        expected, other = array.astype(np.float64), seen[path].astype(np.float64)
+        norm = np.linalg.norm(expected)
         if norm > 0 and np.isfinite(norm):
-            largest = max(largest, float(np.linalg.norm(one - other) / norm))
+            largest = max(largest, float(np.linalg.norm(expected - other) / norm))
     return largest
 
 
 def joined(parts: list[Outputs]) -> Outputs:
-    """The outputs of the parts of an input, one after the other."""
+    """Join the outputs of the parts of an input."""
     if len(parts) == 1:
         return parts[0]
     return {
-        path: np.concatenate([part[path] for part in parts]) if one.ndim else one
-        for path, one in parts[0].items()
+        path: np.concatenate([part[path] for part in parts]) if first.ndim else first
+        for path, first in parts[0].items()
     }
 
 
@@ -194,12 +200,12 @@ def in_user_code(
     inputs: Mapping[str, Any] | None = None,
     transposed: tuple[str, ...] = (),
 ) -> Any:
-    """What the user's model raises, in one line with its place.
+    """Turn an error of the user's model into one line with its location.
 
-    With `inputs` the remedy speaks of their layout where their shapes are what it raises for.
+    With `inputs` the remedy names their layout if the error is about shapes.
 
     Raises:
-        ParityError: instead of it.
+        ParityError: instead of the model's error.
     """
     try:
         yield

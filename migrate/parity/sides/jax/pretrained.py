@@ -1,4 +1,4 @@
-"""A Flax model of transformers 4: run as its users call it, so that it makes masks and positions itself."""
+"""Flax model of transformers 4, run through its public call, which creates masks and positions itself."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.linen import LinenModel
 from migrate.parity.sides.jax.model import room
 
-# What of its call is not an input.
+# Parameters of its call that are no inputs.
 _OTHERS = (
     "params",
     "dropout_rng",
@@ -26,11 +26,11 @@ _OTHERS = (
 
 
 class PretrainedModel(LinenModel):
-    """A FlaxPreTrainedModel; its layers are those of the linen module that it holds.
+    """FlaxPreTrainedModel; its layers are those of the linen module that it holds.
 
     Args:
-        model: it.
-        shown: what the user named.
+        model: the model.
+        shown: the user's name for it.
     """
 
     lies_as_torch = True
@@ -45,29 +45,29 @@ class PretrainedModel(LinenModel):
             self._keep(model.params if self._collected else {"params": model.params})
 
     def _take_paths(self, held: Mapping[str, Any]) -> None:
-        """Names and shapes, which it knows without being given an input."""
+        """Store names and shapes, which the model knows without an input."""
         import jax
         from flax import traverse_util
 
         tree = held if self._collected else {"params": held}
         leaves: dict[tuple[str, ...], Any] = traverse_util.flatten_dict(dict(tree))
         self._paths = {"/".join(path): path for path in leaves}
-        shapes = {"/".join(path): one for path, one in leaves.items()}
+        shapes = {"/".join(path): leaf for path, leaf in leaves.items()}
         self._known = {
-            name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in shapes.items()
+            name: jax.ShapeDtypeStruct(shape.shape, shape.dtype) for name, shape in shapes.items()
         }
 
     def parameters(self) -> list[inspect.Parameter]:
         """See `JaxModel`."""
         every = inspect.signature(self._model.__call__).parameters.values()
-        return [one for one in every if one.name not in _OTHERS]
+        return [parameter for parameter in every if parameter.name not in _OTHERS]
 
-    def shapes(self, bound: Bound) -> dict[str, Any]:
+    def shapes(self, bound: BoundInputs) -> dict[str, Any]:
         """See `JaxModel`."""
         return dict(self._known)
 
-    def initialise(self, bound: Bound, seed: int, options: Mapping[str, Any]) -> None:
-        """See `JaxModel`: its own function draws them."""
+    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+        """See `JaxModel`: the model's own function draws its weights."""
         import jax
 
         if self.weights is None:
@@ -75,15 +75,19 @@ class PretrainedModel(LinenModel):
             self._keep(drawn if self._collected else {"params": drawn})
         self._look_at_mode(bound)
 
-    def make_room(self, bound: Bound) -> bool:
+    def make_room(self, bound: BoundInputs) -> bool:
         """See `JaxModel`."""
         if self.weights is None:
-            self.weights = {name: room(one) for name, one in self._known.items()}
+            self.weights = {name: room(shape) for name, shape in self._known.items()}
         return True
 
     def _run(
-        self, weights: Mapping[str, Any], bound: Bound, modes: Mapping[str, Any], changing: Any
+        self,
+        weights: Mapping[str, Any],
+        bound: BoundInputs,
+        modes: Mapping[str, Any],
+        changing: Any,
     ) -> Any:
         tree = self._tree(weights)
-        given = tree if self._collected else tree["params"]
-        return self._model(*bound.args, **bound.kwargs, **modes, params=given)
+        params = tree if self._collected else tree["params"]
+        return self._model(*bound.args, **bound.kwargs, **modes, params=params)

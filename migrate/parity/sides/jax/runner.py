@@ -1,4 +1,4 @@
-"""A Flax model or a JAX function as a side: what the comparison asks, answered with JAX."""
+"""Flax model or JAX function as a side: requests of the comparison, answered with JAX."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from migrate.compiler.program import Program, program_of_jax
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, HostDrawn, Trained, Training
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.requests import Generated, HostDrawn, Training, TrainingDraws
 from migrate.parity.ground.results import Section
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.jax.arguments import Arguments
+from migrate.parity.sides.jax.arguments import CallParameters
 from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import FunctionModel, JaxModel
 from migrate.parity.sides.jax.passes import Outputs, Passes, capture, in_user_code, watched
@@ -35,9 +35,9 @@ class JaxRunner:
 
     Args:
         model: a linen or nnx module, or a function.
-        kind: which of them.
-        shown: what the user named, for messages.
-        start: of a function the pytree of weights, or what makes it.
+        kind: kind of the model.
+        shown: the user's name for it, for messages.
+        start: for a function, the pytree of weights, or the function that returns it.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class JaxRunner:
         self._shown = shown
         self._model = _model(model, kind, shown, start)
         self._prepared = False
-        self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
-        self._traced: dict[Settings, Any] = {}
+        self._ready_for: dict[SideSettings, tuple[Passes, Session]] = {}
+        self._traced: dict[SideSettings, Any] = {}
 
-    def facts(self, settings: Settings) -> Facts:
+    def facts(self, settings: SideSettings) -> RunFacts:
         """See `Runner`."""
         session = Session(settings)
-        return Facts(
+        return RunFacts(
             self.kind,
             self._shown,
             device_name(session.device),
             settings.dtype,
-            # A plain CPU has one precision; the emulated ones are the TPU's.
+            # A plain CPU has one precision; the emulated precisions are the TPU's.
             settings.precision if session.emulated or session.device.platform != "cpu" else "",
             session.emulated is not None,
             _versions(),
@@ -73,7 +73,7 @@ class JaxRunner:
 
     @property
     def model(self) -> JaxModel:
-        """What runs."""
+        """Model of this side."""
         return self._model
 
     def arguments(self) -> tuple[tuple[str, bool], ...]:
@@ -81,7 +81,7 @@ class JaxRunner:
         return self.call.names()
 
     def suggest_inputs(self, count: int, seed: int, folder: Path) -> InputSet:
-        """See `Runner`: nothing in a Flax model says what it takes."""
+        """See `Runner`: a Flax model does not describe its inputs."""
         del count, seed, folder
         names = [name for name, _ in self.arguments()] or ["x"]
         raise InputsError(
@@ -89,11 +89,11 @@ class JaxRunner:
             f"pass them: --inputs '{names[0]}=float32[2,16]'",
         )
 
-    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
+    def prepare(self, settings: SideSettings, inputs: InputSet, *, drawn: bool = True) -> None:
         """See `Runner`."""
         if self._prepared:
             return
-        plain = Settings(device=settings.device, transposed=settings.transposed)
+        plain = SideSettings(device=settings.device, transposed=settings.transposed)
         session = Session(plain)
         layout = settings.transposed
         with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
@@ -116,7 +116,7 @@ class JaxRunner:
 
     def capture(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         *,
@@ -124,9 +124,9 @@ class JaxRunner:
         forced: Forced | None = None,
         numbers: Sequence[int] | None = None,
     ) -> float:
-        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, and 0.0 is returned.
 
-        Where `settings.batch` cuts an input, the calls of its parts are counted on.
+        If `settings.batch` splits an input, the calls of its parts are numbered through.
         """
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
@@ -135,17 +135,17 @@ class JaxRunner:
 
     @property
     def weights(self) -> Mapping[str, Any]:
-        """Its weights by `/`-joined path, in numpy; none before `prepare`."""
+        """Weights by `/`-joined path, in numpy; none before `prepare`."""
         return self._model.weights or {}
 
     def follow(
         self,
-        settings: Settings,
+        settings: SideSettings,
         arrays: Mapping[str, Any],
         weights: Mapping[str, Any],
         watcher: Watcher,
     ) -> Outputs:
-        """One pass with other weights, in which a watcher is told of each layer's call; the outputs."""
+        """Run one pass with other weights and a watcher of each layer's call; return the outputs."""
         passes, session = self._ready(settings)
         with session.active():
             bound = passes.bound(arrays)
@@ -154,38 +154,40 @@ class JaxRunner:
 
     def evaluated(
         self,
-        settings: Settings,
+        settings: SideSettings,
         arrays: Mapping[str, Any],
         evaluation: Evaluation,
         weights: Mapping[str, Any],
     ) -> Outputs:
-        """The outputs of its traced pass, whose equations are run as an evaluation does it."""
+        """Run the equations of the traced pass by an evaluation; return the outputs."""
         import jax
 
         passes, session = self._ready(settings)
         with session.active(), in_user_code(self._shown):
             bound = passes.bound(arrays)
-            given = passes.weights(), bound.args, dict(bound.kwargs)
+            arguments = passes.weights(), bound.args, dict(bound.kwargs)
             if settings not in self._traced:
                 self._traced[settings] = jax.make_jaxpr(passes.function(bound), return_shape=True)(
-                    *given
+                    *arguments
                 )
             closed, shapes = self._traced[settings]
-            args = [weights[name] for name in sorted(given[0])] + jax.tree.leaves(given[1:])
+            args = [weights[name] for name in sorted(arguments[0])] + jax.tree.leaves(arguments[1:])
             results = evaluation.run(closed.jaxpr, closed.consts, args)
-            made = jax.tree.unflatten(jax.tree.structure(shapes), results)
-            return {path: np.asarray(evaluation.shown(one)) for path, one in made.items()}
+            outputs = jax.tree.unflatten(jax.tree.structure(shapes), results)
+            return {path: np.asarray(evaluation.shown(output)) for path, output in outputs.items()}
 
-    def in_float32(self, settings: Settings, arrays: Mapping[str, Any]) -> bool:
-        """Whether it computes in float32 though all that it is given is float64."""
+    def in_float32(self, settings: SideSettings, arrays: Mapping[str, Any]) -> bool:
+        """Whether the model computes in float32 though all its inputs are float64."""
         from migrate.parity.sides.jax.gradients import makes_float32
 
         passes, session = self._ready(settings)
         with session.active(), in_user_code(self._shown):
             return makes_float32(passes, arrays)
 
-    def idle(self, settings: Settings, inputs: InputSet, names: Sequence[str]) -> tuple[str, ...]:
-        """Which of these weights have no influence on the outputs for the first input."""
+    def idle(
+        self, settings: SideSettings, inputs: InputSet, names: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Weights without influence on the outputs for the first input."""
         from migrate.parity.sides.jax.gradients import without_influence
 
         self.prepare(settings, inputs)
@@ -193,7 +195,9 @@ class JaxRunner:
         with session.active(), in_user_code(self._shown):
             return without_influence(passes, inputs[0], names)
 
-    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+    def gradients(
+        self, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
+    ) -> None:
         """See `Runner`."""
         from migrate.parity.sides.jax.gradients import gradients
 
@@ -201,7 +205,7 @@ class JaxRunner:
         passes, session = self._ready(settings)
         gradients(passes, self._model, session, inputs, cotangents, into)
 
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+    def train(self, settings: SideSettings, inputs: InputSet, training: Training) -> list[float]:
         """See `Runner`."""
         from migrate.parity.sides.jax.training import train
 
@@ -211,13 +215,13 @@ class JaxRunner:
 
     def in_training(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         cotangents: Path,
         into: Path,
         batches: int,
         drawn: tuple[HostDrawn, ...] = (),
-    ) -> Trained:
+    ) -> TrainingDraws:
         """See `Runner`: of linen models only."""
         from migrate.parity.sides.jax.linen import LinenModel
         from migrate.parity.sides.jax.modes import in_training
@@ -230,7 +234,9 @@ class JaxRunner:
         passes, session = self._ready(settings)
         return in_training(passes, self._model, session, inputs, cotangents, into, batches, drawn)
 
-    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+    def generate(
+        self, settings: SideSettings, inputs: InputSet, tokens: int, output: str
+    ) -> Generated:
         """See `Runner`."""
         from migrate.parity.sides.jax.generation import generate
 
@@ -238,8 +244,8 @@ class JaxRunner:
         passes, session = self._ready(settings)
         return generate(passes, self._model, session, inputs, tokens, output)
 
-    def approximate_top_k(self, settings: Settings, inputs: InputSet) -> Section:
-        """Approximate top-k's in the model, which a run on a CPU does not show, measured on this device."""
+    def measure_top_k(self, settings: SideSettings, inputs: InputSet) -> Section:
+        """Measure approximate top-k operations on this device; a CPU run does not show their error."""
         from migrate.parity.tasks.topk import in_function, topk_section
 
         self.prepare(settings, inputs)
@@ -249,8 +255,8 @@ class JaxRunner:
             args = session.weights(self._model), bound.args, dict(bound.kwargs)
             return topk_section(in_function(passes.function(bound), *args))
 
-    def program(self, settings: Settings, inputs: InputSet) -> Program:
-        """What a compiler gets of the model, on the first input."""
+    def program(self, settings: SideSettings, inputs: InputSet) -> Program:
+        """Lower the model on the first input, as a compiler receives it."""
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
         with session.active(), in_user_code(self._shown):
@@ -259,11 +265,11 @@ class JaxRunner:
             return program_of_jax(passes.function(bound), *args, name=self._shown)
 
     @property
-    def call(self) -> Arguments:
-        """The parameters of its call, and which input goes to which."""
-        return Arguments(self._model.parameters(), self._shown)
+    def call(self) -> CallParameters:
+        """Parameters of its call, and their binding to inputs."""
+        return CallParameters(self._model.parameters(), self._shown)
 
-    def _ready(self, settings: Settings) -> tuple[Passes, Session]:
+    def _ready(self, settings: SideSettings) -> tuple[Passes, Session]:
         self._model.seed = settings.seed
         if settings not in self._ready_for:
             session = Session(settings)
@@ -294,10 +300,10 @@ def _model(model: Any, kind: str, shown: str, start: Any) -> JaxModel:
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,4 +1,4 @@
-"""How a JAX side runs with some settings: where, in which dtype and precision, compiled how."""
+"""Settings of a JAX side's runs: device, dtype, precision and compilation."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import Precision, Settings
+from migrate.parity.ground.settings import Precision, SideSettings
 from migrate.parity.sides.jax.capture.values import is_floating
 from migrate.parity.sides.jax.model import JaxModel
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-# From here on an input has channels that lie first in torch and last in Flax: (N, C, L).
+# Inputs with at least this many axes have channels, first in torch and last in Flax: (N, C, L).
 _WITH_CHANNELS = 3
 
 
 class Session:
-    """The settings of a run, as JAX understands them.
+    """Settings of a run, in JAX's terms.
 
     Args:
-        settings: of the run; float64 runs on the CPU.
+        settings: settings of the run; float64 runs on the CPU.
 
     Raises:
         ParityError: there is no such dtype or device.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SideSettings) -> None:
         import jax
 
         if settings.dtype not in _DTYPES:
@@ -50,24 +50,24 @@ class Session:
 
     @property
     def not_emulated(self) -> set[str]:
-        """Operations of the compiled functions that may hold products, and were run as they are."""
-        return {name for one in self._emulations for name in one.unhandled}
+        """Operations of the compiled functions that may contain products, and ran unchanged."""
+        return {name for emulation in self._emulations for name in emulation.unhandled}
 
     @property
     def emulated(self) -> Precision | None:
-        """The precision that is emulated, if one is: a CPU has only one of its own, for float32."""
+        """Emulated precision, if there is one: a CPU has only one precision for float32."""
         wanted = self.settings.precision
         is_plain = self.settings.dtype != "float32" or self.device.platform != "cpu"
         return None if is_plain or wanted == "highest" else wanted
 
     @property
     def once(self) -> dict[str, Any]:
-        """Options of the compiler for what runs once: compiling it costs more than running it."""
+        """Compiler options for code that runs once: compiling it costs more than running it."""
         return {"xla_backend_optimization_level": 0} if self.device.platform == "cpu" else {}
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """The context in which all of the run happens."""
+        """Context of the whole run."""
         import jax
 
         with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ class Session:
             yield
 
     def compiled(self, function: Callable[..., Any]) -> Any:
-        """The function, jitted (`jax.jit` gives it), its precision emulated where it is to be."""
+        """Function, jitted (`jax.jit`), with its precision emulated where requested."""
         import jax
 
         if self.emulated is not None:
@@ -96,9 +96,9 @@ class Session:
         return jax.jit(function, compiler_options=options)
 
     def weights(self, model: JaxModel) -> dict[str, Any]:
-        """The model's weights on the device; parameters in the dtype of the run.
+        """Weights of the model on the device; parameters in the dtype of the run.
 
-        Running statistics stay float32 in bfloat16, as Flax keeps them.
+        Running statistics stay float32 in bfloat16 runs, as Flax keeps them.
         """
         assert model.weights is not None
         placed = {}
@@ -108,7 +108,7 @@ class Session:
         return placed
 
     def inputs(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-        """Inputs on the device: floating ones in the dtype of the run, named ones channels last."""
+        """Inputs on the device: floating inputs in the dtype of the run, transposed inputs channels last."""
         placed = {}
         for name, array in arrays.items():
             if name in self.settings.transposed:
@@ -117,7 +117,7 @@ class Session:
         return placed
 
     def plain(self, array: np.ndarray[Any, Any]) -> Any:
-        """An array on the device as it lies, floating ones in the dtype of the run."""
+        """Array on the device in its own layout; floating arrays in the dtype of the run."""
         return self._placed(array)
 
     def _placed(self, array: np.ndarray[Any, Any], *, cast: bool = True) -> Any:
@@ -130,8 +130,8 @@ class Session:
             array = array.astype(jnp.dtype(wanted))
         elif array.dtype.name in ("int64", "uint64") and self.settings.dtype != "float64":
             array = array.astype(f"{array.dtype.kind}4")
-        # Not bound to the device, which is the default one here, as what the model makes itself is not
-        # either: operations on the one and on the other would be compiled apart.
+        # Not committed to the device, which is the default device here. The model's own arrays are not
+        # committed either, and mixing both would compile operations twice.
         return jax.device_put(array)
 
 
@@ -145,7 +145,7 @@ def _channels_last(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, An
 
 
 def device_name(device: Any) -> str:
-    """ "cpu", "TPU v5 lite", "cuda:0 (NVIDIA H200)"."""
+    """Name of a device: "cpu", "TPU v5 lite", "cuda:0 (NVIDIA H200)"."""
     if device.platform == "cpu":
         return "cpu"
     if device.platform == "gpu":

@@ -1,4 +1,4 @@
-"""Some steps of training of a JAX side, with the optimizers that optax has in common with torch."""
+"""Training steps of a JAX side, with the optimizers that optax and torch share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from migrate.parity.ground.errors import ParityError, TargetError
 from migrate.parity.ground.requests import Training
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.jax.arguments import Bound
+from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.values import tensors
 from migrate.parity.sides.jax.gradients import split
 from migrate.parity.sides.jax.model import JaxModel
@@ -22,7 +22,7 @@ _MOMENTUM, _DECAY, _EPS = 0.9, 0.01, 1e-8
 def train(
     passes: Passes, model: JaxModel, session: Session, inputs: InputSet, training: Training
 ) -> list[float]:
-    """See `Runner.train`: in train mode without dropout; running statistics are carried along."""
+    """See `Runner.train`: in training mode without dropout; running statistics are updated."""
     from safetensors.numpy import load_file
 
     optimizer = optimizer_of(training.optimizer, training.learning_rate)
@@ -49,20 +49,21 @@ def train(
 
 
 def training_step(
-    model: JaxModel, bound: Bound, optimizer: Any, loss: Callable[..., Any], output: str
+    model: JaxModel, bound: BoundInputs, optimizer: Any, loss: Callable[..., Any], output: str
 ) -> Callable[..., Any]:
-    """A step as a function of (trained weights, other weights, optimizer state, args, kwargs, wanted).
+    """Return a step as a function of (trained weights, other weights, optimizer state, args, kwargs,
+    wanted).
 
-    Gives the first three as they are after it, and the loss.
+    The step returns the first three after the update, and the loss.
     """
     import jax
     import optax
 
     def step(trained: Any, kept: Any, state: Any, args: Any, kwargs: Any, wanted: Any) -> Any:
         def scalar(trained: Any) -> Any:
-            here = Bound(args, kwargs, bound.modes, bound.renamed)
-            made, changed = model.apply(trained | kept, here, train=True)
-            outputs = tensors(made)
+            here = BoundInputs(args, kwargs, bound.modes, bound.renamed)
+            results, changed = model.apply(trained | kept, here, train=True)
+            outputs = tensors(results)
             if output not in outputs:
                 raise ParityError(
                     f"{model.shown}: has no output {output or '(a single tensor)'}, but "
@@ -73,17 +74,17 @@ def training_step(
 
         (value, changed), gradients = jax.value_and_grad(scalar, has_aux=True)(trained)
         updates, state = optimizer.update(gradients, state, trained)
-        statistics = {name: changed.get(name, one).astype(one.dtype) for name, one in kept.items()}
+        statistics = {name: changed.get(name, old).astype(old.dtype) for name, old in kept.items()}
         return optax.apply_updates(trained, updates), statistics, state, value
 
     return step
 
 
 def optimizer_of(name: str, rate: float) -> Any:
-    """The optax optimizer of a name that torch has too.
+    """Return the optax optimizer for a name that torch has too.
 
     Raises:
-        ParityError: there is none of this name.
+        ParityError: there is no such optimizer.
     """
     import optax
 
@@ -99,19 +100,19 @@ def optimizer_of(name: str, rate: float) -> Any:
 
 
 def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
-    """The loss of a name, or of `file.py:function`: of (output, target, what is counted)."""
+    """Return the loss for a name, or for `file.py:function`: a function of (output, target, counted)."""
     import jax
     import jax.numpy as jnp
 
     def mean(values: Any, counted: Any) -> Any:
         if counted is None:
             return jnp.mean(values)
-        wide = jnp.promote_types(values.dtype, jnp.float32)  # which holds how many they are
+        wide = jnp.promote_types(values.dtype, jnp.float32)  # wide enough for the number of values
         total = jnp.sum(values, where=counted, dtype=wide)
         return (total / jnp.maximum(counted.sum(), 1)).astype(values.dtype)
 
     def mse(output: Any, target: Any, counted: Any) -> Any:
-        if counted is not None:  # before anything else: what lies there may be infinite
+        if counted is not None:  # before anything else: values outside may be infinite
             output = jnp.where(counted, output, target)
         return mean((output - target) ** 2, counted)
 
@@ -129,7 +130,7 @@ def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
 
 
 def users_function(spec: str, what: str, remedy: str) -> Callable[..., Any]:
-    """What `file.py:function` names; `what` it should be, and the remedy for who names no file.
+    """Return the function named by `file.py:function`; `what` and `remedy` are for error messages.
 
     Raises:
         TargetError: there is no such file or function.
@@ -142,8 +143,8 @@ def users_function(spec: str, what: str, remedy: str) -> Callable[..., Any]:
         raise TargetError(f"{spec}: is no {what}", remedy)
     try:
         with imported(spec, location) as module:
-            found: Callable[..., Any] = attrgetter(name)(module)
-            return found
+            function: Callable[..., Any] = attrgetter(name)(module)
+            return function
     except AttributeError:
         raise TargetError(f"{location}: has no {name}", "check the name") from None
     except ConversionError as error:

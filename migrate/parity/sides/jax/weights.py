@@ -1,4 +1,4 @@
-"""The weights of a JAX model: a flat dict of `/`-joined paths, on disk as safetensors."""
+"""Weights of a JAX model: a flat dict of `/`-joined paths, on disk as safetensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 4
 
 
 def write_weights(weights: Mapping[str, Any], file: Path, api: str) -> None:
-    """Write them as `converters` writes a pytree."""
+    """Write weights as `converters` writes a pytree."""
     from safetensors.numpy import save_file
 
     arrays = {
@@ -27,10 +27,10 @@ def write_weights(weights: Mapping[str, Any], file: Path, api: str) -> None:
 
 
 def read_weights(file: Path) -> Weights:
-    """Read a pytree: what `write_weights` or `migrate weights` wrote.
+    """Read a pytree that `write_weights` or `migrate weights` wrote.
 
     Raises:
-        ParityError: it cannot be read.
+        ParityError: the file cannot be read.
     """
     from converters import load_pytree
     from converters.errors import ConversionError
@@ -42,16 +42,16 @@ def read_weights(file: Path) -> Weights:
 
 
 def flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by `/`-joined path; positions as text."""
-    found: dict[str, Any] = {}
+    """Leaves of nested dicts by `/`-joined path; positions as text."""
+    leaves: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{above}/{name}" if above else str(name)
-        found |= flat(value, path) if isinstance(value, Mapping) else {path: value}
-    return found
+        leaves |= flat(value, path) if isinstance(value, Mapping) else {path: value}
+    return leaves
 
 
 def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested dicts of `flat`; positions stay text."""
+    """Nest the dict of `flat` again; positions stay text."""
     tree: dict[str, Any] = {}
     for path, value in weights.items():
         *above, name = path.split("/")
@@ -63,24 +63,24 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numberless(path: str) -> str:
-    """The path with `#` for the numbers of layers."""
+    """Path with `#` for the numbers of layers."""
     return re.sub(r"_\d+", "_#", path)
 
 
 def require_fit(
-    given: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]], shown: str
+    weights: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]], shown: str
 ) -> None:
-    """Refuse weights that are not those of the model.
+    """Require the weights of the model.
 
     Raises:
-        ParityError: names every way in which they differ, the first few of each.
+        ParityError: lists every kind of difference, with the first few names of each.
     """
-    missing = [name for name in wanted if name not in given]
-    surplus = [name for name in given if name not in wanted]
+    missing = [name for name in wanted if name not in weights]
+    surplus = [name for name in weights if name not in wanted]
     misshapen = [
-        f"{name} {list(np.shape(given[name]))} instead of {list(shape)}"
+        f"{name} {list(np.shape(weights[name]))} instead of {list(shape)}"
         for name, shape in wanted.items()
-        if name in given and tuple(np.shape(given[name])) != tuple(shape)
+        if name in weights and tuple(np.shape(weights[name])) != tuple(shape)
     ]
     kinds = {"missing": missing, "surplus": surplus, "misshapen": misshapen}
     said = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]

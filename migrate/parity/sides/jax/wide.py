@@ -1,8 +1,8 @@
-"""A JAX function in float64 throughout, also where its code says float32, as torch's truth is.
+"""JAX function in float64 throughout, even where its code says float32, as torch's truth is.
 
 Many models compute a norm or a softmax in float32 by name. The function is traced and its equations are run
-one by one; what makes a narrower floating array makes a float64 one. Constants that are float32 stay as
-rounded as they are.
+one by one; an equation that creates a narrower floating array creates a float64 array instead. float32
+constants keep their rounding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax.extend import core
 
 _NARROW = ("float32", "bfloat16", "float16")
 _DTYPES = ("new_dtype", "dtype", "preferred_element_type")
-# What only hands on to what it holds.
+# Primitives that only call the jaxpr that they hold.
 _CALLS = (
     "jit",
     "pjit",
@@ -33,7 +33,7 @@ _CALLS = (
 
 
 def wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function in float64; its floating results are float64 too."""
+    """Convert a function to float64; its floating results are float64 too."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
@@ -44,10 +44,10 @@ def wide(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Evaluation:
-    """Runs the equations of traced functions; what it does with one may be overridden."""
+    """Evaluation of the equations of traced functions; subclasses may override single equations."""
 
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """The results for these arguments."""
+        """Return the results for these arguments."""
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         values |= zip(jaxpr.invars, args, strict=True)
         last = _last_uses(jaxpr)
@@ -64,11 +64,11 @@ class Evaluation:
         return [read(atom) for atom in jaxpr.outvars]
 
     def shown(self, result: Any) -> Any:
-        """A result as an array."""
+        """Return a result as an array."""
         return result
 
     def equation(self, equation: Any, args: list[Any]) -> list[Any]:
-        """The results of one equation."""
+        """Return the results of an equation."""
         name = equation.primitive.name
         inside = held(equation)
         if not inside:
@@ -83,7 +83,7 @@ class Evaluation:
             return self._while(equation, args)
         if name == "cond":
             index, *operands = args
-            branches = [self._function(one) for one in inside]
+            branches = [self._function(jaxpr) for jaxpr in inside]
             return list(jax.lax.switch(index, branches, *map(widened, operands)))
         return _plain(equation, args)
 
@@ -99,8 +99,8 @@ class Evaluation:
         consts, start = args[:held_], tuple(map(widened, args[held_ : held_ + carried]))
         slices = tuple(map(widened, args[held_ + carried :]))
 
-        def step(carry: Any, one: Any) -> tuple[Any, Any]:
-            results = body(*consts, *carry, *one)
+        def step(carry: Any, row: Any) -> tuple[Any, Any]:
+            results = body(*consts, *carry, *row)
             return results[:carried], results[carried:]
 
         end, rows = jax.lax.scan(
@@ -127,37 +127,37 @@ class Evaluation:
 
 
 def held(equation: Any) -> list[Any]:
-    """The closed jaxprs in an equation's parameters."""
-    found: list[Any] = []
+    """Closed jaxprs in an equation's parameters."""
+    jaxprs: list[Any] = []
     for value in equation.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, core.ClosedJaxpr):
-                found.append(one)
-            elif isinstance(one, core.Jaxpr):
-                found.append(core.ClosedJaxpr(one, ()))
-    return found
+        for parameter in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(parameter, core.ClosedJaxpr):
+                jaxprs.append(parameter)
+            elif isinstance(parameter, core.Jaxpr):
+                jaxprs.append(core.ClosedJaxpr(parameter, ()))
+    return jaxprs
 
 
 def is_call(equation: Any) -> bool:
-    """Whether it only hands on to the one jaxpr that it holds."""
+    """Whether an equation only calls the single jaxpr that it holds."""
     return equation.primitive.name in _CALLS
 
 
 def bound(equation: Any, args: Sequence[Any]) -> list[Any]:
-    """The results of an equation as it is."""
+    """Results of an unchanged equation."""
     return _bound(equation.primitive, args, equation.params)
 
 
 def _bound(primitive: Any, args: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
-    given = primitive.get_bind_params(parameters)
-    # Before JAX 0.5 functions among them were given apart.
-    functions, named = given if isinstance(given, tuple) else ((), given)
-    made = primitive.bind(*functions, *args, **named)
-    return list(made) if primitive.multiple_results else [made]
+    bind_params = primitive.get_bind_params(parameters)
+    # Before JAX 0.5, functions among the parameters were returned separately.
+    functions, named = bind_params if isinstance(bind_params, tuple) else ((), bind_params)
+    results = primitive.bind(*functions, *args, **named)
+    return list(results) if primitive.multiple_results else [results]
 
 
 def _plain(equation: Any, args: Sequence[Any]) -> list[Any]:
-    """Of an equation that holds no others."""
+    """Results of an equation without inner jaxprs."""
     name = equation.primitive.name
     if name == "convert_element_type" and jnp.issubdtype(
         equation.params["new_dtype"], jnp.floating
@@ -167,19 +167,19 @@ def _plain(equation: Any, args: Sequence[Any]) -> list[Any]:
         return [widened(args[0])]
     if name in ("bitcast_convert_type", "pure_callback", "io_callback", "ffi_call", "custom_call"):
         as_said = [
-            jnp.asarray(one, atom.aval.dtype)
-            for one, atom in zip(args, equation.invars, strict=True)
+            jnp.asarray(argument, atom.aval.dtype)
+            for argument, atom in zip(args, equation.invars, strict=True)
         ]
         return bound(equation, as_said)
     parameters = dict(equation.params)
     for key in _DTYPES:
         if key in parameters and parameters[key] is not None and _narrow(parameters[key]):
             parameters[key] = np.dtype("float64")
-    return _bound(equation.primitive, [widened(one) for one in args], parameters)
+    return _bound(equation.primitive, [widened(argument) for argument in args], parameters)
 
 
 def widened(array: Any) -> Any:
-    """An array, in float64 if it is a floating one."""
+    """Convert an array to float64 if it is floating."""
     dtype = getattr(array, "dtype", None)
     return array.astype("float64") if dtype is not None and _narrow(dtype) else array
 
@@ -189,16 +189,19 @@ def _narrow(dtype: Any) -> bool:
 
 
 def _is_narrow(closed: Any) -> bool:
-    """Whether something in it is narrower than float64."""
+    """Whether a value in the jaxpr is narrower than float64."""
     return any(
-        any(_narrow(getattr(atom.aval, "dtype", "")) for atom in (*one.invars, *one.outvars))
-        or any(map(_is_narrow, held(one)))
-        for one in closed.jaxpr.eqns
+        any(
+            _narrow(getattr(atom.aval, "dtype", ""))
+            for atom in (*equation.invars, *equation.outvars)
+        )
+        or any(map(_is_narrow, held(equation)))
+        for equation in closed.jaxpr.eqns
     )
 
 
 def _last_uses(jaxpr: Any) -> dict[int, list[Any]]:
-    """Equation → the values that no later one reads."""
+    """Equation → the values that no later equation reads."""
     last: dict[Any, int] = {}
     for number, equation in enumerate(jaxpr.eqns):
         for atom in (*equation.invars, *equation.outvars):
@@ -207,7 +210,7 @@ def _last_uses(jaxpr: Any) -> dict[int, list[Any]]:
     for atom in jaxpr.outvars:
         if not isinstance(atom, core.Literal):
             last.pop(atom, None)
-    found: dict[int, list[Any]] = {}
+    last_reads: dict[int, list[Any]] = {}
     for atom, number in last.items():
-        found.setdefault(number, []).append(atom)
-    return found
+        last_reads.setdefault(number, []).append(atom)
+    return last_reads

@@ -1,4 +1,4 @@
-"""A torch model called with inputs of a comparison: arrays in, tensors with paths out."""
+"""Call a torch model with inputs of a comparison: arrays in, tensors with paths out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides import frames
 from migrate.parity.sides.torch.capture.tree import leaves
 from migrate.parity.sides.torch.variant import DTYPES
@@ -25,20 +25,22 @@ _NO_TENSOR = {"bool", "int", "float", "str", "Optional", "Union", "None", "NoneT
 
 def parameters(module: nn.Module) -> tuple[tuple[str, bool], ...]:
     """Names of the forward pass's parameters that can be tensors, and whether each is required."""
-    found = []
+    names = []
     try:
         signature = inspect.signature(module.forward)
-    except ValueError:  # TorchScript's
+    except ValueError:  # a TorchScript module
         return ()
-    for one in signature.parameters.values():
-        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or _is_option(one):
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or _is_option(
+            parameter
+        ):
             continue
-        found.append((one.name, one.default is one.empty))
-    return tuple(found)
+        names.append((parameter.name, parameter.default is parameter.empty))
+    return tuple(names)
 
 
 def _is_option(parameter: inspect.Parameter) -> bool:
-    """By its annotation or default it is a switch or a number, not a tensor."""
+    """Whether a parameter is a switch or a number by its annotation or default, and no tensor."""
     said = parameter.annotation
     if said is not parameter.empty:
         text = said.__name__ if isinstance(said, type) else str(said)
@@ -46,12 +48,14 @@ def _is_option(parameter: inspect.Parameter) -> bool:
     return isinstance(parameter.default, bool | str)
 
 
-def tensors(arrays: Mapping[str, Array], where: torch.device, settings: Settings) -> dict[str, Any]:
-    """Inputs as torch takes them: real numbers in the settings' dtype, whole ones as int64."""
+def tensors(
+    arrays: Mapping[str, Array], where: torch.device, settings: SideSettings
+) -> dict[str, Any]:
+    """Convert inputs for torch: real numbers to the settings' dtype, integers to int64."""
     return {name: _tensor(array, settings).to(where) for name, array in arrays.items()}
 
 
-def _tensor(array: Array, settings: Settings) -> Any:
+def _tensor(array: Array, settings: SideSettings) -> Any:
     if array.dtype.kind == "i":
         return torch.from_numpy(array.astype(np.int64))
     if array.dtype.kind in "bu":
@@ -60,31 +64,34 @@ def _tensor(array: Array, settings: Settings) -> Any:
 
 
 def call(
-    run: Callable[..., Any], module: nn.Module, given: Mapping[str, Any], shown: str
+    run: Callable[..., Any], module: nn.Module, tensors_by_argument: Mapping[str, Any], shown: str
 ) -> Outputs:
-    """Call the model; its outputs with their paths.
+    """Call the model; return its outputs with their paths.
 
     Args:
-        run: the model, or what it was compiled to.
+        run: the model, or its compiled form.
         module: the model, for its signature.
-        given: argument → tensor; a number is a position.
+        tensors_by_argument: argument → tensor; a number is a position.
         shown: the model, for messages.
 
     Raises:
-        InputsError: it takes other arguments.
-        ParityError: it raises, or gives no tensor.
+        InputsError: the model takes other arguments.
+        ParityError: the model raises, or returns no tensor.
     """
-    args = [given[name] for name in sorted((n for n in given if n.isdigit()), key=int)]
-    kwargs = {name: tensor for name, tensor in given.items() if not name.isdigit()}
+    args = [
+        tensors_by_argument[name]
+        for name in sorted((n for n in tensors_by_argument if n.isdigit()), key=int)
+    ]
+    kwargs = {name: tensor for name, tensor in tensors_by_argument.items() if not name.isdigit()}
     try:
         inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
         takes = ", ".join(name for name, _ in parameters(module)) or "nothing"
         raise InputsError(
-            f"{shown}: does not take the inputs {', '.join(given)} ({error})",
+            f"{shown}: does not take the inputs {', '.join(tensors_by_argument)} ({error})",
             f"the forward pass takes: {takes}",
         ) from None
-    except ValueError:  # no signature to be had
+    except ValueError:  # there is no signature
         pass
     try:
         value = run(*args, **kwargs)
@@ -102,7 +109,7 @@ def call(
 
 
 def forward_failed(error: Exception, shown: str) -> ParityError:
-    """What the user's code raised, in one line with the place."""
+    """Turn an error of the user's code into one line with its location."""
     at = frames.raised(error.__traceback__)
     text = " ".join(str(error).split())[:300]
     return ParityError(
@@ -112,7 +119,7 @@ def forward_failed(error: Exception, shown: str) -> ParityError:
 
 
 def chunks(arrays: Mapping[str, Array], rows: int | None) -> list[dict[str, Array]]:
-    """The inputs, so many rows (of their first axis) at a time."""
+    """Split the inputs into chunks of this many rows (of their first axis)."""
     if rows is None:
         return [dict(arrays)]
     total = max((array.shape[0] for array in arrays.values() if array.ndim), default=1)
@@ -124,7 +131,7 @@ def chunks(arrays: Mapping[str, Array], rows: int | None) -> list[dict[str, Arra
 
 
 def joined(parts: list[Outputs], shown: str) -> Outputs:
-    """The outputs of several chunks as those of one pass.
+    """Join the outputs of several chunks into those of one pass.
 
     Raises:
         ParityError: an output has no axis of rows.

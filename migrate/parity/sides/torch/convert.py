@@ -1,4 +1,4 @@
-"""A torch model's weights as Flax's, or back: `migrate.parity.align.weight_map` asks for it."""
+"""Convert a torch model's weights to Flax's, or back, for `migrate.parity.align.weight_map`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def to_flax(
     """Write the torch model's weights with the names and shapes of the Flax side.
 
     Args:
-        options: of the conversion.
+        options: options of the conversion.
         state, output, shapes, rules: see `protocol.Convert`.
 
     Returns:
@@ -46,5 +46,5 @@ def to_flax(
 
 
 def _fits(leaves: Sequence[PlannedLeaf], shapes: Path) -> bool:
-    """Whether the plan gives just the arrays that the model has."""
+    """Whether the plan produces exactly the arrays of the model."""
     return shapes_in(shapes) == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}

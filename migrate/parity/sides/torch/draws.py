@@ -1,4 +1,4 @@
-"""What a torch model draws, taken from the draws of the comparison (`ground.draws`)."""
+"""Draws of a torch model, taken from the draws of the comparison (`ground.draws`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _Args = tuple[Any, ...]
 _Named = Mapping[str, Any]
 
 
-class Drawn(TorchDispatchMode):
-    """Within it every operation that draws gives numbers of the comparison.
+class ComparisonDraws(TorchDispatchMode):
+    """Mode in which every operation that draws returns numbers of the comparison.
 
-    An operation that draws in another way (poisson) draws from torch's own generator.
+    Operations that draw in another way (poisson) use torch's own generator.
 
     Args:
-        draws: of the pass.
+        draws: draws of the pass.
     """
 
     def __init__(self, draws: Draws) -> None:
@@ -40,24 +40,26 @@ class Drawn(TorchDispatchMode):
         value = _VALUES.get(func.overloadpacket.__name__.rstrip("_"))
         if value is None:
             return func(*args, **kwargs)
-        given = _named(func, args, kwargs)
-        # Its own result says the shape, the dtype and the device; in place, it is what is filled.
-        made = func(*args, **kwargs)
-        made.copy_(value(_Source(self._draws, made), given))
-        return made
+        arguments = _named(func, args, kwargs)
+        # The operation's own result shows shape, dtype and device; in place, it is the tensor to fill.
+        drawn = func(*args, **kwargs)
+        drawn.copy_(value(_Source(self._draws, drawn), arguments))
+        return drawn
 
 
 def _named(func: Any, args: _Args, kwargs: _Named) -> dict[str, Any]:
-    """All arguments by name; a tensor that is filled in place as it was."""
-    names = [one.name for one in func._schema.arguments]
+    """All arguments by name; a tensor that is filled in place still has its old values."""
+    names = [argument.name for argument in func._schema.arguments]
     named = {
-        one.name: one.default_value for one in func._schema.arguments if one.has_default_value()
+        argument.name: argument.default_value
+        for argument in func._schema.arguments
+        if argument.has_default_value()
     }
     return named | dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
 class _Source:
-    """Draws as tensors of the shape and on the device of a result."""
+    """Draws as tensors with the shape and device of a result."""
 
     def __init__(self, draws: Draws, like: Any) -> None:
         self._draws, self._like = draws, like
@@ -75,23 +77,23 @@ class _Source:
         return torch.from_numpy(order(uniform)).to(self._like.device)
 
 
-def _normal(source: _Source, given: _Named) -> Any:
-    return given.get("mean", 0.0) + given.get("std", 1.0) * source("normal")
+def _normal(source: _Source, arguments: _Named) -> Any:
+    return arguments.get("mean", 0.0) + arguments.get("std", 1.0) * source("normal")
 
 
-def _uniform(source: _Source, given: _Named) -> Any:
-    low, high = given.get("from", 0.0), given.get("to", 1.0)
+def _uniform(source: _Source, arguments: _Named) -> Any:
+    low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
     return low + (high - low) * source("uniform")
 
 
-def _bernoulli(source: _Source, given: _Named) -> Any:
-    return source("uniform") < given.get("p", given["self"])
+def _bernoulli(source: _Source, arguments: _Named) -> Any:
+    return source("uniform") < arguments.get("p", arguments["self"])
 
 
-def _multinomial(source: _Source, given: _Named) -> Any:
-    weights, count = given["self"], given["num_samples"]
+def _multinomial(source: _Source, arguments: _Named) -> Any:
+    weights, count = arguments["self"], arguments["num_samples"]
     logits = weights.log()
-    if not given["replacement"]:
+    if not arguments["replacement"]:
         return (logits + source("gumbel", logits.shape)).topk(count, -1).indices
     shape = (*logits.shape[:-1], count, logits.shape[-1])
     return (logits.unsqueeze(-2) + source("gumbel", shape)).argmax(-1)
@@ -105,11 +107,13 @@ _VALUES: Mapping[str, Callable[[_Source, _Named], Any]] = {
     "randn_like": _normal,
     "normal": _normal,
     "normal_functional": _normal,
-    "log_normal": lambda source, given: _normal(source, given).exp(),
-    "exponential": lambda source, given: source("exponential") / given["lambd"],
+    "log_normal": lambda source, arguments: _normal(source, arguments).exp(),
+    "exponential": lambda source, arguments: source("exponential") / arguments["lambd"],
     "bernoulli": _bernoulli,
-    "randint": lambda source, given: source.whole(given.get("low", 0), given["high"]),
-    "randint_like": lambda source, given: source.whole(given.get("low", 0), given["high"]),
-    "randperm": lambda source, given: source.order(),
+    "randint": lambda source, arguments: source.whole(arguments.get("low", 0), arguments["high"]),
+    "randint_like": lambda source, arguments: source.whole(
+        arguments.get("low", 0), arguments["high"]
+    ),
+    "randperm": lambda source, arguments: source.order(),
     "multinomial": _multinomial,
 }

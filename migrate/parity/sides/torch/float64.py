@@ -1,11 +1,11 @@
-"""The float64 reference: a torch model in float64 throughout, also where its code says float32.
+"""Float64 reference: a torch model in float64 throughout, even where its code says float32.
 
-Many models compute a norm, a softmax or rotary angles in float32 by name (`x.float()`,
-`softmax(…, dtype=torch.float32)`), whatever the dtype of their weights. In a model moved to float64 these
-would round to float32, and the reference would be as coarse as what it measures. What a model makes without
-a dtype (`torch.zeros(3)`) follows torch's default dtype, which is float64 in here.
+Many models compute a norm, a softmax or rotary angles in float32 by name (`x.float()`, `softmax(…,
+dtype=torch.float32)`), whatever the dtype of their weights. In a model moved to float64 these would round to
+float32, and the reference would be as coarse as what it measures. Tensors that a model creates without a
+dtype (`torch.zeros(3)`) have torch's default dtype, which is float64 in this context.
 
-A few models cannot run so: they ask for the dtype of a tensor, or call what has no float64 form. Their
+A few models cannot run so: they test the dtype of a tensor, or call functions without a float64 form. Their
 reference runs in float32 with the layers of torch.nn in float64, or in float32 alone.
 """
 
@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# How a reference runs: in float64, in float32 with layers in float64, in float32.
+# Dtype of a reference: float64, float32 with layers in float64, or float32.
 Extent = Literal["throughout", "layers", "none"]
 _WIDE = {
     torch.float32: torch.float64,
@@ -30,12 +30,12 @@ _WIDE = {
 }
 
 
-class Float64(TorchDispatchMode):
-    """Within it every operation that is told to make a narrower floating tensor makes a float64 one.
+class Float64Mode(TorchDispatchMode):
+    """Mode in which operations that would create a narrower floating tensor create a float64 tensor.
 
-    A narrower tensor beside a float64 one (a constant of numpy, a tensor that is no buffer) is widened for
-    the operation, except where it is written into. What is rounded by other means (`view` to integers and
-    back, a pass through numpy) stays rounded; the capture notes layers whose output is not float64.
+    A narrower tensor beside a float64 tensor (a constant of numpy, a tensor that is no buffer) is widened
+    for the operation, except where it is written into. Rounding by other means (`view` to integers and back,
+    a pass through numpy) stays; the capture notes layers whose output is not float64.
     """
 
     def __torch_dispatch__(
@@ -45,8 +45,8 @@ class Float64(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        args = tuple(_widened(one) for one in args)
-        kwargs = {key: _widened(one) for key, one in (kwargs or {}).items()}
+        args = tuple(_widened(argument) for argument in args)
+        kwargs = {key: _widened(argument) for key, argument in (kwargs or {}).items()}
         if not func._schema.is_mutable:
             args, kwargs = _joined(args, kwargs)
         return func(*args, **kwargs)
@@ -59,39 +59,39 @@ def _widened(argument: Any) -> Any:
 
 
 def _joined(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments with narrower tensors widened, if a wide one is among them."""
+    """Widen the narrower arguments, if a wide tensor is among the arguments."""
     held = {
-        one.dtype for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
+        leaf.dtype for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
     }
     if not held & set(_WIDE) or not held & set(_WIDE.values()):
         return args, kwargs
 
-    def wide(one: Any) -> Any:
-        if isinstance(one, torch.Tensor) and one.dtype in _WIDE:
-            return one.to(_WIDE[one.dtype])
-        return one
+    def wide(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDE:
+            return leaf.to(_WIDE[leaf.dtype])
+        return leaf
 
-    made: tuple[Any, Any] = pytree.tree_map(wide, (args, kwargs))
-    return made
+    widened: tuple[Any, Any] = pytree.tree_map(wide, (args, kwargs))
+    return widened
 
 
 @contextlib.contextmanager
 def in_float64() -> Iterator[None]:
-    """What runs in here computes in float64."""
+    """Compute in float64 in this context."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Float64():
+        with Float64Mode():
             yield
     finally:
         torch.set_default_dtype(before)
 
 
 def widen_layers(model: nn.Module) -> None:
-    """Have the layers of torch.nn compute in float64, in a model that runs in float32; in place.
+    """Make the layers of torch.nn compute in float64 in a model that runs in float32; in place.
 
-    Their arguments are widened and what they give is rounded again. A layer whose weights another module has
-    too stays as it is.
+    Their arguments are widened and their results are rounded again. A layer that shares weights with another
+    module stays unchanged.
     """
     owners: dict[int, set[int]] = {}
     for module in model.modules():
@@ -100,7 +100,7 @@ def widen_layers(model: nn.Module) -> None:
     for module in model.modules():
         own = list(module.parameters(recurse=False))
         plain = type(module).__module__.startswith("torch.nn.modules.")
-        if not own or not plain or any(len(owners[id(one)]) > 1 for one in own):
+        if not own or not plain or any(len(owners[id(parameter)]) > 1 for parameter in own):
             continue
         if any(True for _ in module.children()):
             continue
@@ -119,7 +119,7 @@ def _leave(_: nn.Module, args: Any, output: Any) -> Any:
 
 
 def _cast(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
-    def cast(one: Any) -> Any:
-        return one.to(new) if isinstance(one, torch.Tensor) and one.dtype == old else one
+    def cast(leaf: Any) -> Any:
+        return leaf.to(new) if isinstance(leaf, torch.Tensor) and leaf.dtype == old else leaf
 
     return pytree.tree_map(cast, value)

@@ -1,4 +1,4 @@
-"""Greedy decoding with a torch model, without a cache: what is compared is the model, not a generator."""
+"""Greedy decoding with a torch model, without a cache: the model is compared, not a generator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Generated
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.decoding import Rows
 from migrate.parity.sides.torch.capture.tree import to_numpy
@@ -16,7 +16,7 @@ from migrate.parity.sides.torch.model import TorchModel
 
 
 def generate(
-    runner: TorchModel, settings: Settings, inputs: InputSet, tokens: int, output: str
+    runner: TorchModel, settings: SideSettings, inputs: InputSet, tokens: int, output: str
 ) -> Generated:
     """See `Runner.generate`.
 
@@ -25,7 +25,7 @@ def generate(
         ParityError: the model has no such output, or the sequences become too long for it.
     """
     model, where = runner.variant(settings)
-    found, margins = [], []
+    sequences, margins = [], []
     with torch.no_grad():
         for number in range(inputs.count):
             rows = Rows(inputs[number], tokens, runner.shown)
@@ -38,9 +38,9 @@ def generate(
                         f"its outputs are: {', '.join(outputs)}",
                     )
                 rows.append(step, to_numpy(outputs[output]))
-            found.append(rows.tokens())
+            sequences.append(rows.tokens())
             margins.append(rows.margins())
-    return Generated(tuple(found), tuple(margins))
+    return Generated(tuple(sequences), tuple(margins))
 
 
 def _check_length(runner: TorchModel, length: int) -> None:

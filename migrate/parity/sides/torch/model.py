@@ -1,4 +1,4 @@
-"""A torch model of a comparison, in the dtypes and on the devices that it is wanted in."""
+"""Torch model of a comparison, in the dtypes and on the devices that are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.last_used import LastUsed
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.references import REFERENCE
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
@@ -27,17 +27,17 @@ _NARROWER = {
     "none": REFERENCE,
 }
 
-# The truth's and the one that is compared with it take turns, input by input.
+# The truth and the model that is compared with it take turns, input by input.
 _VARIANTS = 2
 
 
 @dataclass
-class Variant:
-    """The model with some settings.
+class ModelVariant:
+    """Model with some settings.
 
     Attributes:
         model: a copy.
-        unmoved: whether a pass with hooks gave the very outputs of one without.
+        unmoved: whether a pass with hooks returned the same outputs as a pass without hooks.
     """
 
     model: nn.Module
@@ -45,19 +45,19 @@ class Variant:
     _compiled: Any = None
 
     def compiled(self, where: torch.device) -> Any:
-        """The model under torch.compile."""
+        """Model under torch.compile."""
         if self._compiled is None:
             self._compiled = torch_variant.compiled(self.model, where)
         return self._compiled
 
 
 class TorchModel:
-    """The user's module, and what is made of it.
+    """Module of the user, and its copies.
 
     Args:
-        module: the model; it stays as it is, every run has a copy in the dtype and on the device wanted.
+        module: the model; it stays unchanged, every run has a copy with the dtype and on the device it needs.
         kind: "torch", or "xla" for the same under torch_xla.
-        shown: what the user wrote, for messages.
+        shown: the user's name for it, for messages.
     """
 
     def __init__(self, module: nn.Module, kind: Kind, shown: str) -> None:
@@ -65,47 +65,49 @@ class TorchModel:
         self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
         self.module.eval()
         self.shown = shown
-        # How the float64 reference runs, and why it is not float64 throughout.
+        # Dtype of the float64 reference, and why it is not float64 throughout.
         self._extent: Extent = "throughout"
         self._why = ""
-        # Whether its forward draws random numbers; None: nobody knows yet.
+        # Whether its forward draws random numbers; None: not yet known.
         self._draws: bool | None = None
-        self._variants: LastUsed[Variant] = LastUsed(_VARIANTS)
+        self._variants: LastUsed[ModelVariant] = LastUsed(_VARIANTS)
 
-    def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
-        """The model as the settings want it, in eval(), and where it is. The last ones are kept."""
-        found, where = self.kept(settings)
-        return found.model, where
+    def variant(self, settings: SideSettings) -> tuple[nn.Module, torch.device]:
+        """Model with the settings, in eval(), and its device. The last models are kept."""
+        kept_variant, where = self.kept(settings)
+        return kept_variant.model, where
 
-    def kept(self, settings: Settings) -> tuple[Variant, torch.device]:
-        """As `variant`, with what is known of it."""
+    def kept(self, settings: SideSettings) -> tuple[ModelVariant, torch.device]:
+        """Return the result of `variant` with the facts known about it."""
         where = torch_variant.device(self.kind, settings)
 
-        def make() -> Variant:
-            return Variant(self.copy(settings, where, shared=True))
+        def make() -> ModelVariant:
+            return ModelVariant(self.copy(settings, where, shared=True))
 
         return self._variants.get((settings.dtype, where), make), where
 
-    def copy(self, settings: Settings, where: torch.device, *, shared: bool = False) -> nn.Module:
-        """A copy of the model as the settings want it, of nobody else's; see `torch_variant.variant`."""
+    def copy(
+        self, settings: SideSettings, where: torch.device, *, shared: bool = False
+    ) -> nn.Module:
+        """Copy of the model with the settings, unshared; see `torch_variant.variant`."""
         how = self.effective(settings)
         model = torch_variant.variant(self.module, where, how, shared=shared)
         if how != settings and self._extent == "layers":
             widen_layers(model)
         return model
 
-    def effective(self, settings: Settings) -> Settings:
-        """The settings in which the model really runs: not all take float64."""
+    def effective(self, settings: SideSettings) -> SideSettings:
+        """Settings in which the model really runs: some models cannot use float64."""
         narrow = settings.dtype == "float64" and self._extent != "throughout"
         return replace(settings, dtype="float32") if narrow else settings
 
     @property
     def narrowed(self) -> str:
-        """How the float64 reference really runs, and why; "" where it is float64 throughout."""
+        """Note on how the float64 reference really runs, and why; "" if it is float64 throughout."""
         return f"{_NARROWER[self._extent]} ({self._why})" if self._why else ""
 
-    def widest(self, settings: Settings, answer: Callable[[], Answer]) -> Answer:
-        """What `answer` gives; a reference that raises in float64 is run again in less of it.
+    def widest(self, settings: SideSettings, answer: Callable[[], Answer]) -> Answer:
+        """Return the result of `answer`; if it raises in float64, run it again with less float64.
 
         Raises:
             ParityError: it raises in float32 too.
@@ -121,8 +123,10 @@ class TorchModel:
                 self._why = self._why or error.what.removeprefix(f"{self.shown}: ")
                 self.forget()
 
-    def draws(self, settings: Settings, arrays: Mapping[str, Array]) -> bool:
-        """Whether its forward draws from torch's generator on the CPU; the first time it runs once."""
+    def draws(self, settings: SideSettings, arrays: Mapping[str, Array]) -> bool:
+        """Whether its forward draws from torch's generator on the CPU; the first call runs the model
+        once.
+        """
         if self._draws is None:
             settings = replace(settings, device="cpu", dtype="float32", compiled=False, batch=None)
             model, where = self.variant(settings)
@@ -135,13 +139,17 @@ class TorchModel:
         return self._draws
 
     def outputs(
-        self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
+        self,
+        model: nn.Module,
+        arrays: dict[str, Array],
+        where: torch.device,
+        settings: SideSettings,
     ) -> Outputs:
-        """The outputs for one input, on the CPU; nothing is hooked."""
+        """Return the outputs for one input, on the CPU, without hooks."""
         return self.run(model, model, arrays, where, settings)
 
     def forget(self) -> None:
-        """The copies: the module's weights are others now."""
+        """Drop the copies, because the module's weights have changed."""
         self._variants.forget()
 
     def run(
@@ -150,16 +158,16 @@ class TorchModel:
         model: nn.Module,
         arrays: dict[str, Array],
         where: torch.device,
-        settings: Settings,
+        settings: SideSettings,
     ) -> Outputs:
-        """The outputs of `run`, which is the model or what it was compiled to."""
+        """Return the outputs of `run`, which is the model or its compiled form."""
         parts = []
         settings = self.effective(settings)
         for chunk in torch_call.chunks(arrays, settings.batch):
             with torch_variant.running(where, settings, draws=bool(self._draws)):
-                given = torch_call.tensors(chunk, where, settings)
+                tensors = torch_call.tensors(chunk, where, settings)
                 before = torch.get_rng_state() if self._draws is None else None
-                outputs = torch_call.call(run, model, given, self.shown)
+                outputs = torch_call.call(run, model, tensors, self.shown)
                 if before is not None:
                     self._draws = not torch.equal(before, torch.get_rng_state())
                     if self._draws:  # once more, with the draws of the comparison

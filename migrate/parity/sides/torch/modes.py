@@ -1,4 +1,4 @@
-"""A torch model in training mode: what it gives at rates of 0, its statistics, and what it draws."""
+"""Torch model in training mode: outputs at dropout rates of 0, statistics, and draws."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.host_draws import DrawLocation, replayed
 from converters.single_draws import draws_compared
-from migrate.parity.ground.requests import Draw, HostDrawn, Trained
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.requests import Draw, HostDrawn, TrainingDraws
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import training
@@ -25,13 +25,13 @@ _STATISTICS = ("running_mean", "running_var")
 
 def in_training(
     runner: TorchModel,
-    settings: Settings,
+    settings: SideSettings,
     inputs: InputSet,
     cotangents: Path,
     into: Path,
     batches: int,
     drawn: Sequence[HostDrawn] = (),
-) -> Trained:
+) -> TrainingDraws:
     """See `Runner.in_training`."""
     where = torch_variant.device(runner.kind, settings)
     model = runner.copy(settings, where)
@@ -39,68 +39,72 @@ def in_training(
     model.requires_grad_(True)
     model.train()
     into.mkdir(parents=True, exist_ok=True)
-    before = {name: one.detach().clone() for name, one in model.named_buffers()}
+    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     listed = _Listed()
     with torch.no_grad(), torch_variant.running(where, settings):
-        given = torch_call.tensors(inputs[0], where, settings)
+        tensors = torch_call.tensors(inputs[0], where, settings)
         of_host, _ = _of_host(drawn, where, settings)
         with listed, draws_compared() as decisions, replayed(model, of_host):
-            torch_call.call(model, model, given, runner.shown)
+            torch_call.call(model, model, tensors, runner.shown)
     training.without_chance(model)
     _restore(model, before)
     for number in range(inputs.count):
         model.zero_grad(set_to_none=True)
         with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
-            given = torch_call.tensors(inputs[number], where, settings)
+            tensors = torch_call.tensors(inputs[number], where, settings)
             of_host, named = _of_host(drawn, where, settings)
-            every = (given | named).items()
+            every = (tensors | named).items()
             floating = {n: t.requires_grad_() for n, t in every if t.is_floating_point()}
             with _AlreadyRequired(), replayed(model, of_host):
-                outputs = dict(torch_call.call(model, model, given, runner.shown))
+                outputs = dict(torch_call.call(model, model, tensors, runner.shown))
             of_both = {
-                path: one
-                for path, one in training.read(cotangents, number).items()
+                path: cotangent
+                for path, cotangent in training.read(cotangents, number).items()
                 if path in outputs or not outputs.keys().isdisjoint(("", "output"))
-            }  # others are those of evaluation alone
+            }  # others are outputs of evaluation mode only
             training.backward(outputs, of_both, runner.shown)
-        found = {
+        tensors_by_name = {
             f"weights/{name}": parameter.grad
             for name, parameter in model.named_parameters(remove_duplicate=False)
             if parameter.grad is not None
         }
-        found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
-        found |= {f"outputs/{path}": one.detach() for path, one in outputs.items()}
-        training.write(found, into / f"{number:03d}.safetensors")
+        tensors_by_name |= {
+            f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None
+        }
+        tensors_by_name |= {f"outputs/{path}": output.detach() for path, output in outputs.items()}
+        training.write(tensors_by_name, into / f"{number:03d}.safetensors")
     _restore(model, before)
     with torch.no_grad(), training.NoDropout(), draws_compared():
         for number in range(batches if before else 0):
             with torch_variant.running(where, settings):
-                given = torch_call.tensors(inputs[number % inputs.count], where, settings)
+                tensors = torch_call.tensors(inputs[number % inputs.count], where, settings)
                 with replayed(model, _of_host(drawn, where, settings)[0]):
-                    torch_call.call(model, model, given, runner.shown)
+                    torch_call.call(model, model, tensors, runner.shown)
     changed = {
-        f"weights/{name}": one.double()
-        for name, one in model.named_buffers()
-        if _is_statistic(model, name, not torch.equal(one, before[name]))
+        f"weights/{name}": buffer.double()
+        for name, buffer in model.named_buffers()
+        if _is_statistic(model, name, not torch.equal(buffer, before[name]))
     }
     training.write(changed, into / "statistics.safetensors")
-    # A layer that is left out by chance is one number.
-    return Trained((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
+    # A layer that is left out at random draws one number.
+    return TrainingDraws((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
 
 
 def _of_host(
-    drawn: Sequence[HostDrawn], where: torch.device, settings: Settings
+    drawn: Sequence[HostDrawn], where: torch.device, settings: SideSettings
 ) -> tuple[dict[DrawLocation, torch.Tensor], dict[str, torch.Tensor]]:
-    """What takes the place of what Python and numpy draw, by the place and by the name."""
-    named = torch_call.tensors({one.name: one.value for one in drawn}, where, settings)
-    return {one.place: named[one.name] for one in drawn}, named
+    """Replacements for draws of Python and numpy, by location and by name."""
+    named = torch_call.tensors(
+        {host_drawn.name: host_drawn.value for host_drawn in drawn}, where, settings
+    )
+    return {host_drawn.place: named[host_drawn.name] for host_drawn in drawn}, named
 
 
 def _is_statistic(model: torch.nn.Module, name: str, changed: bool) -> bool:
     """Whether a buffer is a running statistic, or a number of batches that these depend on.
 
-    Those of torch's layers are by what they are; of others, whatever training changes (a frozen normalisation
-    calls its buffers so, too).
+    For torch's layers the class decides. For others, a buffer is a statistic if training changes it: a
+    frozen normalization uses the same names.
     """
     owner, _, last = name.rpartition(".")
     layer = model.get_submodule(owner)
@@ -112,14 +116,14 @@ def _is_statistic(model: torch.nn.Module, name: str, changed: bool) -> bool:
 
 def _restore(model: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
-        for name, one in model.named_buffers():
-            one.copy_(buffers[name])
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 class _AlreadyRequired(TorchFunctionMode):
-    """Lets a model ask for a gradient that what it is given has already, as torch's checkpoints have it do.
+    """Mode that lets a model request a gradient for tensors that have one, as torch's checkpoints require.
 
-    In training its inputs are no leaves here: their gradients are compared.
+    In training the model's inputs are no leaves here: their gradients are compared.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,7 +136,7 @@ _REQUIRE = torch.Tensor.requires_grad.__set__
 
 
 class _Listed(TorchDispatchMode):
-    """What is drawn for dropouts: the rate of each, and how many numbers."""
+    """Record of the draws of dropouts: the rate of each, and the number of values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +149,7 @@ class _Listed(TorchDispatchMode):
             self.draws.append(Draw(1 - keep, args[0].numel()))
         elif name == "aten.native_dropout.default" and args[2]:
             self.draws.append(Draw(float(args[1]), args[0].numel()))
-        made = func(*args, **(kwargs or {}))
-        if name in ("aten.rand.default", "aten.rand_like.default") and made.dim():
-            self.draws.append(Draw(-1.0, made.numel()))
-        return made
+        result = func(*args, **(kwargs or {}))
+        if name in ("aten.rand.default", "aten.rand_like.default") and result.dim():
+            self.draws.append(Draw(-1.0, result.numel()))
+        return result

@@ -1,4 +1,4 @@
-"""The process of a side for torch: a module on the CPU or CUDA, or under torch_xla."""
+"""Process of a torch side: a module on the CPU or CUDA, or under torch_xla."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch import nn
 from migrate.compiler.program import Program, program_of_torch
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
-from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, HostDrawn, Trained, Training
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.facts import RunFacts
+from migrate.parity.ground.requests import Generated, HostDrawn, Training, TrainingDraws
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
 from migrate.parity.sides.torch import weights as torch_weights
 from migrate.parity.sides.torch.call import Outputs
 from migrate.parity.sides.torch.capture.forced import TorchForcing
-from migrate.parity.sides.torch.capture.hooks import Hooks, Written
+from migrate.parity.sides.torch.capture.hooks import Hooks, WritingStore
 from migrate.parity.sides.torch.capture.tree import to_numpy
 from migrate.parity.sides.torch.capture.xla import Later
 from migrate.parity.sides.torch.model import TorchModel
@@ -35,27 +35,27 @@ _MOVED_COMPILED = f"{_MOVED} (layers run eagerly, the outputs are of torch.compi
 
 
 class TorchRunner(TorchModel):
-    """A torch module (`Runner`). It always runs in eval(), but for `train`."""
+    """Torch module (`Runner`). It always runs in eval(), but for `train`."""
 
     lies_as_torch = False
 
-    def facts(self, settings: Settings) -> Facts:
+    def facts(self, settings: SideSettings) -> RunFacts:
         """See `Runner`."""
         where = torch_variant.device(self.kind, settings)
         emulated = torch_variant.is_emulated(where, settings)
-        # A plain CPU has one precision; the emulated ones are the TPU's.
+        # A plain CPU has one precision; the emulated precisions are the TPU's.
         says = settings.dtype == "float32" and (where.type == "cuda" or emulated)
         packages = ["torch"]
         packages += ["torch_xla"] if self.kind == "xla" else []
         packages += ["transformers"] if hasattr(self.module, "config") else []
-        return Facts(
+        return RunFacts(
             self.kind,
             self.shown,
             _device_name(where),
             settings.dtype,
             settings.precision if says or torch_variant.on_tpu(where) else "",
             emulated,
-            {name: found for name in packages if (found := _version(name))},
+            {name: version for name in packages if (version := _version(name))},
             mode="evaluation mode",
         )
 
@@ -69,15 +69,15 @@ class TorchRunner(TorchModel):
 
         return suggest(self.module, self.shown, count, seed, folder)
 
-    def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
-        """See `Runner`: of lazy modules; other weights are there from the beginning."""
+    def prepare(self, settings: SideSettings, inputs: InputSet, *, drawn: bool = True) -> None:
+        """See `Runner`: for lazy modules only; other weights exist from the beginning."""
         lazy = nn.parameter.UninitializedTensorMixin
-        if not any(isinstance(one, lazy) for one in self.module.state_dict().values()):
+        if not any(isinstance(tensor, lazy) for tensor in self.module.state_dict().values()):
             return
-        cpu, plain = torch.device("cpu"), Settings()
+        cpu, plain = torch.device("cpu"), SideSettings()
         with torch.no_grad(), torch_variant.running(cpu, plain):
-            given = torch_call.tensors(inputs[0], cpu, plain)
-            torch_call.call(self.module, self.module, given, self.shown)
+            tensors = torch_call.tensors(inputs[0], cpu, plain)
+            torch_call.call(self.module, self.module, tensors, self.shown)
 
     def save_weights(self, file: Path) -> None:
         """See `Runner`."""
@@ -90,7 +90,7 @@ class TorchRunner(TorchModel):
 
     def capture(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         *,
@@ -98,10 +98,11 @@ class TorchRunner(TorchModel):
         forced: Forced | None = None,
         numbers: Sequence[int] | None = None,
     ) -> float:
-        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, 0.0 is given.
+        """See `Runner`. With `forced` there is no plain pass: the dump has no outputs, and 0.0 is returned.
 
-        Where `settings.batch` cuts an input, the calls of its parts are counted on. In float64, the truth,
-        the first input's plain pass tells whether hooks change anything; if not, others go without.
+        If `settings.batch` splits an input, the calls of its parts are numbered through. In float64, for the
+        truth, the first input's plain pass shows whether hooks change anything; if not, other inputs need no
+        plain pass.
         """
 
         def captured() -> float:
@@ -111,7 +112,7 @@ class TorchRunner(TorchModel):
 
     def _captured(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         writer: DumpWriter,
         layers: bool,
@@ -120,7 +121,7 @@ class TorchRunner(TorchModel):
     ) -> float:
         variant, where = self.kept(settings)
         model = variant.model
-        written = Written(writer)
+        written = WritingStore(writer)
         forcing = None if forced is None else TorchForcing(forced)
         whole = settings.dtype == "float64" and not self.narrowed
         expected = DTYPES[settings.dtype] if whole else None
@@ -158,13 +159,15 @@ class TorchRunner(TorchModel):
             writer.note(_MOVED_COMPILED if settings.compiled else _MOVED, differs)
         return seconds
 
-    def gradients(self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path) -> None:
+    def gradients(
+        self, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
+    ) -> None:
         """See `Runner`."""
         from migrate.parity.sides.torch.training import gradients
 
         self.widest(settings, lambda: gradients(self, settings, inputs, cotangents, into))
 
-    def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
+    def train(self, settings: SideSettings, inputs: InputSet, training: Training) -> list[float]:
         """See `Runner`."""
         from migrate.parity.sides.torch.training import train
 
@@ -172,13 +175,13 @@ class TorchRunner(TorchModel):
 
     def in_training(
         self,
-        settings: Settings,
+        settings: SideSettings,
         inputs: InputSet,
         cotangents: Path,
         into: Path,
         batches: int,
         drawn: tuple[HostDrawn, ...] = (),
-    ) -> Trained:
+    ) -> TrainingDraws:
         """See `Runner`."""
         from migrate.parity.sides.torch.modes import in_training
 
@@ -187,14 +190,16 @@ class TorchRunner(TorchModel):
             lambda: in_training(self, settings, inputs, cotangents, into, batches, drawn),
         )
 
-    def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
+    def generate(
+        self, settings: SideSettings, inputs: InputSet, tokens: int, output: str
+    ) -> Generated:
         """See `Runner`."""
         from migrate.parity.sides.torch.generation import generate
 
         return generate(self, settings, inputs, tokens, output)
 
-    def program(self, settings: Settings, inputs: InputSet) -> Program:
-        """What a compiler gets of the model, on the first input, as torch_xla lowers it."""
+    def program(self, settings: SideSettings, inputs: InputSet) -> Program:
+        """Lower the model on the first input with torch_xla."""
         on_host = replace(settings, device="cpu")
         model, where = self.variant(on_host)
         return program_of_torch(model, torch_call.tensors(inputs[0], where, on_host))
@@ -202,12 +207,12 @@ class TorchRunner(TorchModel):
     def _hooked(
         self,
         hooks: Hooks,
-        written: Written,
+        written: WritingStore,
         model: nn.Module,
         number: int,
         inputs: InputSet,
         where: torch.device,
-        settings: Settings,
+        settings: SideSettings,
     ) -> Outputs:
         hooks.begin(number)
         written.begin(number)
@@ -216,8 +221,8 @@ class TorchRunner(TorchModel):
         for chunk in torch_call.chunks(inputs[number], settings.batch):
             draws = bool(self._draws)
             with torch_variant.running(where, settings, draws=draws), hooks.attached():
-                given = torch_call.tensors(chunk, where, settings)
-                outputs = torch_call.call(model, model, given, self.shown)
+                tensors = torch_call.tensors(chunk, where, settings)
+                outputs = torch_call.call(model, model, tensors, self.shown)
             if isinstance(hooks.store, Later):
                 outputs = hooks.store.read(written, outputs)
             parts.append([(path, tensor.cpu()) for path, tensor in outputs])
@@ -225,7 +230,7 @@ class TorchRunner(TorchModel):
 
 
 def _difference(plain: Outputs, hooked: Outputs) -> float:
-    """The largest relative L2 distance of an output with hooks from the one without."""
+    """Largest relative L2 distance of an output with hooks from the output without."""
     worst, with_hooks = 0.0, dict(hooked)
     for path, tensor in plain:
         if path not in with_hooks or not tensor.is_floating_point():
@@ -240,7 +245,8 @@ def _difference(plain: Outputs, hooked: Outputs) -> float:
 
 def _equal(plain: Outputs, hooked: Outputs) -> bool:
     return [path for path, _ in plain] == [path for path, _ in hooked] and all(
-        torch.equal(one, other) for (_, one), (_, other) in zip(plain, hooked, strict=True)
+        torch.equal(plain_tensor, other)
+        for (_, plain_tensor), (_, other) in zip(plain, hooked, strict=True)
     )
 
 

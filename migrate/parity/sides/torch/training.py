@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Training
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
@@ -39,7 +39,7 @@ _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def gradients(
-    runner: TorchModel, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
+    runner: TorchModel, settings: SideSettings, inputs: InputSet, cotangents: Path, into: Path
 ) -> None:
     """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
     draws = inputs.count > 0 and runner.draws(settings, inputs[0])
@@ -51,30 +51,34 @@ def gradients(
         model.requires_grad_(True)
         running = torch_variant.running(where, settings, draws=draws)
         with running, _backward_of_rnns(where), _written_out(where):
-            given = torch_call.tensors(inputs[number], where, settings)
-            floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
-            outputs = dict(torch_call.call(model, model, given, runner.shown))
+            tensors = torch_call.tensors(inputs[number], where, settings)
+            floating = {n: t.requires_grad_() for n, t in tensors.items() if t.is_floating_point()}
+            outputs = dict(torch_call.call(model, model, tensors, runner.shown))
             backward(outputs, read(cotangents, number), runner.shown)
-        found = {
+        gradients_by_name = {
             f"weights/{name}": parameter.grad
             for name, parameter in model.named_parameters(remove_duplicate=False)
             if parameter.grad is not None
         }
-        found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
-        write(found, into / f"{number:03d}.safetensors")
+        gradients_by_name |= {
+            f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None
+        }
+        write(gradients_by_name, into / f"{number:03d}.safetensors")
     model.zero_grad(set_to_none=True)
 
 
 def _written_out(where: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """On XLA batch normalisations in evaluation mode as torch_xla can take their gradients.
+    """Write out batch normalizations in evaluation mode on XLA, so that torch_xla can differentiate them.
 
-    Its own backward of them refuses the running statistics (pytorch/xla #3361).
+    Its own backward of them rejects the running statistics (pytorch/xla #3361).
     """
     return _BatchNorms() if where.type == "xla" else contextlib.nullcontext()
 
 
 class _BatchNorms(TorchFunctionMode):
-    """Writes out those that use running statistics: (x - mean) / sqrt(var + eps) · weight + bias."""
+    """Mode that writes out normalizations by running statistics: (x - mean) / sqrt(var + eps) · weight +
+    bias.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -136,19 +140,19 @@ def backward(
 
 
 def train(
-    runner: TorchModel, settings: Settings, inputs: InputSet, training: Training
+    runner: TorchModel, settings: SideSettings, inputs: InputSet, training: Training
 ) -> list[float]:
     """See `Runner.train`.
 
-    The model is in train(), as it would be trained: BatchNorm normalises with the batch; but whatever draws
-    at random (dropout, stochastic depth) is off. A copy is trained, the model keeps its weights.
+    The model is in train(), as in real training: BatchNorm normalizes with the batch. But all randomness
+    (dropout, stochastic depth) is off. A copy is trained, the model keeps its weights.
 
     The hyperparameters are those that optax's optimizers have too: SGD without dampening, momentum 0.9
-    without Nesterov, Adam with β 0.9 and 0.999 and ε 1e-8 outside the root, AdamW with the decay 0.01
-    times the learning rate.
+    without Nesterov, Adam with β 0.9 and 0.999 and ε 1e-8 outside the root, AdamW with the decay 0.01 times
+    the learning rate.
 
     Raises:
-        ParityError: no such optimizer, loss or output.
+        ParityError: there is no such optimizer, loss or output.
     """
     where = torch_variant.device(runner.kind, settings)
     model = torch_variant.variant(runner.module, where, settings)
@@ -163,8 +167,8 @@ def train(
     run = torch_variant.compiled(model, where) if settings.compiled else model
     for number in training.order[: training.steps]:
         with torch_variant.running(where, settings), NoDropout():
-            given = torch_call.tensors(inputs[number], where, settings)
-            outputs = dict(torch_call.call(run, model, given, runner.shown))
+            tensors = torch_call.tensors(inputs[number], where, settings)
+            outputs = dict(torch_call.call(run, model, tensors, runner.shown))
             if training.output not in outputs:
                 raise ParityError(
                     f"{runner.shown}: has no output {training.output or '(a single tensor)'}",
@@ -186,10 +190,10 @@ def train(
 def optimizer_of(
     name: str, rate: float, parameters: Sequence[Any], shown: str
 ) -> torch.optim.Optimizer:
-    """The optimizer of a name that optax has too.
+    """Return the optimizer for a name that optax has too.
 
     Raises:
-        ParityError: there is none of this name.
+        ParityError: there is no such optimizer.
     """
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=rate)
@@ -205,10 +209,10 @@ def optimizer_of(
 
 
 def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
-    """The loss of a name, or of `file.py:function`: of (output, target, what is counted).
+    """Return the loss for a name, or for `file.py:function`: a function of (output, target, counted).
 
     Raises:
-        ParityError: there is none.
+        ParityError: there is no such loss.
     """
     if name == "mse":
         return _squares
@@ -219,7 +223,7 @@ def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
 
 
 def _squares(output: Any, target: Any, counted: Any) -> Any:
-    if counted is not None:  # before anything else: what lies there may be infinite
+    if counted is not None:  # before anything else: values outside may be infinite
         output = torch.where(counted, output, target)
     return _mean((output - target) ** 2, counted)
 
@@ -234,7 +238,7 @@ def _cross_entropy(output: Any, target: Any, counted: Any) -> Any:
 def _mean(values: Any, counted: Any) -> Any:
     if counted is None:
         return torch.mean(values)
-    wide = torch.promote_types(values.dtype, torch.float32)  # which holds how many they are
+    wide = torch.promote_types(values.dtype, torch.float32)  # wide enough for the number of values
     total = torch.sum(torch.where(counted, values, 0.0), dtype=wide)
     return (total / counted.sum().clamp(min=1)).to(values.dtype)
 
@@ -255,8 +259,9 @@ def _own_loss(spec: str) -> Callable[[Any, Any], Any]:
 
 
 class NoDropout(TorchFunctionMode):
-    """Dropout by its function, in whatever module, gives back what it is given; so does an attention's, and a
-    mask that is drawn and divided by its mean.
+    """Mode in which dropout functions return their input, in any module.
+
+    So do the dropout of attention, and a mask that is drawn and divided by its mean.
     """
 
     def __torch_function__(
@@ -268,15 +273,15 @@ class NoDropout(TorchFunctionMode):
             bound = dict(zip(_ATTENTION, args, strict=False)) | (kwargs or {})
             return func(**{**bound, "dropout_p": 0.0})
         if func is torch.Tensor.bernoulli_ and len(args) > 1 and isinstance(args[1], float):
-            return args[0].fill_(args[1])  # its mean: what is kept is divided by it
+            return args[0].fill_(args[1])  # its mean: retained values are divided by it
         return func(*args, **(kwargs or {}))
 
 
 def without_chance(model: nn.Module) -> None:
-    """Switch off what a mode of functions does not reach: chances that modules keep as attributes.
+    """Turn off the randomness that a function mode does not reach: rates that modules keep as attributes.
 
-    torch's RNNs and attention (`dropout`), transformers' attention (`attention_dropout`, `dropout_prob`),
-    layers left out (`layerdrop`), stochastic depth (`drop_prob`).
+    These are torch's RNNs and attention (`dropout`), transformers' attention (`attention_dropout`,
+    `dropout_prob`), layers left out (`layerdrop`), and stochastic depth (`drop_prob`).
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -288,7 +293,7 @@ def without_chance(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _backward_of_rnns(where: torch.device) -> Iterator[None]:
-    """cuDNN's RNNs have a backward pass in train() only."""
+    """Allow the backward pass of cuDNN's RNNs, which exists in train() only."""
     with torch.backends.cudnn.flags(enabled=False) if where.type == "cuda" else _nothing():
         yield
 
@@ -298,7 +303,7 @@ def _nothing() -> contextlib.AbstractContextManager[None]:
 
 
 def read(folder: Path, number: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays that were written for an input."""
+    """Read the arrays that were written for an input."""
     from safetensors.numpy import load_file
 
     arrays: dict[str, np.ndarray[Any, Any]] = load_file(folder / f"{number:03d}.safetensors")

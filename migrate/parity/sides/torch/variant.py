@@ -1,4 +1,4 @@
-"""A torch model as some settings want it: in another dtype, on another device, with another precision."""
+"""Torch model with some settings: another dtype, device or precision."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import nn
 from converters.copied import copied
 from migrate.parity.ground.draws import Draws
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.settings import Settings
-from migrate.parity.sides.torch.draws import Drawn
+from migrate.parity.ground.settings import SideSettings
+from migrate.parity.sides.torch.draws import ComparisonDraws
 from migrate.parity.sides.torch.float64 import in_float64
 
 Kind = Literal["torch", "xla"]
@@ -22,8 +22,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 _EXCESS = "--xla_allow_excess_precision"
 
 
-def device(kind: Kind, settings: Settings) -> torch.device:
-    """Where it runs.
+def device(kind: Kind, settings: SideSettings) -> torch.device:
+    """Device of the model.
 
     Raises:
         ParityError: there is no such device.
@@ -33,12 +33,16 @@ def device(kind: Kind, settings: Settings) -> torch.device:
         import torch_xla
 
         return torch_xla.device()
-    found = torch.device(settings.device or "cpu")
-    if found.type == "cuda" and not torch.cuda.is_available():
+    torch_device = torch.device(settings.device or "cpu")
+    if torch_device.type == "cuda" and not torch.cuda.is_available():
         raise ParityError(
             "this machine has no CUDA device", "leave --device out, or use --device cpu"
         )
-    return torch.device("cuda", found.index or 0) if found.type == "cuda" else found
+    return (
+        torch.device("cuda", torch_device.index or 0)
+        if torch_device.type == "cuda"
+        else torch_device
+    )
 
 
 def allow_excess_precision(wanted: bool) -> None:
@@ -50,7 +54,7 @@ def allow_excess_precision(wanted: bool) -> None:
     import torch_xla
 
     flags = os.environ.get("XLA_FLAGS", "").split()
-    # The last one counts; without a value it means true.
+    # The last flag counts; without a value it means true.
     said = [flag for flag in flags if flag.partition("=")[0] == _EXCESS]
     now = not said or said[-1].partition("=")[2].lower() not in ("false", "0")
     if now == wanted:
@@ -65,7 +69,7 @@ def allow_excess_precision(wanted: bool) -> None:
 
 
 def on_tpu(where: torch.device) -> bool:
-    """Whether it is a real TPU."""
+    """Whether a device is a real TPU."""
     if where.type != "xla":
         return False
     import torch_xla.runtime as xr
@@ -73,28 +77,28 @@ def on_tpu(where: torch.device) -> bool:
     return bool(xr.device_type() == "TPU")
 
 
-def is_emulated(where: torch.device, settings: Settings) -> bool:
-    """Whether the precision of matmuls is emulated: float32 on a device that knows only full float32."""
+def is_emulated(where: torch.device, settings: SideSettings) -> bool:
+    """Whether the precision of matmuls is emulated: float32 on a device that has only full float32."""
     cpu = where.type == "cpu" or (where.type == "xla" and not on_tpu(where))
     return cpu and settings.dtype == "float32" and settings.precision != "highest"
 
 
 def variant(
-    module: nn.Module, where: torch.device, settings: Settings, *, shared: bool = False
+    module: nn.Module, where: torch.device, settings: SideSettings, *, shared: bool = False
 ) -> nn.Module:
-    """A copy of the model in the settings' dtype on a device, in eval().
+    """Copy the model in the settings' dtype to a device, in eval().
 
-    With `shared` its parameters may lie in the model's memory: nobody may write into them.
+    With `shared` its parameters may be in the model's memory and must not be written into.
 
-    Parameters and floating buffers are cast. In bfloat16 the frequencies of rotary embeddings stay as they
-    are, as `from_pretrained(dtype=torch.bfloat16)` leaves them: rounded to 8 bits they would turn far
+    Parameters and floating buffers are cast. In bfloat16 the frequencies of rotary embeddings stay
+    unchanged, as `from_pretrained(dtype=torch.bfloat16)` leaves them: rounded to 8 bits they would turn far
     positions by whole radians.
 
     Raises:
         ParityError: the model cannot be copied.
     """
     try:
-        with torch.no_grad():  # TorchScript copies by operations that autograd would follow
+        with torch.no_grad():  # TorchScript copies by operations that autograd would record
             model = _copied(module, shared=shared and where.type == "cpu")
     except Exception as error:
         raise ParityError(
@@ -120,24 +124,24 @@ def variant(
     return model
 
 
-def _complex(buffer: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """A complex buffer as precise as the settings' dtype, and at least complex64."""
+def _complex(buffer: torch.Tensor, settings: SideSettings) -> torch.Tensor:
+    """Complex buffer with the precision of the settings' dtype, and at least complex64."""
     wide = settings.dtype == "float64"
     return buffer.to(torch.complex128 if wide else torch.complex64)
 
 
 def _copied(module: nn.Module, *, shared: bool) -> nn.Module:
-    """A copy; a `shared` one has its parameters' values in the same memory, until they are cast."""
+    """Copy a module; a `shared` copy has its parameters' values in the same memory, until they are cast."""
     kept = {
-        id(one): nn.Parameter(one.data, one.requires_grad)
-        for one in (module.parameters() if shared else ())
-        if type(one) is nn.Parameter
+        id(parameter): nn.Parameter(parameter.data, parameter.requires_grad)
+        for parameter in (module.parameters() if shared else ())
+        if type(parameter) is nn.Parameter
     }
     return copied(module, dict(kept))
 
 
 def _tied(model: nn.Module) -> list[list[str]]:
-    """Names of parameters that are one, group by group."""
+    """Groups of names that share a parameter."""
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)
@@ -145,7 +149,7 @@ def _tied(model: nn.Module) -> list[list[str]]:
 
 
 def _tie(model: nn.Module, tied: list[list[str]]) -> None:
-    """Moving to XLA makes a parameter of its own of each name."""
+    """Tie parameters again: moving to XLA separates parameters with several names."""
     for first, *others in tied:
         parameter = model.get_parameter(first)
         for name in others:
@@ -154,16 +158,16 @@ def _tie(model: nn.Module, tied: list[list[str]]) -> None:
 
 
 @contextlib.contextmanager
-def running(where: torch.device, settings: Settings, *, draws: bool = False) -> Iterator[None]:
-    """The model runs in here as the settings want it; what is global is put back.
+def running(where: torch.device, settings: SideSettings, *, draws: bool = False) -> Iterator[None]:
+    """Set up a run of the model with the settings; global state is restored afterwards.
 
     Args:
         where: the device.
-        settings: as which it runs.
+        settings: settings of the run.
         draws: whether it draws random numbers: then they are those of the comparison.
 
     Raises:
-        ParityError: a compiled model, whose precision cannot be emulated.
+        ParityError: the model is compiled, and its precision cannot be emulated.
     """
     if settings.compiled and is_emulated(where, settings):
         raise ParityError(
@@ -183,13 +187,13 @@ def running(where: torch.device, settings: Settings, *, draws: bool = False) -> 
         if on_tpu(where):
             stack.enter_context(_tpu_precision(settings.precision))
         if draws and not settings.compiled:
-            stack.enter_context(Drawn(Draws(settings.seed)))
+            stack.enter_context(ComparisonDraws(Draws(settings.seed)))
         yield
 
 
 @contextlib.contextmanager
 def _tensor_floats(allowed: bool) -> Iterator[None]:
-    """TF32 in CUDA's matmuls and convolutions, or true float32."""
+    """Use TF32 in CUDA's matmuls and convolutions, or true float32."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = allowed
@@ -212,7 +216,7 @@ def _tpu_precision(precision: str) -> Iterator[None]:
 
 
 def compiled(model: nn.Module, where: torch.device) -> Any:
-    """The model under torch.compile, on XLA by its own backend."""
+    """Model under torch.compile, on XLA with its own backend."""
     return torch.compile(model, backend="openxla" if where.type == "xla" else "inductor")
 
 

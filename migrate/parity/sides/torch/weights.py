@@ -1,4 +1,4 @@
-"""A torch model's weights in a file, and weights of a file in the model."""
+"""Weights of a torch model in a file, and weights of a file in the model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def save(module: nn.Module, file: Path) -> None:
 def load(module: nn.Module, file: Path, shown: str) -> None:
     """Copy the weights of a file into the model.
 
-    A name may be missing if it is tied to one that is there, or counts the batches of a BatchNorm, which
-    decides nothing.
+    A name may be missing if it is tied to a present name, or counts the batches of a BatchNorm, which
+    affects nothing.
 
     Raises:
-        ParityError: they do not fit, or the file cannot be read.
+        ParityError: the weights do not fit, or the file cannot be read.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -55,14 +55,14 @@ def load(module: nn.Module, file: Path, shown: str) -> None:
         for name in new
         if name in have and new[name].shape != have[name].shape
     ]
-    told = [
+    differences = [
         f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
         for what, names in (("missing", missing), ("surplus", surplus), ("misshapen", misshapen))
         if names
     ]
-    if told:
+    if differences:
         raise ParityError(
-            f"{shown}: the weights of {file} do not fit ({'; '.join(told)})",
+            f"{shown}: the weights of {file} do not fit ({'; '.join(differences)})",
             "pass weights of this model, with its own names",
         )
     with torch.no_grad():
@@ -71,7 +71,7 @@ def load(module: nn.Module, file: Path, shown: str) -> None:
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """The tensors of the state dict; they are the model's own."""
+    """Tensors of the state dict; they are the model's own."""
     return {
         name: value.detach()
         for name, value in module.state_dict(keep_vars=True).items()

@@ -1,6 +1,6 @@
-"""Why gradients or losses part: one cause a file, the first that fits is told.
+"""Causes of a divergence of gradients or losses: one cause a file; the first that fits is reported.
 
-Only what is known to part is explained; no cause makes a difference by itself.
+Causes only explain a known divergence; a cause alone makes no difference.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ from collections.abc import Callable
 
 from migrate.prove.compare.causes import batches, clipping, mode, scaling, start, zeroing
 from migrate.prove.compare.compare import StepComparison
-from migrate.prove.compare.difference import Case, lines
+from migrate.prove.compare.difference import StepCase, lines
 
-_CAUSES: tuple[Callable[[Case, StepComparison], str | None], ...] = (
+_CAUSES: tuple[Callable[[StepCase, StepComparison], str | None], ...] = (
     start.cause,
     batches.cause,
     mode.cause,
 )
 
 
-def of_gradients(case: Case, step: StepComparison, theirs: float, mine: float) -> str:
-    """Why the gradients of a step have another norm; the line of backward() if it is not known.
+def of_gradients(case: StepCase, step: StepComparison, theirs: float, mine: float) -> str:
+    """Explain why the gradients of a step have another norm; if unknown, return the line of backward().
 
     Args:
         case: the step of all ranks.
-        step: of the rank where the norm differs.
+        step: the step of the rank where the norm differs.
         theirs: the norm in the original.
-        mine: in the rewrite.
+        mine: the norm in the rewrite.
     """
-    if found := _shared(case, step):
-        return found
-    found = (
+    if explanation := _shared(case, step):
+        return explanation
+    explanation = (
         clipping.cause(case, step)
         or scaling.cause(case, step, theirs, mine)
         or zeroing.cause(case, step)
     )
-    return f"{found}" if found else lines(step, "backward")
+    return f"{explanation}" if explanation else lines(step, "backward")
 
 
-def of_losses(case: Case, step: StepComparison) -> str:
-    """Why the loss of a step is another; the line of backward() if it is not known."""
+def of_losses(case: StepCase, step: StepComparison) -> str:
+    """Explain why the loss of a step differs; if unknown, return the line of backward()."""
     return _shared(case, step) or lines(step, "backward")
 
 
-def _shared(case: Case, step: StepComparison) -> str | None:
-    return next((found for cause in _CAUSES if (found := cause(case, step))), None)
+def _shared(case: StepCase, step: StepComparison) -> str | None:
+    return next((explanation for cause in _CAUSES if (explanation := cause(case, step))), None)

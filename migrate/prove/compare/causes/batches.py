@@ -1,17 +1,18 @@
-"""The model or the loss function gets other data."""
+"""Different data for the model or the loss function."""
 
 from __future__ import annotations
 
 from migrate.prove.compare.compare import StepComparison
-from migrate.prove.compare.difference import Case, lines
+from migrate.prove.compare.difference import StepCase, lines
 
-# Of the root of the sum of squares: data in bfloat16 is nearer than that to itself. And of the sum: rounding.
+# Relative to the root of the sum of squares: rounding to bfloat16 changes data by less. And relative to the
+# sum: rounding.
 _GATE, _ROUNDING = 1e-2, 1e-5
 _Sums = tuple[tuple[str, float, float], ...]
 
 
-def cause(case: Case, step: StepComparison) -> str | None:
-    """Data that is not sharded, shuffled otherwise, cut otherwise; labels that went astray."""
+def cause(case: StepCase, step: StepComparison) -> str | None:
+    """Detect data that is not sharded, shuffled or cut differently; labels in a different order."""
     if same := _same_on_all_ranks(case):
         return same
     theirs, mine = step.original.details, step.rewritten.details
@@ -22,7 +23,7 @@ def cause(case: Case, step: StepComparison) -> str | None:
     return None
 
 
-def _same_on_all_ranks(case: Case) -> str | None:
+def _same_on_all_ranks(case: StepCase) -> str | None:
     if (
         len(case.ranks) > 1
         and case.ranks[0].rewritten.losses
@@ -36,9 +37,9 @@ def _same_on_all_ranks(case: Case) -> str | None:
     return None
 
 
-def _inputs(case: Case, step: StepComparison) -> str:
+def _inputs(case: StepCase, step: StepComparison) -> str:
     theirs, mine = step.original.details.inputs, step.rewritten.details.inputs
-    shapes = [" and ".join(dict.fromkeys(one[0] for one in side)) for side in (mine, theirs)]
+    shapes = [" and ".join(dict.fromkeys(tensor[0] for tensor in side)) for side in (mine, theirs)]
     if shapes[0] != shapes[1]:
         return (
             f": the model gets {shapes[0] or 'no tensors'}, in the original {shapes[1] or 'none'} (another "
@@ -55,8 +56,8 @@ def _inputs(case: Case, step: StepComparison) -> str:
     )
 
 
-def _repeated(case: Case, step: StepComparison) -> int | None:
-    """The earlier step whose batches the rewrite gets once more, where the original does not."""
+def _repeated(case: StepCase, step: StepComparison) -> int | None:
+    """Earlier step whose batches the rewrite gets again, where the original does not."""
     original, ours = case.original[step.rank].steps, case.ours[step.rank].steps
     for theirs, mine in zip(original, ours, strict=False):
         if (mine.optimizer, mine.step) == (step.optimizer, step.step):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from migrate.prove.compare.compare import StepComparison, relative
-from migrate.prove.compare.difference import Case, lines
+from migrate.prove.compare.difference import StepCase, lines
 
 # A scale of the loss is a power of two, and none is smaller in practice.
 _SMALLEST_SCALE = 16
 
 
-def cause(case: Case, step: StepComparison) -> str | None:
-    """Told by the norms before and after clipping."""
+def cause(case: StepCase, step: StepComparison) -> str | None:
+    """Detect it by the norms before and after clipping."""
     gate = case.gates.gradient(step.optimizer, step.step)
     for theirs, mine in zip(step.original.clipped_from, step.rewritten.clipped_from, strict=False):
         if scale := _scale(theirs, mine, gate):

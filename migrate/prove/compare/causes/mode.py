@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from migrate.prove.compare.compare import StepComparison
-from migrate.prove.compare.difference import Case, lines
+from migrate.prove.compare.difference import StepCase, lines
 
 
-def cause(case: Case, step: StepComparison) -> str | None:
-    """What the modules say of themselves."""
+def cause(case: StepCase, step: StepComparison) -> str | None:
+    """Compare the modes that the modules report."""
     theirs, mine = step.original.details, step.rewritten.details
     if theirs.evaluating != mine.evaluating:
         lost = "model.train()" if mine.evaluating > theirs.evaluating else "model.eval()"

@@ -1,13 +1,13 @@
-"""Gradients are off by a factor that tells where it was lost: of the ranks, or of the accumulation."""
+"""Gradients off by a factor, which shows its origin: the ranks or the accumulation."""
 
 from __future__ import annotations
 
 from migrate.prove.compare.compare import StepComparison, relative
-from migrate.prove.compare.difference import Case, lines
+from migrate.prove.compare.difference import StepCase, lines
 
 
-def cause(case: Case, step: StepComparison, theirs: float, mine: float) -> str | None:
-    """Told by the ratio of the norms, and of the losses."""
+def cause(case: StepCase, step: StepComparison, theirs: float, mine: float) -> str | None:
+    """Detect it by the ratio of the norms, and of the losses."""
     gate = case.gates.gradient(step.optimizer, step.step)
     passes = len(step.rewritten.losses)
     loss, other = step.original.loss, step.rewritten.loss

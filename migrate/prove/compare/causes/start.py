@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 
 from migrate.prove.compare.compare import StepComparison
-from migrate.prove.compare.difference import Case, lines
+from migrate.prove.compare.difference import StepCase, lines
 
-# Two float32 sums of the same numbers, added in another order, are nearer than that.
+# Two float32 sums of the same numbers in different orders are nearer than this.
 _GATE = 1e-5
 
 
-def cause(case: Case, step: StepComparison) -> str | None:
-    """Another seed, another initialisation, or no broadcast of rank 0's weights."""
+def cause(case: StepCase, step: StepComparison) -> str | None:
+    """Detect another seed, another initialization, or a missing broadcast of rank 0's weights."""
     theirs, mine = step.original.details.start, step.rewritten.details.start
     if step.step != 1 or not theirs or not mine or _alike(theirs, mine):
         return None
-    apart = len({one.rewritten.details.start for one in case.ranks}) > 1
-    if apart and len({one.original.details.start for one in case.ranks}) == 1:
+    apart = len({rank.rewritten.details.start for rank in case.ranks}) > 1
+    if apart and len({rank.original.details.start for rank in case.ranks}) == 1:
         return (
             ": the ranks start from different weights (is DDP missing, which gives all the weights of rank "
             f"0, or does the seed depend on the rank?){lines(step, 'optimizer')}"

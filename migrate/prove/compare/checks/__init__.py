@@ -1,7 +1,7 @@
-"""What is compared at each step: one check a file, tried in the order of `CHECKS`.
+"""Checks of each step: one check a file, tried in the order of `CHECKS`.
 
-Within a step the most telling thing comes first: a missing gradient explains a norm, a norm explains
-a parameter, a parameter explains the next loss.
+Within a step the most informative check comes first: a missing gradient explains a norm, a norm explains a
+parameter, a parameter explains the next loss.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from migrate.prove.compare.checks import (
     settings,
     snapshots,
 )
-from migrate.prove.compare.difference import Case, Difference
+from migrate.prove.compare.difference import Difference, StepCase
 
-CHECKS: tuple[Callable[[Case], Difference | None], ...] = (
+CHECKS: tuple[Callable[[StepCase], Difference | None], ...] = (
     order.check,
     gradient_count.check,
     learning_rate.check,

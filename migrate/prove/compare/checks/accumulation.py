@@ -1,12 +1,12 @@
-"""As many backward passes come before the step."""
+"""Number of backward passes before the step."""
 
 from __future__ import annotations
 
-from migrate.prove.compare.difference import Case, Difference, at_step, lines
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank with another number of them."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank with another number of backward passes."""
     for step in case.ranks:
         theirs, mine = len(step.original.losses), len(step.rewritten.losses)
         if theirs != mine:

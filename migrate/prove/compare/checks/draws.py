@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from migrate.prove.compare.compare import StepComparison
-from migrate.prove.compare.difference import Case, Difference, where
+from migrate.prove.compare.difference import Difference, StepCase, where
 
 
-def check(case: Case) -> Difference | None:
-    """The first line that draws on the device of which one side alone has equal numbers on all ranks."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first drawing line whose numbers are equal on all ranks on one side only."""
     if len(case.ranks) < 2:
         return None
     first = case.ranks[0]

@@ -1,12 +1,14 @@
-"""As many parameters have gradients: none after a move behind the optimizer, fewer after freezing."""
+"""Number of parameters with gradients: none after a move behind the optimizer, fewer after freezing."""
 
 from __future__ import annotations
 
-from migrate.prove.compare.difference import Case, Difference, at_step, lines, listed
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines, listed
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank where the optimizer holds other parameters, or other ones have gradients."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank where the optimizer holds other parameters, or other parameters have
+    gradients.
+    """
     for step in case.ranks:
         theirs, mine = step.original, step.rewritten
         if (theirs.with_gradient, theirs.parameters) == (mine.with_gradient, mine.parameters):

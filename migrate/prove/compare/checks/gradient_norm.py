@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from migrate.prove.compare import causes
 from migrate.prove.compare.compare import StepComparison, relative
-from migrate.prove.compare.difference import Case, Difference, at_step, lines
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank with another norm, or clipped more or less often."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank with another norm, or clipped more or less often."""
     for step in case.ranks:
         gate = case.gates.gradient(step.optimizer, step.step)
-        if found := _times(step):
-            return found
+        if difference := _times(step):
+            return difference
         if (step.gradient_difference or 0.0) <= gate:
             continue
         theirs, mine = step.original.gradient_norm, step.rewritten.gradient_norm

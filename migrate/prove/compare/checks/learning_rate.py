@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from migrate.prove.compare.compare import relative
-from migrate.prove.compare.difference import Case, Difference, at_step, lines
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines
 from migrate.prove.compare.gates import GRADIENT_GATE
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank with another learning rate or another number of groups."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank with another learning rate or another number of groups."""
     for step in case.ranks:
         theirs, mine = step.original.learning_rates, step.rewritten.learning_rates
         if len(theirs) != len(mine):
@@ -25,23 +25,23 @@ def _equal(theirs: float, mine: float) -> bool:
     return (relative(theirs, mine) or 0.0) <= GRADIENT_GATE
 
 
-def _cause(case: Case, rank: int, number: int) -> str:
-    """Whether the schedule runs ahead or behind, and where it is stepped."""
-    (step,) = [one for one in case.ranks if one.rank == rank]
+def _cause(case: StepCase, rank: int, number: int) -> str:
+    """Explain whether the schedule runs ahead or behind, and where it is stepped."""
+    (step,) = [comparison for comparison in case.ranks if comparison.rank == rank]
     scheduled = "scheduler" in step.original.details.lines or "scheduler" in (
         step.rewritten.details.lines
     )
     if number == 1 or not scheduled:
         return lines(step, "optimizer")
     mine = step.rewritten.learning_rates
-    steps = [one for one in case.original[rank].steps if one.optimizer == step.optimizer]
+    steps = [record for record in case.original[rank].steps if record.optimizer == step.optimizer]
     alike = [
-        one.step
-        for one in steps
-        if len(one.learning_rates) == len(mine) and all(map(_equal, one.learning_rates, mine))
+        record.step
+        for record in steps
+        if len(record.learning_rates) == len(mine) and all(map(_equal, record.learning_rates, mine))
     ]
     if alike:
-        nearest = min(alike, key=lambda one: abs(one - number))
+        nearest = min(alike, key=lambda number_alike: abs(number_alike - number))
         often = "more" if nearest > number else "less"
         return (
             f", which the original has at step {nearest}: scheduler.step() is called {often} often"

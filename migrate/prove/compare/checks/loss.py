@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from migrate.prove.compare import causes
-from migrate.prove.compare.difference import Case, Difference, at_step
+from migrate.prove.compare.difference import Difference, StepCase, at_step
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank with another loss."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank with another loss."""
     for step in case.ranks:
         if (step.loss_difference or 0.0) <= case.gates.loss(step.optimizer, step.step):
             continue

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from migrate.prove.compare.difference import Case, Difference, at_step, lines
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank whose step is one of another optimizer."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank whose step belongs to another optimizer."""
     for step in case.ranks:
         theirs, mine = step.original, step.rewritten
         if (theirs.optimizer, theirs.step) != (mine.optimizer, mine.step):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from migrate.prove.compare.difference import Case, Difference, lines, where
+from migrate.prove.compare.difference import Difference, StepCase, lines, where
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank whose parameters are not those of the first one."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank whose parameters differ from the first rank's."""
     if len({step.original.checksum for step in case.ranks}) > 1:
         return None
     first, *others = case.ranks

@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from migrate.prove.compare.compare import StepComparison, relative
-from migrate.prove.compare.difference import Case, Difference, at_step, lines
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines
 from migrate.prove.compare.gates import GRADIENT_GATE
 from migrate.prove.recording.records import RankRecord
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank and group with another setting. What only one side's optimizer has is none."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank and group with another setting; a setting of only one side does not count."""
     for step in case.ranks:
         if not step.original.details.settings and not step.rewritten.details.settings:
             continue
-        theirs, mine = (_known(side[step.rank], step) for side in (case.original, case.ours))
-        for group, (one, other) in enumerate(zip(theirs, mine, strict=False)):
-            for name in one.keys() & other.keys():
-                if not _equal(one[name], other[name]):
+        theirs, mine = (_settings_at(side[step.rank], step) for side in (case.original, case.ours))
+        for group, (theirs_of_group, other) in enumerate(zip(theirs, mine, strict=False)):
+            for name in theirs_of_group.keys() & other.keys():
+                if not _equal(theirs_of_group[name], other[name]):
                     what = (
                         f"{_named(name)} of parameter group {group} is {other[name]}, in the "
-                        f"original {one[name]}{lines(step, 'optimizer')}"
+                        f"original {theirs_of_group[name]}{lines(step, 'optimizer')}"
                     )
                     return at_step("optimizer", step, what)
     return None
 
 
-def _known(record: RankRecord, step: StepComparison) -> tuple[dict[str, Any], ...]:
-    """The settings at a step: those that were last told, as only changes are."""
+def _settings_at(record: RankRecord, step: StepComparison) -> tuple[dict[str, Any], ...]:
+    """Settings at a step: the last recorded ones, because only changes are recorded."""
     known: tuple[dict[str, Any], ...] = ()
-    for one in record.steps:
-        if one.optimizer == step.optimizer and one.step <= step.step:
-            known = one.details.settings or known
+    for earlier in record.steps:
+        if earlier.optimizer == step.optimizer and earlier.step <= step.step:
+            known = earlier.details.settings or known
     return known
 
 

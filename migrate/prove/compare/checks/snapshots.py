@@ -1,12 +1,12 @@
-"""The parameters are equal after the steps at which they are kept."""
+"""Equality of the parameters after the steps at which they are kept."""
 
 from __future__ import annotations
 
-from migrate.prove.compare.difference import Case, Difference, at_step, lines
+from migrate.prove.compare.difference import Difference, StepCase, at_step, lines
 
 
-def check(case: Case) -> Difference | None:
-    """The first rank with another parameter, and the one that is farthest away."""
+def check(case: StepCase) -> Difference | None:
+    """Return the first rank with another parameter, and the parameter that is farthest away."""
     from migrate.prove.recording import elements, weights  # torch takes seconds to import
 
     for step in case.ranks:

@@ -1,1 +1,1 @@
-"""What runs in ours, to know what rounding does to the original: run it otherwise, look at its gradients."""
+"""Effect of rounding on the original: run it with other rounding, and inspect its gradients."""

@@ -1,13 +1,14 @@
-"""Which elements of a parameter rounding can move as far as the optimizer does.
+"""Elements of a parameter that rounding can move as far as the optimizer does.
 
-Adam and its like divide each element's gradient by the root of its own mean square: an element whose
-gradients are as small as their rounding is moved by a whole step all the same, to where that rounding points.
-Measured in a perceptron with batch normalisation in bfloat16: of a bias of 32 elements, that began at zero,
-one went the other way in Adam's first step, which is 2 / sqrt(32) = 0.35 of the bias.
+Adam and similar optimizers divide each element's gradient by the root of its own mean square. An element
+whose gradients are as small as their rounding still moves by a whole step, to where that rounding points.
 
-What an element is divided by is kept for each, as a share of the root mean square of its parameter's
-gradients, and the least of all steps counts: an element that went astray once stays where it is. By how much
-rounding moves the gradients is known once the original has run twice: for that some elements are kept.
+Measured in a perceptron with batch normalization in bfloat16: in a bias of 32 elements that began at zero,
+one element went the other way in Adam's first step, which is 2 / sqrt(32) = 0.35 of the bias.
+
+The divisor of each element is kept, as a fraction of the root mean square of its parameter's gradients. The
+smallest of all steps counts: an element that went astray once stays where it is. The movement of the
+gradients by rounding is known once the original has run twice: for that some elements are kept.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Of the gradient of one parameter: evenly spread.
+# Number of elements of a parameter's gradient to keep, evenly spread.
 _MOST_KEPT = 65_536
 
 
 class Elements:
-    """Of all parameters of one process."""
+    """Divisors of the elements of all parameters of a process."""
 
     def __init__(self) -> None:
         self._least: Any = WeakTensorKeyDictionary()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at an optimizer right after its step. One that divides by nothing is none of these."""
+        """Inspect an optimizer right after its step; optimizers without divisors are skipped."""
         with torch.no_grad():
             for parameter, scale in _divisors(optimizer):
                 gradient = parameter.grad
                 if gradient is None or gradient.is_sparse or gradient.is_complex():
                     continue
                 share = scale / gradient.float().square().mean().sqrt()
-                # Nothing is rounded where there is nothing: the unused rows of an embedding.
+                # Zero gradients have no rounding: the unused rows of an embedding.
                 share = torch.where((scale == 0) | share.isnan(), torch.inf, share)
                 known = self._least.get(parameter)
                 self._least[parameter] = share if known is None else torch.minimum(known, share)
 
     def least(self, held: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """The least share so far of each element of these parameters, by name."""
+        """Return the smallest fraction so far of each element of these parameters, by name."""
         return {
             name: self._least[parameter].to(torch.bfloat16)
             for parameter, name in zip(held, names, strict=True)
@@ -51,20 +52,20 @@ class Elements:
 
 
 def gradients(held: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Some elements of the gradient of each of these parameters, by name."""
-    found = {}
+    """Return some elements of the gradient of each of these parameters, by name."""
+    elements = {}
     for parameter, name in zip(held, names, strict=True):
         gradient = parameter.grad
         if gradient is not None and not gradient.is_sparse and not gradient.is_complex():
             flat = gradient.detach().float().flatten()
-            found[name] = flat[:: max(1, -(-flat.numel() // _MOST_KEPT))].clone()
-    return found
+            elements[name] = flat[:: max(1, -(-flat.numel() // _MOST_KEPT))].clone()
+    return elements
 
 
 def _divisors(
     optimizer: torch.optim.Optimizer,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What the last step has divided each element of each parameter by."""
+    """Yield the parameters with the divisors of their elements in the last step."""
     for group in optimizer.param_groups:
         eps = group.get("eps", 0.0)
         for parameter in group["params"]:

@@ -1,24 +1,25 @@
-"""Let the original round as another device might, to see how far rounding alone moves its training.
+"""Let the original round as another device might, to measure how far rounding alone moves its training.
 
-Another order of its own sums (`record.noise.summation`) says too little of XLA, whose arithmetic is another.
-Measured on the CPU against float64 (torch 2.9, torch_xla 2.9), in units of 2**-24 of the root mean square:
+Another order of its own sums (`record.noise.summation`) is not enough to represent XLA, whose arithmetic
+differs. Measured on the CPU against float64 (torch 2.9, torch_xla 2.9), in units of 2**-24 of the root mean
+square:
 
-- results of linear and convolution layers: torch 1 to 6, XLA 1 to 4; attention 3 on both. Those units are of
-  the addends, not of the sum: where addends cancel little is left but rounding.
-- batch normalisation: torch 1; XLA 3 over 32 numbers, 18 over 78,400, 310 on images with black margins, 1361
-  where the mean is ten times the deviation. XLA computes a variance as E[x²] - E[x]², and loses the digits
-  in which these agree; and it adds one number after the other, where those of a margin, all alike, are all
-  rounded the same way. Written out so, in 8 lanes or in one, the two means are as far off as XLA's (200
-  to 900 units for 60 to 700 on those images).
+- results of linear and convolution layers: torch 1 to 6, XLA 1 to 4; attention 3 on both. These are units of
+  the addends, not of the sum: where addends cancel, little is left but rounding.
+- batch normalization: torch 1; XLA 3 over 32 numbers, 18 over 78,400, 310 on images with black margins, 1361
+  where the mean is ten times the deviation. XLA computes a variance as E[x²] - E[x]², and loses the digits in
+  which these agree. It also adds one number after the other, so that the equal numbers of a margin are all
+  rounded the same way. Written out so, in 8 lanes or in one, the two means are as far off as XLA's (200 to
+  900 units for 60 to 700 on those images).
 - the gradient of a bias behind a layer in bfloat16: torch adds in float32, 0.2 % off; XLA:CPU adds one number
-  after the other in bfloat16, 3.7 % over 896 random numbers, bit for bit what one lane gives.
+  after the other in bfloat16, 3.7 % over 896 random numbers, bit for bit the result of one lane.
 
-A ReLU or a pooling whose input is so near to another branch takes it, and the gradient of a bias, a sum of
-many terms that nearly cancel, moves by 1e-3 of itself: no order of the original's sums showed that.
+A ReLU or a pooling whose input is that close to another branch takes it. The gradient of a bias, a sum of
+many terms that nearly cancel, then moves by 1e-3 of itself: no order of the original's sums showed that.
 
-So in a run that measures the noise the results of these layers, and the gradients that come back to them, are
-moved at random by what rounding does there; batch normalisation is computed as XLA does. What is exactly zero
-stays: rounding does not move it. Each run has random numbers, and another order of its sums, of its own.
+So a run that measures the noise moves the results of these layers, and the gradients that come back to them,
+at random by the size of such rounding. Batch normalization is computed as XLA does. Exact zeros stay:
+rounding does not move them. Each run has random numbers, and another order of its sums, of its own.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ import torch
 from migrate.prove.recording import dtypes
 from migrate.prove.recording.operators import put
 
-# Of the root mean square: four units of float32, as measured.
+# Relative to the root mean square: four units of float32, as measured.
 _SINGLE = 4 * 2.0**-24
-# Of the value: half a unit of bfloat16 in its last place.
+# Relative to the value: half a unit of bfloat16 in its last place.
 _HALF = 2.0**-8
-# So many partial sums XLA:CPU has where it adds, by the shape: the vectors of AVX2 or none. Each adds one
-# number after the other. The first run of a proof that measures noise, its third of all, has 8; where that
-# does not explain a difference, those after it have one, which is off by as much as XLA was at most.
+# Number of partial sums of XLA:CPU in an addition, by the shape: the vectors of AVX2 or none. Each adds one
+# number after the other. The first run of a proof that measures noise, its third of all, has 8. Where that
+# does not explain a difference, later runs have one, which is off by as much as XLA was at most.
 _LANES = (8, 1, 1)
 
 _LAYERS = (
@@ -55,7 +56,7 @@ def install(run: int, *, half: bool = False) -> None:
     """Replace the layers of `torch.nn.functional`, and its batch normalisation.
 
     Args:
-        run: a number, by which the random numbers of one run are not those of another.
+        run: number of the run, which gives each run its own random numbers.
         half: whether to round to 16 bits where autocast would, if the proof had not switched it off.
     """
     _generator.manual_seed(run)
@@ -82,7 +83,7 @@ def _layer(multiply: Callable[..., Any], lanes: int) -> Callable[..., Any]:
             result = multiply(input, weight, bias, *args, **kwargs)
             return _rounded(result) if _is_real(result) else result
         result = multiply(input, weight, None, *args, **kwargs)
-        # Of a linear layer the features are last, of a convolution before what it moves over.
+        # A linear layer has the features last, a convolution before the axes it moves over.
         behind = 0 if weight.dim() == 2 else weight.dim() - 2
         spread = bias.view(-1, *[1] * behind).to(result.dtype)
         if _is_half(result):
@@ -119,12 +120,12 @@ def _rounded(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_half(value: torch.Tensor) -> bool:
-    """Whether a value is in 16 bits, or is to be taken for one."""
+    """Whether a value is in 16 bits, or treated as such."""
     return value.dtype != torch.float32 or (_as_autocast[0] and dtypes.meant_half())
 
 
 class _Spread(torch.autograd.Function):
-    """A bias for each result; on the way back its gradient is added up in bfloat16, one after the other."""
+    """Bias for each result; on the way back its gradient is added up in bfloat16, one after the other."""
 
     @staticmethod
     def forward(
@@ -146,7 +147,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Rounded(torch.autograd.Function):
-    """A value, and on its way back the gradient, off by what rounding may do."""
+    """Value, and on the way back its gradient, each off by a possible rounding."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, half: bool) -> torch.Tensor:
@@ -160,7 +161,7 @@ class _Rounded(torch.autograd.Function):
 
 def _off(value: torch.Tensor, half: bool) -> torch.Tensor:
     known = value.detach().float()
-    # Drawn on the host, whose generator it is, wherever the value lies.
+    # Drawn on the host, where its generator is, wherever the value is.
     noise = torch.empty_like(known, device="cpu")
     if half:
         noise = noise.uniform_(-_HALF, _HALF, generator=_generator).to(known.device) * known
@@ -193,7 +194,7 @@ def _normalisation(normalise: Callable[..., Any], lanes: int) -> Callable[..., A
         variance = (_mean(wide.square(), axes, lanes) - mean.square()).clamp_min(0)
         if running_mean is not None and running_var is not None:
             with torch.no_grad():
-                # `data`: a backward pass may have saved the buffers. The variance is what XLA keeps, too.
+                # `data`: a backward pass may have saved the buffers. The variance is XLA's, too.
                 running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
                 running_var.data.lerp_(variance.to(running_var.dtype), momentum)
         result = (wide - mean.view(shape)) * (variance + eps).rsqrt().view(shape)
@@ -207,7 +208,7 @@ def _normalisation(normalise: Callable[..., Any], lanes: int) -> Callable[..., A
 
 
 def _mean(value: torch.Tensor, axes: list[int], lanes: int) -> torch.Tensor:
-    """The mean of each channel as XLA:CPU rounds it; its gradient is that of the mean."""
+    """Mean of each channel as XLA:CPU rounds it; its gradient is that of the mean."""
     exact = value.mean(axes)
     rows = value.detach().movedim(1, -1).reshape(-1, value.size(1)).contiguous().cpu().numpy()
     whole = len(rows) // lanes * lanes

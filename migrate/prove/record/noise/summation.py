@@ -1,17 +1,17 @@
-"""Run the original with another order of summation, to see by how much rounding alone moves it.
+"""Run the original with another order of summation, to measure how far rounding alone moves it.
 
-Linear and convolution layers get their inputs and their weights with the examples and the summed
-features in reverse, and batch normalisation its examples: by mathematics nothing changes, in float32
-every sum rounds otherwise, those of the gradients too. Measured on the CPU: this changes the bits of a
-convolution net with batch normalisation, of a transformer and of a perceptron, by 1e-8 to 2e-7 at the
-first step; switching oneDNN off or taking other numbers of threads changes those of the convolution net
-only, or of a gradient norm in the tenth digit.
+Linear and convolution layers get their inputs and their weights with the examples and the summed features in
+reverse, and batch normalization its examples. Mathematically nothing changes, but in float32 every sum
+rounds differently, including those of the gradients. Measured on the CPU: this changes the bits of a
+convolution net with batch normalization, of a transformer and of a perceptron, by 1e-8 to 2e-7 at the first
+step. Switching oneDNN off or using other numbers of threads changes those of the convolution net only, or a
+gradient norm in the tenth digit.
 
-One such run is one sample of what rounding does. A ReLU whose input is a rounding away from zero lets the
-gradient through in one run and not in the other, which moves all gradients below it at once: in a ResNet-18
-on 4 images the forward pass was 2e-6 from float64's, and the gradients of three ways to round it 2e-6, 4e-3
-and 1.2e-2 (measured). So each run of a proof has an order of its own, by the number in the name of its
-recording's folder.
+One such run is one sample of the effect of rounding. A ReLU whose input is a rounding away from zero passes
+the gradient in one run and not in the other, which moves all gradients below it at once. In a ResNet-18 on 4
+images the forward pass was 2e-6 from float64's, and the gradients of three ways to round it 2e-6, 4e-3 and
+1.2e-2 (measured). So each run of a proof has its own order, by the number in the name of its recording's
+folder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from migrate.prove.record.noise import rounding
 from migrate.prove.recording.operators import put
 from migrate.prove.recording.records import RECORD_DIRECTORY
 
-# Of the size of an axis, by which each further run turns it round: multiples of it never meet again.
+# Fraction of the size of an axis, by which each further run rotates it: multiples of it never meet again.
 _SHARE = (5**0.5 - 1) / 2
 _turns = 0
 
 
 def install_in_half() -> None:
-    """As `install`, with the rounding of 16 bits where the proof has switched autocast off."""
+    """Install with the rounding of 16 bits where the proof has switched autocast off."""
     install(half=True)
 
 
@@ -71,7 +71,7 @@ def _convolution(convolve: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if not _plain(input, weight) or input.dim() != weight.dim():
             return convolve(input, weight, *args, **kwargs)
-        # In groups each output sees some of the channels only: they keep their places.
+        # In groups each output uses only some of the channels: they keep their positions.
         axes = (0, 1) if input.size(1) == weight.size(1) else (0,)
         turned = _turned(input, *axes), _turned(weight, *axes[1:])
         return _back(convolve(*turned, *args, **kwargs))
@@ -90,14 +90,14 @@ def _normalisation(normalise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _turned(tensor: torch.Tensor, *axes: int) -> torch.Tensor:
-    """The tensor with these axes in reverse, each begun at another place in every run."""
+    """Reverse the tensor along these axes, starting at another position in every run."""
     shifts = [_shift(tensor.size(axis)) for axis in axes]
     tensor = tensor.flip(axes)
     return tensor.roll(shifts, axes) if any(shifts) else tensor
 
 
 def _back(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with the examples where they were."""
+    """Restore the order of the examples."""
     shift = _shift(tensor.size(0))
     return (tensor.roll(-shift, 0) if shift else tensor).flip(0)
 
@@ -107,7 +107,7 @@ def _shift(size: int) -> int:
 
 
 def _plain(*tensors: Any) -> bool:
-    """Whether the tensors are torch's own: a subclass may know no `flip`."""
+    """Whether the tensors are torch's own: a subclass may not support `flip`."""
     return all(
         type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
         for tensor in tensors

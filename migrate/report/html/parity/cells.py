@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from migrate.parity.ground.results import Errors, LayerResult, Parity
 from migrate.report.text.parity import words
-from migrate.report.text.parity.nodes import Node, State, runs
+from migrate.report.text.parity.nodes import LayerNode, State, runs
 
 # Shades by the error as a multiple of its limit: the first whose bound it does not exceed.
 SHADES = (
@@ -34,10 +34,10 @@ _MARKS = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """An error: its text, and the shade that says what multiple of its limit it is.
+class TableCell:
+    """Error with its text, and the shade that shows it as a multiple of its limit.
 
-    `own` is set where it is why the layer parts.
+    `own` is set where the error is why the layer diverges.
     """
 
     text: str
@@ -66,17 +66,17 @@ class HeatRow:
     kind: str
     count: str
     anchor: int | None
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     open: bool
     first: bool
     children: tuple[HeatRow, ...]
 
 
-def cell(error: Errors | None, limit: float, *, own: bool = False) -> Cell:
-    """The cell of an error that is held to `limit`."""
+def cell(error: Errors | None, limit: float, *, own: bool = False) -> TableCell:
+    """Create the cell of an error with a limit."""
     if error is None:
-        return Cell("–", NOTHING)
-    return Cell(words.error(error), _shade(words.pressure(error, limit)), own)
+        return TableCell("–", NOTHING)
+    return TableCell(words.error(error), _shade(words.pressure(error, limit)), own)
 
 
 def _shade(pressure: float | None) -> str:
@@ -94,11 +94,11 @@ class HeatMap:
         self._parity = parity
         self._index = {id(layer): index for index, layer in enumerate(parity.layers)}
 
-    def rows(self, root: Node) -> tuple[HeatRow, ...]:
+    def rows(self, root: LayerNode) -> tuple[HeatRow, ...]:
         """The root's row, with all others below it."""
         return (self._row(root, top=True),)
 
-    def _row(self, node: Node, *, top: bool = False) -> HeatRow:
+    def _row(self, node: LayerNode, *, top: bool = False) -> HeatRow:
         layer = node.layer
         kind = "" if layer is None else layer.kind
         return HeatRow(
@@ -114,13 +114,13 @@ class HeatMap:
             children=self._below(node, top),
         )
 
-    def _below(self, node: Node, top: bool) -> tuple[HeatRow, ...]:
+    def _below(self, node: LayerNode, top: bool) -> tuple[HeatRow, ...]:
         rows = []
         for run in runs(node.children, alike=top):
             rows.append(self._row(run[0]) if len(run) == 1 else self._folded(run))
         return tuple(rows)
 
-    def _folded(self, run: Sequence[Node]) -> HeatRow:
+    def _folded(self, run: Sequence[LayerNode]) -> HeatRow:
         kinds = {node.layer.kind for node in run if node.layer is not None}
         layers = sum(len(node.layers) for node in run)
         return HeatRow(
@@ -137,9 +137,9 @@ class HeatMap:
         )
 
 
-def _cells(layer: LayerResult | None) -> tuple[Cell, ...]:
+def _cells(layer: LayerResult | None) -> tuple[TableCell, ...]:
     if layer is None:
-        return (Cell("", NOTHING),) * len(COLUMNS)
+        return (TableCell("", NOTHING),) * len(COLUMNS)
     own = words.parting_sides(layer)
     return tuple(
         cell(error, limit, own=column in _LOCAL and column[0] in own)
@@ -147,11 +147,11 @@ def _cells(layer: LayerResult | None) -> tuple[Cell, ...]:
     )
 
 
-def _worst_cells(layers: Sequence[LayerResult]) -> tuple[Cell, ...]:
+def _worst_cells(layers: Sequence[LayerResult]) -> tuple[TableCell, ...]:
     """The worst of each column: for neighbours that are folded into one row."""
     cells = []
     for column in zip(*map(_errors, layers), strict=True):
-        cells.append(cell(*max(column, key=lambda one: words.pressure(*one) or -1.0)))
+        cells.append(cell(*max(column, key=lambda output: words.pressure(*output) or -1.0)))
     return tuple(cells)
 
 
@@ -183,7 +183,7 @@ class LayerRow:
     layer: LayerResult
     state: str
     first: bool
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     ratios: tuple[str, str]
     most: tuple[str, str]
     ulps: tuple[str, str]
@@ -218,9 +218,9 @@ def layer_row(parity: Parity, layer: LayerResult) -> LayerRow:
             if words.side_name(layer, side) != words.layer_name(layer.name)
         ),
         places=tuple(
-            f"{letter} {found}"
+            f"{letter} {check}"
             for letter, side in words.two(layer)
-            if (found := words.where(parity.layers, layer, letter, side))
+            if (check := words.where(parity.layers, layer, letter, side))
         ),
     )
 

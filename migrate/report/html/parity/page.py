@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from migrate.parity.ground.results import LayerVerdict, Parity, Section, Verdict
+from migrate.parity.ground.results import LayerVerdict, Parity, ParityVerdict, Section
 from migrate.report.html.banner import Banner, State, joined, sentence
 from migrate.report.html.page import write_page
 from migrate.report.html.parity import cells as parity_cells
@@ -17,13 +17,13 @@ from migrate.report.text.parity.nodes import module_tree
 HISTOGRAMS = 12  # of more layers that diverge; --json has all
 _LONG = 16  # checks from which on a section that passed is folded
 
-_VERDICTS: dict[Verdict, tuple[State, str]] = {
-    Verdict.MATCH: ("fine", "Match"),
-    Verdict.A_WORSE: ("wrong", "A diverges from the reference"),
-    Verdict.B_WORSE: ("wrong", "B diverges from the reference"),
-    Verdict.BOTH_WORSE: ("wrong", "A and B diverge from the reference"),
-    Verdict.PARTLY: ("wrong", "Layers match, other checks fail"),
-    Verdict.NOT_FINITE: ("open", "The reference is not finite"),
+_VERDICTS: dict[ParityVerdict, tuple[State, str]] = {
+    ParityVerdict.MATCH: ("fine", "Match"),
+    ParityVerdict.A_WORSE: ("wrong", "A diverges from the reference"),
+    ParityVerdict.B_WORSE: ("wrong", "B diverges from the reference"),
+    ParityVerdict.BOTH_WORSE: ("wrong", "A and B diverge from the reference"),
+    ParityVerdict.PARTLY: ("wrong", "Layers match, other checks fail"),
+    ParityVerdict.NOT_FINITE: ("open", "The reference is not finite"),
 }
 _LAYER_VERDICTS = {
     LayerVerdict.MATCH: "match",
@@ -91,7 +91,7 @@ def _banner(parity: Parity) -> Banner:
 
 def _next_step(parity: Parity) -> str:
     failed = [section.name for section in parity.sections if not section.passed]
-    if parity.verdict is Verdict.NOT_FINITE:
+    if parity.verdict is ParityVerdict.NOT_FINITE:
         return "use inputs and weights for which the float64 reference is finite"
     if parity.matches:
         compared = {section.name for section in parity.sections}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from migrate.parity.ground.results import LayerResult, LayerVerdict
 from migrate.report.text.parity import words
 from migrate.report.text.parity.figures import Figures
-from migrate.report.text.parity.nodes import Node, State, module_tree, runs
+from migrate.report.text.parity.nodes import LayerNode, State, module_tree, runs
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Drawing:
             tree.add(Text(f"… {more} (all are in --json and --html)", "bold red"))
         return tree
 
-    def _below(self, node: Node, tree: Tree) -> None:
+    def _below(self, node: LayerNode, tree: Tree) -> None:
         # The parts of the whole are named each, those of a block need not be.
         for run in runs(node.children, alike=not node.label):
             if len(run) > 1:
@@ -106,7 +106,7 @@ class _Drawing:
                 self._hidden += 1
                 self._below(child, tree)
 
-    def _label(self, node: Node) -> RenderableType:
+    def _label(self, node: LayerNode) -> RenderableType:
         if not node.parts:
             return _title(node, node.state, words.many(len(node.layers), "layer"))
         assert node.layer is not None
@@ -124,15 +124,15 @@ class _Drawing:
         return _in_full(title, node.layer, self._parity, is_first)
 
 
-def _joined(node: Node) -> Node:
+def _joined(node: LayerNode) -> LayerNode:
     """A module that only passes its inputs on to one other, and that one, as one line."""
     while node.state is State.PARTS and not node.parts and len(node.children) == 1:
         (child,) = node.children
-        node = Node(f"{node.label}.{child.label}", child.layer, child.children)
+        node = LayerNode(f"{node.label}.{child.label}", child.layer, child.children)
     return node
 
 
-def _title(node: Node, state: State, rest: str) -> Text:
+def _title(node: LayerNode, state: State, rest: str) -> Text:
     from rich.text import Text
 
     mark, style = _LOOKS[state]
@@ -146,7 +146,7 @@ def _title(node: Node, state: State, rest: str) -> Text:
     return title
 
 
-def _folded(run: Sequence[Node]) -> Text:
+def _folded(run: Sequence[LayerNode]) -> Text:
     """Return one line for adjacent layers that do not diverge."""
     from rich.text import Text
 
@@ -168,7 +168,7 @@ def _folded(run: Sequence[Node]) -> Text:
     return title
 
 
-def _worst(nodes: Sequence[Node]) -> str:
+def _worst(nodes: Sequence[LayerNode]) -> str:
     worst = [node.worst for node in nodes if node.worst is not None]
     if not worst:
         return ""

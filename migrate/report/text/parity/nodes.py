@@ -35,7 +35,7 @@ _ORDER = list(State)
 
 
 @dataclass(frozen=True)
-class Node:
+class LayerNode:
     """A layer, and those that are called in it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Node:
 
     label: str
     layer: LayerResult | None
-    children: tuple[Node, ...] = field(default=())
+    children: tuple[LayerNode, ...] = field(default=())
 
     @cached_property
     def layers(self) -> tuple[LayerResult, ...]:
@@ -72,7 +72,7 @@ class Node:
         return self.layer is not None and self.layer.verdict in PARTING
 
 
-def module_tree(layers: Sequence[LayerResult]) -> Node:
+def module_tree(layers: Sequence[LayerResult]) -> LayerNode:
     """Return the tree of these layers by their names; its root is the model itself."""
     by_name: dict[str, LayerResult] = {}
     below: dict[str, list[LayerResult]] = {}
@@ -103,15 +103,15 @@ def _node(
     by_name: dict[str, LayerResult],
     below: dict[str, list[LayerResult]],
     again: set[int],
-) -> Node:
+) -> LayerNode:
     children = []
     for layer in below.get(name, ()):
         if id(layer) in again:
-            children.append(Node(_label(layer.name, name), layer))
+            children.append(LayerNode(_label(layer.name, name), layer))
         else:
             children.append(_node(layer.name, name, by_name, below, again))
     children.sort(key=lambda child: min(layer.order for layer in child.layers))
-    return Node(_label(name, parent), by_name.get(name), tuple(children))
+    return LayerNode(_label(name, parent), by_name.get(name), tuple(children))
 
 
 def _label(name: str, parent: str) -> str:
@@ -119,14 +119,14 @@ def _label(name: str, parent: str) -> str:
 
 
 def runs(
-    nodes: Sequence[Node], shortest: int = 3, *, alike: bool = False
-) -> Iterator[tuple[Node, ...]]:
+    nodes: Sequence[LayerNode], shortest: int = 3, *, alike: bool = False
+) -> Iterator[tuple[LayerNode, ...]]:
     """Yield neighbours of one state, if `alike` also of one class, together where there are that many.
 
     All others come alone.
     """
 
-    def key(node: Node) -> tuple[State, str]:
+    def key(node: LayerNode) -> tuple[State, str]:
         return node.state, node.layer.kind if alike and node.layer is not None else ""
 
     for (state, _), group in groupby(nodes, key=key):

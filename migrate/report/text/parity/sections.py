@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from migrate.parity.ground.results import Check, Section
+    from migrate.parity.ground.results import ParityCheck, Section
 
 SHOWN = 8  # rows of a section that failed
 FEW = 4  # a section that passed shows its rows up to this many
@@ -63,13 +63,13 @@ def _line(text: str) -> RenderableType:
     return Padding(Text(text, "dim"), (0, 0, 0, 2))
 
 
-def _table(checks: Sequence[Check], *, with_source: bool) -> RenderableType:
+def _table(checks: Sequence[ParityCheck], *, with_source: bool) -> RenderableType:
     from rich.padding import Padding
 
     return Padding(_rows(checks, with_source), (0, 0, 0, 2))
 
 
-def _rows(checks: Sequence[Check], with_source: bool) -> Table:
+def _rows(checks: Sequence[ParityCheck], with_source: bool) -> Table:
     from rich.text import Text
 
     sides = any(check.a is not None for check in checks)

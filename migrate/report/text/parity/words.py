@@ -11,15 +11,15 @@ from migrate.counts import many as many
 from migrate.parity.ground.results import LayerVerdict
 
 if TYPE_CHECKING:
-    from migrate.parity.ground.facts import Facts
+    from migrate.parity.ground.facts import RunFacts
     from migrate.parity.ground.results import (
-        Check,
         Errors,
         LayerResult,
         Parity,
+        ParityCheck,
         Ratio,
         Section,
-        Side,
+        SideResult,
     )
 
 PARTING = frozenset({LayerVerdict.A_PARTS, LayerVerdict.B_PARTS, LayerVerdict.BOTH_PART})
@@ -98,7 +98,7 @@ def one_source(section: Section) -> str:
     return texts.pop() if len(texts) == 1 and len(section.checks) > 1 else ""
 
 
-def source(side: Side) -> str:
+def source(side: SideResult) -> str:
     """Return where a side's layer is defined, and the line that calls it: "bert.py:31 ← 75"."""
     defined, called = place(side.defined), place(side.called)
     if not called:
@@ -108,7 +108,7 @@ def source(side: Side) -> str:
     return f"{defined} ← {line if same else called}"
 
 
-def facts(entry: Facts) -> str:
+def facts(entry: RunFacts) -> str:
     """Return one line about a side: device, precision, framework and versions."""
     precision = f"precision {entry.precision}" if entry.precision else ""
     parts = (
@@ -121,7 +121,7 @@ def facts(entry: Facts) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def sides(parity: Parity) -> Iterator[tuple[str, Facts]]:
+def sides(parity: Parity) -> Iterator[tuple[str, RunFacts]]:
     """The sides by their letters, and the truth if there is one."""
     yield "A", parity.a
     yield "B", parity.b
@@ -129,7 +129,7 @@ def sides(parity: Parity) -> Iterator[tuple[str, Facts]]:
         yield "truth", parity.truth
 
 
-def two(layer: LayerResult) -> Iterator[tuple[str, Side]]:
+def two(layer: LayerResult) -> Iterator[tuple[str, SideResult]]:
     """The sides that have the layer."""
     if layer.a is not None:
         yield "A", layer.a
@@ -137,7 +137,7 @@ def two(layer: LayerResult) -> Iterator[tuple[str, Side]]:
         yield "B", layer.b
 
 
-def where(layers: Sequence[LayerResult], layer: LayerResult, letter: str, side: Side) -> str:
+def where(layers: Sequence[LayerResult], layer: LayerResult, letter: str, side: SideResult) -> str:
     """`source`; of what is no layer at that side: before which line it is computed."""
     if side.defined or side.name:
         return source(side)
@@ -145,7 +145,7 @@ def where(layers: Sequence[LayerResult], layer: LayerResult, letter: str, side: 
     return f"before {layer_name(after.name)} is called at {place(after.called)}" if after else ""
 
 
-def _given_to(layers: Sequence[LayerResult], layer: LayerResult, letter: str) -> Side | None:
+def _given_to(layers: Sequence[LayerResult], layer: LayerResult, letter: str) -> SideResult | None:
     """The side's layer in whose inputs one that it lacks itself was measured: the next beside it."""
     parent = layer.name.rpartition(".")[0]
     for entry in layers:
@@ -167,7 +167,7 @@ def layer_name(name: str) -> str:
     return name or "the model itself"
 
 
-def side_name(layer: LayerResult, side: Side) -> str:
+def side_name(layer: LayerResult, side: SideResult) -> str:
     """The name of a side's layer, and what speaks for it where that is not the usual."""
     if layer.name and not side.name:
         return f"(no layer of its own, measured {side.aligned})"
@@ -175,7 +175,7 @@ def side_name(layer: LayerResult, side: Side) -> str:
     return layer_name(side.name) + ("" if usual else f" (by {side.aligned})")
 
 
-def layouts(side: Side) -> list[str]:
+def layouts(side: SideResult) -> list[str]:
     """Return layouts of a side's tensors that differ from the reference: "output: axes 0, 2, 3, 1"."""
     texts: dict[str, list[str]] = {}
     for entry in side.layouts:
@@ -250,14 +250,14 @@ def share(value: float) -> str:
     return f"{100 * value:.0f} % of its limit" if value >= 0.005 else "below 1 % of its limit"
 
 
-def limit(check: Check) -> str:
+def limit(check: ParityCheck) -> str:
     """The limit of a check with its direction; "" where there is none."""
     if not math.isfinite(check.limit):
         return ""
     return f"{'≥' if check.at_least else '≤'} {figure(check.limit)}"
 
 
-def nearest(section: Section) -> Check | None:
+def nearest(section: Section) -> ParityCheck | None:
     """The check that comes nearest to a limit above it; None if none has one."""
     held = [
         check
@@ -267,7 +267,7 @@ def nearest(section: Section) -> Check | None:
     return max(held, key=_nearness, default=None)
 
 
-def _nearness(check: Check) -> float:
+def _nearness(check: ParityCheck) -> float:
     values = [value for value in (check.a, check.b) if value is not None]
     if any(math.isnan(value) for value in values):
         return math.inf

@@ -12,8 +12,8 @@ from flax import linen, nnx
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.jax.runner import JaxRunner
@@ -103,15 +103,15 @@ def dump(
     runner: JaxRunner,
     inputs: InputSet,
     folder: Path,
-    settings: Settings | None = None,
+    settings: SideSettings | None = None,
     **options: Any,
 ) -> Dump:
     """What a run wrote."""
-    capture_into(runner, settings or Settings(), inputs, folder, **options)
+    capture_into(runner, settings or SideSettings(), inputs, folder, **options)
     return Dump(folder)
 
 
-def same_model(truth: Dump) -> Alignment:
+def same_model(truth: Dump) -> LayerAlignment:
     """Every layer is its own partner."""
     pairs = []
     for layer in truth.layers:
@@ -121,14 +121,14 @@ def same_model(truth: Dump) -> Alignment:
             for refs in (call.arguments, call.outputs)
         )
         pairs.append(Pair(layer, layer, "same model", arguments=arguments, outputs=outputs))
-    return Alignment(tuple(pairs))
+    return LayerAlignment(tuple(pairs))
 
 
 def truth_and_local(
     truth: JaxRunner, side: JaxRunner, inputs: InputSet, folder: Path
 ) -> tuple[Dump, Dump]:
     """The truth's dump, and the side's with each layer fed with it; both with the truth's weights."""
-    truth.prepare(Settings(), inputs)
+    truth.prepare(SideSettings(), inputs)
     truth.save_weights(folder / "weights.safetensors")
     side.load_weights(folder / "weights.safetensors")
     right = dump(truth, inputs, folder / "truth", TRUTH)

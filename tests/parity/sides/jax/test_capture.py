@@ -16,7 +16,7 @@ from flax import nnx
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.sides.jax.runner import JaxRunner
 from tests.parity.sides.jax.jax_sides import (
     Net,
@@ -162,7 +162,7 @@ def test_a_super_call_is_one_call_and_classes_are_as_before(tmp_path: Path) -> N
 def test_modes_are_those_of_evaluation_and_channels_go_last(tmp_path: Path) -> None:
     runner = JaxRunner(Net(), "linen", "model.py:Net")
     assert runner.arguments() == (("image", True),)
-    settings = Settings(transposed=("image",))
+    settings = SideSettings(transposed=("image",))
     inputs = given(tmp_path / "inputs", 1, image=(2, 3, 6, 5))
     runner.prepare(settings, inputs)
     made = dump(runner, inputs, tmp_path / "dump", settings)
@@ -182,8 +182,8 @@ def test_modes_are_those_of_evaluation_and_channels_go_last(tmp_path: Path) -> N
 def test_bfloat16_keeps_statistics_in_float32(tmp_path: Path) -> None:
     runner = JaxRunner(Net(), "linen", "model.py:Net")
     inputs = given(tmp_path / "inputs", 1, image=(2, 6, 5, 3))
-    runner.prepare(Settings(), inputs)
-    half = dump(runner, inputs, tmp_path / "half", Settings(dtype="bfloat16"), layers=False)
+    runner.prepare(SideSettings(), inputs)
+    half = dump(runner, inputs, tmp_path / "half", SideSettings(dtype="bfloat16"), layers=False)
     right = values(dump(runner, inputs, tmp_path / "truth", TRUTH, layers=False))
     assert {ref.dtype for ref in half.outputs[0]} == {"bfloat16"}
     assert 1e-4 < relative(values(half)["logits"], right["logits"]) < 3e-2
@@ -193,7 +193,7 @@ def test_batches_are_cut_and_joined(tmp_path: Path) -> None:
     runner = JaxRunner(nn.Dense(4), "linen", "model.py:Dense")
     inputs = given(tmp_path / "inputs", 1, inputs=(3, 8))
     whole = dump(runner, inputs, tmp_path / "whole")
-    rows = dump(runner, inputs, tmp_path / "rows", Settings(batch=2))
+    rows = dump(runner, inputs, tmp_path / "rows", SideSettings(batch=2))
     assert relative(values(rows)[""], values(whole)[""]) < FLOAT32
     assert [call.number for call in rows.of("")] == [0, 1]
 

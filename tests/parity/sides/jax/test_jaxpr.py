@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.tasks.topk import in_function
 from tests.parity.sides.jax.jax_sides import given
@@ -43,7 +43,7 @@ def test_an_exact_top_k_is_none() -> None:
 
 def test_it_is_found_in_a_model_and_does_not_pass_where_it_cannot_be_seen(tmp_path: Path) -> None:
     runner = JaxRunner(Model(), "linen", "model.py:Model")
-    (check,) = runner.approximate_top_k(Settings(), given(tmp_path, 1, x=(2, 8))).checks
+    (check,) = runner.measure_top_k(SideSettings(), given(tmp_path, 1, x=(2, 8))).checks
     line = inspect.getsourcelines(Model)[1] + 3
     assert check.name.startswith("approx_min_k 3 of 16")
     assert f"test_jaxpr.py:{line}" in check.name

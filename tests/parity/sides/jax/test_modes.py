@@ -11,9 +11,9 @@ from flax import linen
 from torch import nn
 
 from migrate.parity.compare import compare_sides
-from migrate.parity.ground.options import Options
+from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import LayerVerdict, Parity
-from migrate.parity.ground.settings import Settings
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
@@ -53,7 +53,7 @@ class Torch(nn.Module):
 def compared(folder: Path, model: Any) -> Parity:
     a = InProcess(TorchRunner(Torch(), "torch", "net.py:Torch"), folder)
     b = InProcess(JaxRunner(model, "linen", "net.py:Flax"), folder)
-    given = Options(inputs=("x=float32[4,6]",), count=2)
+    given = ParityOptions(inputs=("x=float32[4,6]",), count=2)
     return compare_sides(a, b, given, folder, no_progress)
 
 
@@ -77,12 +77,12 @@ def test_a_layer_left_in_training_mode_shows(tmp_path: Path) -> None:
 def test_a_model_that_asks_is_trained_where_it_is(train: bool, tmp_path: Path) -> None:
     inputs = given(tmp_path / "inputs", 1, x=(4, 6))
     runner = JaxRunner(Asks(), "linen", "net.py:Asks")
-    runner.prepare(Settings(), inputs)
+    runner.prepare(SideSettings(), inputs)
     out = values(dump(runner, inputs, tmp_path / "dump"))[""]
     model = runner._model
-    from migrate.parity.sides.jax.arguments import Arguments
+    from migrate.parity.sides.jax.arguments import CallParameters
 
-    bound = Arguments(model.parameters(), "").bind(inputs[0])
+    bound = CallParameters(model.parameters(), "").bind(inputs[0])
     made, changed = model.apply(model.weights or {}, bound, train=train)
     assert np.allclose(made, out) is not train
     assert set(changed) == ({"batch_stats/norm/mean", "batch_stats/norm/var"} if train else set())

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from migrate.parity.dump.dump import Named
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.settings import TRUTH, Precision, Settings
+from migrate.parity.ground.settings import TRUTH, Precision, SideSettings
 from migrate.parity.sides.jax.runner import JaxRunner
 from tests.parity.sides.jax.jax_sides import RANDOM, dump, given, relative, same_model, values
 
@@ -39,7 +39,7 @@ def test_a_precision_is_emulated_in_the_layers_as_in_the_whole(
     runner = JaxRunner(Two(), "linen", "model.py:Two")
     inputs = given(tmp_path / "inputs", 1, x=(8, 64))
     truth = dump(runner, inputs, tmp_path / "truth", TRUTH)
-    settings = Settings(precision=precision)
+    settings = SideSettings(precision=precision)
     assert runner.facts(settings).emulated == (precision != "highest")
     assert runner.facts(settings).precision == ("" if precision == "highest" else precision)
     made = dump(runner, inputs, tmp_path / "dump", settings)
@@ -61,7 +61,7 @@ def test_gradients_are_emulated_too(tmp_path: Path) -> None:
     cotangent = RANDOM(1).standard_normal((8, 16)).astype(np.float32)
     save_file({"output": cotangent}, tmp_path / "cotangents" / "000.safetensors")
     found = []
-    for name, settings in (("truth", TRUTH), ("default", Settings(precision="default"))):
+    for name, settings in (("truth", TRUTH), ("default", SideSettings(precision="default"))):
         runner.gradients(settings, inputs, tmp_path / "cotangents", tmp_path / name)
         found.append(values_of(tmp_path / name / "000.safetensors"))
     truth, one_pass = found
@@ -87,7 +87,7 @@ def test_without_excess_precision_every_operation_rounds(tmp_path: Path) -> None
             runner,
             inputs,
             tmp_path / str(excess),
-            Settings(dtype="bfloat16", excess_precision=excess),
+            SideSettings(dtype="bfloat16", excess_precision=excess),
             layers=False,
         )
         for excess in (True, False)
@@ -102,9 +102,9 @@ def test_what_is_no_dtype_or_device_is_told(tmp_path: Path) -> None:
     runner = JaxRunner(Two(), "linen", "model.py:Two")
     inputs = given(tmp_path / "inputs", 1, x=(8, 64))
     with pytest.raises(ParityError, match="float8: no dtype of a run"):
-        dump(runner, inputs, tmp_path / "dump", Settings(dtype="float8"))
+        dump(runner, inputs, tmp_path / "dump", SideSettings(dtype="float8"))
     with pytest.raises(ParityError, match="JAX has no device cuda"):
-        dump(runner, inputs, tmp_path / "dump", Settings(device="cuda"))
+        dump(runner, inputs, tmp_path / "dump", SideSettings(device="cuda"))
 
 
 def test_nothing_is_fed_where_shapes_differ(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.requests import Training
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.torch.runner import TorchRunner
@@ -112,7 +112,7 @@ def test_a_cotangent_of_another_shape_is_told(tmp_path: Path) -> None:
     save_file({"out": np.ones((5, 4))}, tmp_path / "cotangents" / "000.safetensors")
     inputs = given(tmp_path / "inputs", 1, x=(5, 4))
     with pytest.raises(ParityError, match=r"output out is \[5, 3\], its cotangent \[5, 4\]"):
-        runner.gradients(Settings(), inputs, tmp_path / "cotangents", tmp_path / "into")
+        runner.gradients(SideSettings(), inputs, tmp_path / "cotangents", tmp_path / "into")
 
 
 def optimizer_of(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
@@ -171,7 +171,7 @@ def test_what_is_not_counted_is_no_part_of_the_loss(loss: str, tmp_path: Path) -
     torchs = Training(1, (0,), "sgd", 0.05, loss, "", tmp_path)
     side = TorchRunner(module, "torch", "net.py:TorchMlp")
 
-    def losses(settings: Settings, kept: int) -> tuple[float, float]:
+    def losses(settings: SideSettings, kept: int) -> tuple[float, float]:
         counted = np.broadcast_to((np.arange(300) < kept)[:, None], (300, 3))
         counted = counted[:, 0] if classes else counted
         arrays = {"target": target, "counted": np.ascontiguousarray(counted)}
@@ -188,8 +188,10 @@ def test_what_is_not_counted_is_no_part_of_the_loss(loss: str, tmp_path: Path) -
     for kept in (299, 7):
         wanted = float(function(out[:kept], torch.from_numpy(target[:kept])))
         assert losses(TRUTH, kept) == pytest.approx((wanted, wanted), rel=1e-6)
-        assert losses(Settings(dtype="bfloat16"), kept) == pytest.approx((wanted,) * 2, rel=2e-2)
-    assert losses(Settings(), 0) == (0.0, 0.0)
+        assert losses(SideSettings(dtype="bfloat16"), kept) == pytest.approx(
+            (wanted,) * 2, rel=2e-2
+        )
+    assert losses(SideSettings(), 0) == (0.0, 0.0)
 
 
 def test_the_users_loss(tmp_path: Path) -> None:
@@ -198,12 +200,12 @@ def test_the_users_loss(tmp_path: Path) -> None:
     inputs = given(tmp_path / "inputs", 1, x=(5, 4))
     save_file({"target": np.zeros((5, 3), np.float32)}, tmp_path / "000.safetensors")
     training = Training(1, (0,), "sgd", 0.1, f"{tmp_path / 'loss.py'}:first", "out", tmp_path)
-    assert len(runner.train(Settings(), inputs, training)) == 1
+    assert len(runner.train(SideSettings(), inputs, training)) == 1
     for wrong, said in (("none", "has no none"), ("first", "has no output logits")):
         loss = f"{tmp_path / 'loss.py'}:{wrong}"
         other = Training(1, (0,), "sgd", 0.1, loss, "logits", tmp_path)
         with pytest.raises(ParityError, match=said):
-            runner.train(Settings(), inputs, other)
+            runner.train(SideSettings(), inputs, other)
 
 
 class Counter(nn.Module):
@@ -223,11 +225,13 @@ def test_decoding_follows_the_last_token_of_each_row(tmp_path: Path) -> None:
         "attention_mask": np.array([[1, 1, 1], [1, 0, 0]]),
     }
     runner = JaxRunner(Counter(), "linen", "model.py:Counter")
-    made = runner.generate(Settings(), write_inputs(tmp_path / "in", [arrays]), 3, "logits")
+    made = runner.generate(SideSettings(), write_inputs(tmp_path / "in", [arrays]), 3, "logits")
     assert made.tokens == (((4, 5, 6), (8, 9, 0)),)
     assert made.margins == (((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),)
     inputs = write_inputs(tmp_path / "in", [arrays])
     with pytest.raises(ParityError, match="has no output scores"):
-        runner.generate(Settings(), inputs, 3, "scores")
+        runner.generate(SideSettings(), inputs, 3, "scores")
     with pytest.raises(InputsError, match="needs input_ids"):
-        both("nnx", tmp_path)[0].generate(Settings(), given(tmp_path / "x", 1, x=(5, 4)), 1, "out")
+        both("nnx", tmp_path)[0].generate(
+            SideSettings(), given(tmp_path / "x", 1, x=(5, 4)), 1, "out"
+        )

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from converters import convert
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.sides.jax.runner import JaxRunner
 from tests.parity.sides.jax.jax_sides import Net, NnxNet, Stack, dump, given, values
 
@@ -42,7 +42,7 @@ def test_linen_names_begin_with_the_collection(tmp_path: Path) -> None:
     runner = JaxRunner(Net(), "linen", "model.py:Net")
     with pytest.raises(ParityError, match="has no weights yet"):
         runner.save_weights(tmp_path / "early.safetensors")
-    runner.prepare(Settings(), given(tmp_path / "inputs", 1, image=(2, 6, 5, 3)))
+    runner.prepare(SideSettings(), given(tmp_path / "inputs", 1, image=(2, 6, 5, 3)))
     runner.save_weights(tmp_path / "weights.safetensors")
     names = set(load_file(tmp_path / "weights.safetensors"))
     assert {"params/Dense_0/kernel", "batch_stats/BatchNorm_0/mean"} <= names
@@ -53,7 +53,7 @@ def test_initial_weights_follow_the_seed(tmp_path: Path) -> None:
     found = []
     for seed in (1, 1, 2):
         runner = JaxRunner(Stack((1e-6,)), "linen", "model.py:Stack")
-        runner.prepare(Settings(seed=seed), inputs)
+        runner.prepare(SideSettings(seed=seed), inputs)
         runner.save_weights(tmp_path / "weights.safetensors")
         found.append(load_file(tmp_path / "weights.safetensors")["params/block_0/Dense_0/kernel"])
     assert np.array_equal(found[0], found[1])
@@ -140,7 +140,7 @@ class Normed(nn.Module):
 def test_a_key_with_a_slash_in_it(tmp_path: Path) -> None:
     inputs = given(tmp_path / "inputs", 1, x=(2, 4))
     first = JaxRunner(Normed(), "linen", "model.py:Normed")
-    first.prepare(Settings(), inputs)
+    first.prepare(SideSettings(), inputs)
     first.save_weights(tmp_path / "weights.safetensors")
     made = dump(first, inputs, tmp_path / "first")
     (name,) = made.layers["WeightNorm_0"].weights

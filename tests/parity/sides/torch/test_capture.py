@@ -16,7 +16,7 @@ from torch import nn
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.torch.capture.tree import (
     call_leaves,
@@ -244,15 +244,15 @@ def test_where_the_truth_is_not_float64_a_note_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "low", "high"),
     [
-        (Settings(), 0.0, 1e-6),
-        (Settings(precision="high"), 1e-6, 1e-4),
-        (Settings(precision="default"), 1e-4, 1e-2),
-        (Settings(dtype="bfloat16"), 1e-4, 2e-2),
+        (SideSettings(), 0.0, 1e-6),
+        (SideSettings(precision="high"), 1e-6, 1e-4),
+        (SideSettings(precision="default"), 1e-4, 1e-2),
+        (SideSettings(dtype="bfloat16"), 1e-4, 2e-2),
     ],
     ids=["float32", "high", "default", "bfloat16"],
 )
 def test_settings_decide_the_error(
-    tmp_path: Path, settings: Settings, low: float, high: float
+    tmp_path: Path, settings: SideSettings, low: float, high: float
 ) -> None:
     side = runner(Deep())
     inputs = floats(tmp_path, "x", (32, 16))
@@ -267,7 +267,7 @@ def test_rows_a_part_at_a_time(tmp_path: Path) -> None:
     side = runner(Deep())
     inputs = floats(tmp_path, "x", (5, 16), 1)
     whole = captured(side, inputs, tmp_path / "whole")
-    parts = captured(side, inputs, tmp_path / "parts", Settings(batch=2))
+    parts = captured(side, inputs, tmp_path / "parts", SideSettings(batch=2))
     assert parts.outputs[0][0].shape == (5, 16)
     np.testing.assert_allclose(
         parts.tensor(parts.outputs[0][0]), whole.tensor(whole.outputs[0][0]), rtol=1e-5, atol=1e-6

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from migrate.parity.dump.reference import Forced
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from tests.parity.sides.torch.torch_made import (
     Attention,
     Convolutions,
@@ -144,7 +144,7 @@ def test_the_truth_is_laid_as_the_side_lies(tmp_path: Path) -> None:
         )
         for name in ("0", "1")
     )
-    forced = Forced(truth.folder, Alignment(pairs))
+    forced = Forced(truth.folder, LayerAlignment(pairs))
     fed = captured(runner(wrong), second, tmp_path / "fed", forced=forced)
     for call in fed.calls:
         (wanted,) = (
@@ -173,7 +173,7 @@ def test_bfloat16_is_fed_with_the_rounded_truth(tmp_path: Path) -> None:
     torch.manual_seed(0)
     side = runner(Deep())
     inputs = floats(tmp_path, "x", (64, 16))
-    _, fed = local_errors(side, side, inputs, tmp_path, Settings(dtype="bfloat16"))
+    _, fed = local_errors(side, side, inputs, tmp_path, SideSettings(dtype="bfloat16"))
     assert all(1e-4 < error < 6e-3 for error in fed.values())
 
 

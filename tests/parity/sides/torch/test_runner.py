@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from migrate.parity.ground.errors import InputsError, ParityError
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from tests.parity.sides.torch.torch_made import (
     Attention,
     Convolutions,
@@ -28,13 +28,13 @@ from tests.parity.sides.torch.torch_made import (
 
 def test_facts() -> None:
     side = runner(Deep(), "deep.py:make")
-    facts = side.facts(Settings())
+    facts = side.facts(SideSettings())
     assert (facts.framework, facts.target, facts.device) == ("torch", "deep.py:make", "cpu")
     assert (facts.dtype, facts.precision, facts.emulated) == ("float32", "", False)
     assert facts.versions == {"torch": torch.__version__.partition("+")[0]} or facts.versions == {
         "torch": torch.__version__
     }
-    emulated = side.facts(Settings(precision="default"))
+    emulated = side.facts(SideSettings(precision="default"))
     assert (emulated.precision, emulated.emulated) == ("default", True)
     assert side.facts(TRUTH).dtype == "float64"
 
@@ -42,7 +42,7 @@ def test_facts() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_one_line() -> None:
     with pytest.raises(ParityError, match="this machine has no CUDA device"):
-        runner(Deep()).facts(Settings(device="cuda"))
+        runner(Deep()).facts(SideSettings(device="cuda"))
 
 
 def test_arguments_are_those_that_can_be_tensors() -> None:
@@ -79,10 +79,10 @@ def test_weights_come_back(tmp_path: Path) -> None:
 def test_lazy_modules_become_what_the_first_input_makes_them(tmp_path: Path) -> None:
     side = runner(nn.Sequential(nn.LazyLinear(3), nn.ReLU()))
     inputs = floats(tmp_path, "input", (2, 5))
-    side.prepare(Settings(), inputs)
+    side.prepare(SideSettings(), inputs)
     weight = side.module[0].weight
     assert weight.shape == (3, 5)
-    side.prepare(Settings(), inputs)
+    side.prepare(SideSettings(), inputs)
     assert side.module[0].weight is weight
     captured(side, inputs, tmp_path / "dump")
 

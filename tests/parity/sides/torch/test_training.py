@@ -13,7 +13,7 @@ from torch import nn
 
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.requests import Training
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides.torch.runner import TorchRunner
 from tests.parity.sides.torch.torch_made import Deep, Recurrent, arrays, floats, inputs_for, runner
@@ -61,7 +61,7 @@ def test_gradients_of_tied_weights_come_under_each_name(tmp_path: Path) -> None:
     side = runner(Tied())
     inputs = inputs_for(side, tmp_path, 1)
     seeds = cotangents(tmp_path / "seeds", "logits", (4, 32, 10), 1)
-    side.gradients(Settings(dtype="bfloat16"), inputs, seeds, tmp_path / "into")
+    side.gradients(SideSettings(dtype="bfloat16"), inputs, seeds, tmp_path / "into")
     found = load_file(tmp_path / "into" / "000.safetensors")
     assert sorted(found) == ["weights/embed.weight", "weights/head.weight"]
     np.testing.assert_array_equal(found["weights/embed.weight"], found["weights/head.weight"])
@@ -73,7 +73,11 @@ def test_the_emulated_precision_reaches_the_backward_pass(tmp_path: Path) -> Non
     inputs = floats(tmp_path, "x", (64, 16), 1)
     seeds = cotangents(tmp_path / "seeds", "output", (64, 16), 1)
     found = {}
-    for name, settings in (("t", TRUTH), ("f", Settings()), ("d", Settings(precision="default"))):
+    for name, settings in (
+        ("t", TRUTH),
+        ("f", SideSettings()),
+        ("d", SideSettings(precision="default")),
+    ):
         side.gradients(settings, inputs, seeds, tmp_path / name)
         found[name] = load_file(tmp_path / name / "000.safetensors")["weights/blocks.3.down.weight"]
     norm = np.linalg.norm(found["t"])
@@ -86,11 +90,11 @@ def test_a_cotangent_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
     inputs = floats(tmp_path, "x", (3, 16))
     with pytest.raises(ParityError, match="has no output logits"):
         side.gradients(
-            Settings(), inputs, cotangents(tmp_path / "a", "logits", (3, 16)), tmp_path / "into"
+            SideSettings(), inputs, cotangents(tmp_path / "a", "logits", (3, 16)), tmp_path / "into"
         )
     with pytest.raises(ParityError, match=r"does not fit \(shape \[2, 16\]"):
         side.gradients(
-            Settings(), inputs, cotangents(tmp_path / "b", "output", (2, 16)), tmp_path / "into"
+            SideSettings(), inputs, cotangents(tmp_path / "b", "output", (2, 16)), tmp_path / "into"
         )
 
 
@@ -129,7 +133,7 @@ def test_training_is_the_plain_loop_without_dropout(tmp_path: Path, optimizer: s
     model = Noisy()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     inputs = floats(tmp_path, "x", (12, 16))
-    losses = runner(model).train(Settings(), inputs, training(tmp_path / "targets", optimizer))
+    losses = runner(model).train(SideSettings(), inputs, training(tmp_path / "targets", optimizer))
     assert not model.training
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
@@ -160,7 +164,7 @@ def test_cross_entropy_is_torchs(tmp_path: Path) -> None:
         target = np.random.default_rng(number).integers(0, 5, (4, 32))
         save_file({"target": target}, folder / f"{number:03d}.safetensors")
     asked = Training(2, (1, 0), "sgd", 0.1, "cross_entropy", "logits", folder)
-    (first, _) = side.train(Settings(), inputs, asked)
+    (first, _) = side.train(SideSettings(), inputs, asked)
     with torch.no_grad():
         logits = side.module(torch.tensor(inputs[1]["ids"]))["logits"]
     target = torch.tensor(load_file(folder / "001.safetensors")["target"])
@@ -174,11 +178,11 @@ def test_a_loss_of_ones_own(tmp_path: Path) -> None:
     )
     inputs = floats(tmp_path, "x", (12, 16))
     own = training(tmp_path / "targets", "sgd", loss=f"{tmp_path / 'loss.py'}:l1")
-    losses = runner(Noisy()).train(Settings(), inputs, own)
+    losses = runner(Noisy()).train(SideSettings(), inputs, own)
     assert losses[0] > 0
     missing = training(tmp_path / "targets", "sgd", loss=f"{tmp_path / 'loss.py'}:l2")
     with pytest.raises(ParityError, match="has no l2"):
-        runner(Noisy()).train(Settings(), inputs, missing)
+        runner(Noisy()).train(SideSettings(), inputs, missing)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +195,7 @@ def test_what_cannot_be_trained_is_one_line(
     changes = {"optimizer": "sgd"} | changes
     asked = training(tmp_path / "targets", changes.pop("optimizer"), **changes)
     with pytest.raises(ParityError, match=message):
-        runner(Noisy()).train(Settings(), floats(tmp_path, "x", (12, 16)), asked)
+        runner(Noisy()).train(SideSettings(), floats(tmp_path, "x", (12, 16)), asked)
 
 
 def llama() -> TorchRunner:
@@ -222,7 +226,7 @@ def prompts(folder: Path) -> InputSet:
 
 def test_greedy_decoding_is_that_of_transformers(tmp_path: Path) -> None:
     side, inputs = llama(), prompts(tmp_path)
-    made = side.generate(Settings(), inputs, 6, "logits")
+    made = side.generate(SideSettings(), inputs, 6, "logits")
     for row, length in ((0, 8), (1, 5)):
         ids = torch.tensor(inputs[0]["input_ids"][row : row + 1, :length])
         with torch.no_grad():
@@ -235,11 +239,11 @@ def test_greedy_decoding_is_that_of_transformers(tmp_path: Path) -> None:
 def test_decoding_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     side, inputs = llama(), prompts(tmp_path)
     with pytest.raises(ParityError, match="32 tokens are more than its 24 positions"):
-        side.generate(Settings(), inputs, 24, "logits")
+        side.generate(SideSettings(), inputs, 24, "logits")
     with pytest.raises(ParityError, match=r"has no output scores.*its outputs are: logits"):
-        side.generate(Settings(), inputs, 2, "scores")
+        side.generate(SideSettings(), inputs, 2, "scores")
     with pytest.raises(InputsError, match="decoding needs input_ids"):
-        runner(Deep()).generate(Settings(), floats(tmp_path / "b", "x", (3, 16)), 2, "")
+        runner(Deep()).generate(SideSettings(), floats(tmp_path / "b", "x", (3, 16)), 2, "")
 
 
 class Frozen(nn.Module):

@@ -13,7 +13,7 @@ import pytest
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import read_inputs
 from tests.frameworks import in_own_process
 
@@ -27,7 +27,7 @@ def executions() -> int:
     return found[0] if found else 0
 
 
-def all_of_a_model(folder: Path, make: Any, settings: Settings | None = None) -> dict[str, Any]:
+def all_of_a_model(folder: Path, make: Any, settings: SideSettings | None = None) -> dict[str, Any]:
     """The model on the CPU and under XLA; with one input, so that what is counted is of one."""
     import torch
 
@@ -62,7 +62,7 @@ def layers(folder: Path) -> Any:
         one.__name__: all_of_a_model(folder / one.__name__, one)
         for one in (Convolutions, Recurrent, Reused)
     }
-    precise = Settings(precision="default")
+    precise = SideSettings(precision="default")
     return made | {"emulated": all_of_a_model(folder / "emulated", Deep, precise)}
 
 
@@ -110,21 +110,21 @@ def work(folder: Path) -> Any:
     model = Deep()
     inputs = floats(folder / "g", "x", (3, 16), 1)
     seeds = cotangents(folder / "g" / "seeds", "output", (3, 16), 1)
-    xla(model).gradients(Settings(), inputs, seeds, folder / "xla")
-    runner(model).gradients(Settings(), inputs, seeds, folder / "cpu")
+    xla(model).gradients(SideSettings(), inputs, seeds, folder / "xla")
+    runner(model).gradients(SideSettings(), inputs, seeds, folder / "cpu")
     model = Noisy()
     inputs = floats(folder / "t", "x", (12, 16))
     for optimizer in ("momentum", "adamw"):
         asked = training(folder / "t" / "targets", optimizer)
         found[optimizer] = [
-            one.train(Settings(), inputs, asked) for one in (xla(model), runner(model))
+            one.train(SideSettings(), inputs, asked) for one in (xla(model), runner(model))
         ]
     made = llama()
     inputs = prompts(folder)
     pair = (xla(made.module), made)
-    found["tokens"] = [one.generate(Settings(), inputs, 3, "logits").tokens for one in pair]
+    found["tokens"] = [one.generate(SideSettings(), inputs, 3, "logits").tokens for one in pair]
     try:
-        xla(model).facts(Settings(excess_precision=False))
+        xla(model).facts(SideSettings(excess_precision=False))
     except ParityError as error:
         found["refused"] = error.what
     return found | {"early": early}
@@ -161,7 +161,7 @@ def rounded(folder: Path, excess: bool) -> float:
             return x
 
     inputs = read_inputs(folder / "inputs")
-    settings = Settings(dtype="bfloat16", excess_precision=excess)
+    settings = SideSettings(dtype="bfloat16", excess_precision=excess)
     side = TorchRunner(Chain(), "xla", "chain")
     dump = captured(side, inputs, folder / f"{excess}", settings, layers=False)
     return float(dump.tensor(dump.outputs[0][0]).astype(np.float64).sum())

@@ -12,8 +12,8 @@ from torch import nn
 
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced
-from migrate.parity.ground.alignment import Alignment, Pair, TensorPair
-from migrate.parity.ground.settings import TRUTH, Settings
+from migrate.parity.ground.alignment import LayerAlignment, Pair, TensorPair
+from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.runner import Runner
@@ -121,16 +121,16 @@ def captured(
     model: Runner,
     inputs: InputSet,
     folder: Path,
-    settings: Settings | None = None,
+    settings: SideSettings | None = None,
     *,
     forced: Forced | None = None,
     layers: bool = True,
 ) -> Dump:
-    capture_into(model, settings or Settings(), inputs, folder, layers=layers, forced=forced)
+    capture_into(model, settings or SideSettings(), inputs, folder, layers=layers, forced=forced)
     return Dump(folder)
 
 
-def same_model(dump: Dump) -> Alignment:
+def same_model(dump: Dump) -> LayerAlignment:
     """Each layer with itself."""
     pairs = []
     for name in dump.layers:
@@ -141,7 +141,7 @@ def same_model(dump: Dump) -> Alignment:
                 for refs in (call.arguments, call.outputs)
             )
             pairs.append(Pair(name, name, "same model", arguments=one, outputs=two))
-    return Alignment(tuple(pairs))
+    return LayerAlignment(tuple(pairs))
 
 
 def errors(dump: Dump, truth: Dump, of: str = "outputs") -> Mapping[str, float]:
@@ -163,7 +163,7 @@ def local_errors(
     truth_of: Runner,
     inputs: InputSet,
     folder: Path,
-    settings: Settings | None = None,
+    settings: SideSettings | None = None,
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """The accumulated and the local errors of each layer."""
     truth = captured(truth_of, inputs, folder / "truth", TRUTH)

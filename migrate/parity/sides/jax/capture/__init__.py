@@ -1,1 +1,1 @@
-"""How the layers of a Flax model are captured as it runs."""
+"""Capture of a Flax model's layers during a run."""

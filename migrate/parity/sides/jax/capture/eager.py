@@ -1,4 +1,4 @@
-"""Runs a JAX model one operation at a time, so that what is inside of it has values."""
+"""Run a JAX model one operation at a time, so that all values inside it can be observed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from migrate.parity.ground.settings import Precision
 
 @contextlib.contextmanager
 def eager(emulated: Precision | None) -> Iterator[None]:
-    """In this context nothing is compiled or rematerialised, and loops run in Python.
+    """Run without compilation or rematerialization, and with loops in Python.
 
-    So the body of `lax.scan` (nn.scan, nn.RNN, nnx.scan), of jit and of remat runs on values, once for each
-    step. Only vmap shows stand-ins.
+    The bodies of `lax.scan` (nn.scan, nn.RNN, nnx.scan), of jit and of remat then run on values, once for
+    each step. Only vmap passes tracers.
 
     Args:
-        emulated: the precision of matmuls and convolutions that is emulated, if one is.
+        emulated: emulated precision of matmuls and convolutions, if there is one.
     """
     import jax
 
@@ -34,16 +34,16 @@ def eager(emulated: Precision | None) -> Iterator[None]:
 
 
 def _not_rematerialised(function: Callable[..., Any] | None = None, **_: Any) -> Any:
-    """In place of jax.checkpoint: the function itself."""
+    """Replace jax.checkpoint by the function itself."""
     return (lambda inner: inner) if function is None else function
 
 
 @contextlib.contextmanager
 def _decorated_not_rematerialised() -> Iterator[None]:
-    """The same for what was decorated before, in the body of a class.
+    """Replace jax.checkpoint also where it decorated a function earlier, in the body of a class.
 
-    Such a function calls what it found in JAX's own modules. Where that is built otherwise than it is known
-    here nothing is replaced, and the layers inside are noted as not captured.
+    Such a function uses names of JAX's own modules. If these modules differ from what this code expects,
+    nothing is replaced, and the layers inside are noted as not captured.
     """
     from jax._src import ad_checkpoint, core
 
@@ -53,7 +53,7 @@ def _decorated_not_rematerialised() -> Iterator[None]:
         return
 
     def kept(function: Any, in_tree: Any, *rest: Any) -> Any:
-        if not core.trace_state_clean():  # stand-ins: within vmap, or a scan that tries its body
+        if not core.trace_state_clean():  # tracers: within vmap, or a scan that tries its body
             return trace(function, in_tree, *rest)
         body = _Body(function, in_tree)
         return body, (), body
@@ -73,22 +73,22 @@ def _decorated_not_rematerialised() -> Iterator[None]:
 
 
 class _Body:
-    """What is rematerialised: takes the place of its jaxpr, and of the structure of its results."""
+    """Body to rematerialize; it takes the place of its jaxpr, and of the structure of its results."""
 
-    is_high = False  # what JAX asks a jaxpr before it is run
+    is_high = False  # JAX checks this of a jaxpr before running it
 
     def __init__(self, function: Callable[..., Any], in_tree: Any) -> None:
         self._function, self._in_tree = function, in_tree
         self._made: Any = None
 
     def run(self, arrays: tuple[Any, ...]) -> list[Any]:
-        """Run it as it is; what it gives is held for `unflatten`."""
+        """Run it unchanged; its result is kept for `unflatten`."""
         args, kwargs = self._in_tree.unflatten(arrays)
         self._made = self._function(*args, **kwargs)
         return []
 
     def unflatten(self, leaves: Any) -> Any:
-        """What it gave."""
+        """Result of the run."""
         del leaves
         return self._made
 
@@ -104,7 +104,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _emulation(primitive: Any, precision: Precision) -> Any:
-    """The primitive on values, with its precision emulated; compiled once for each of its parameters."""
+    """Emulate a primitive's precision on values; compiled once for each set of its parameters."""
     import jax
 
     from migrate.parity.emulate.jax_interpreter import emulated

@@ -1,4 +1,4 @@
-"""What a layer is fed with in place of what its caller gives: the truth's tensors, as this side has them."""
+"""Replace the arguments and outputs of JAX layers by the truth's tensors, converted for this side."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ class JaxForcing(Forcing):
         super().__init__(forced)
         self._recent: LastUsed[Any] = LastUsed(_RECENT)
 
-    def arguments(self, layer: str, number: int, at: int, given: Any) -> Any:
-        """The arguments, those with a partner replaced; the same object where there is none."""
-        return _replaced(given, self.feed(layer, number, at, lambda: tensors(given)))
+    def arguments(self, layer: str, number: int, at: int, arguments: Any) -> Any:
+        """Replace the arguments that have a partner; the same object where none has."""
+        return _replaced(arguments, self.feed(layer, number, at, lambda: tensors(arguments)))
 
-    def outputs(self, layer: str, number: int, at: int, made: Any) -> Any:
-        """What the caller goes on with."""
-        return _replaced(made, self.answer(layer, number, at, lambda: tensors(made)))
+    def outputs(self, layer: str, number: int, at: int, outputs: Any) -> Any:
+        """Replace the outputs with which the caller continues."""
+        return _replaced(outputs, self.answer(layer, number, at, lambda: tensors(outputs)))
 
     def _tensor(self, pair: TensorPair, ref: TensorRef, like: Any, same: dict[Any, Any]) -> Any:
         key = (id(like), ref.file, ref.key, pair.axes, pair.shape, pair.split)
         if key not in same:
             array = self._array(pair, ref, like)
-            again = any(array is one for one in same.values())
+            again = any(array is earlier for earlier in same.values())
             same[key] = array.copy() if again else array
         return same[key]
 
     def _array(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
-        """The truth's tensor; what one layer was answered with the next takes."""
+        """Convert the truth's tensor; a layer's output is the next layer's argument."""
         key = ref.file, ref.key, pair.axes, pair.shape, pair.split, like.shape, like.dtype
         return self._recent.get(key, lambda: self._read(pair, ref, like))
 
     def _read(self, pair: TensorPair, ref: TensorRef, like: Any) -> Any:
-        # The pair was found on the first input; this one may be longer.
+        # The pair was found on the first input; this input may be longer.
         lying = lie_as(pair, self._truth.tensor(ref), tuple(like.shape))
         if lying is None:
             raise ValueError(f"{list(ref.shape)} cannot lie as {list(like.shape)}")
@@ -58,7 +58,7 @@ def _replaced(value: Any, new: dict[str, Any]) -> Any:
 
 
 def _as(like: Any, array: np.ndarray[Any, Any]) -> Any:
-    """The truth's array in the dtype of another; numbers that it does not hold become its largest.
+    """Convert the truth's array to the dtype of another; numbers out of its range become its largest.
 
     Raises:
         ValueError: the shapes differ, or one has integers and the other real numbers.

@@ -1,4 +1,4 @@
-"""Layers of a linen model as it runs."""
+"""Capture of a linen model's layers during a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from migrate.parity.dump.dump import Layer
 from migrate.parity.sides.frames import caller, defined
-from migrate.parity.sides.jax.capture.recorder import Seen, Watcher, settings_of
+from migrate.parity.sides.jax.capture.recorder import CalledLayer, Watcher, settings_of
 
-# Methods that compute as a layer does; others (`setup`, wrapped lambdas of lifted transforms) are passed
-# through, and so is what a user's own method does between the layers that it calls.
+# Methods that compute like a layer. Other methods (`setup`, wrapped lambdas of lifted transforms) are passed
+# through, and so is a user's own method between the layers that it calls.
 _METHODS = ("__call__", "attend")
 _NO_SETTINGS = ("parent", "name")
 
@@ -22,15 +22,15 @@ def intercepted(recorder: Watcher, weights: Mapping[str, tuple[str, ...]]) -> It
     """Record every call of a module in this context.
 
     Args:
-        recorder: what writes them.
-        weights: all of the model: name → the keys on the way to it, the collection's first.
+        recorder: receives the calls.
+        weights: all weights of the model: name → its path of keys, the collection first.
     """
     from flax import linen
 
     taken: dict[tuple[str, ...], Any] = {}
 
     names = _by_module(weights)
-    # Of modules that others apply with weights of their own making (WeightNorm), whose paths begin anew.
+    # For modules that others apply with weights they created (WeightNorm), whose paths begin anew.
     above: list[tuple[str, ...]] = []
 
     def intercept(
@@ -52,17 +52,17 @@ def intercepted(recorder: Watcher, weights: Mapping[str, tuple[str, ...]]) -> It
 
         def held() -> Mapping[str, Any]:
             own = names.get(path, ())
-            return {one: _value(module.scope, weights[one]) for one in own}
+            return {weight: _value(module.scope, weights[weight]) for weight in own}
 
         def take(others: Mapping[str, Any]) -> None:
-            module.scope.reservations.clear()  # it may be run again
-            for one, value in others.items():
+            module.scope.reservations.clear()  # it may run again
+            for weight, value in others.items():
                 _exchange(
-                    module, taken.get(weights[one], _value(module.scope, weights[one])), value
+                    module, taken.get(weights[weight], _value(module.scope, weights[weight])), value
                 )
-                taken[weights[one]] = value
+                taken[weights[weight]] = value
 
-        seen = Seen(name, (path, method, type(module)), describe, held, take)
+        seen = CalledLayer(name, (path, method, type(module)), describe, held, take)
         try:
             return recorder.call(seen, run, args, kwargs)
         finally:
@@ -74,7 +74,7 @@ def intercepted(recorder: Watcher, weights: Mapping[str, tuple[str, ...]]) -> It
 
 
 def _exchange(module: Any, old: Any, new: Any) -> None:
-    """A parameter that `setup` keeps as an attribute was read before the call."""
+    """Exchange a parameter that `setup` keeps as an attribute, and read before the call."""
     for name, kept in list(vars(module).items()):
         if kept is old and old is not None:
             object.__setattr__(module, name, new)
@@ -88,14 +88,18 @@ def _value(scope: Any, keys: tuple[str, ...]) -> Any:
 
 @contextlib.contextmanager
 def _read_first(taken: Mapping[tuple[str, ...], Any]) -> Iterator[None]:
-    """Whoever reads a variable gets what was taken for it, by the keys on the way to it."""
+    """Return the replacement to every reader of a variable, by its path of keys."""
     from flax.core.scope import Scope
 
     original = Scope.get_variable
 
     def get_variable(scope: Any, collection: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        found = taken.get((collection, *scope.path, name)) if taken else None
-        return original(scope, collection, name, *args, **kwargs) if found is None else found
+        replacement = taken.get((collection, *scope.path, name)) if taken else None
+        return (
+            original(scope, collection, name, *args, **kwargs)
+            if replacement is None
+            else replacement
+        )
 
     setattr(Scope, "get_variable", get_variable)  # noqa: B010
     try:
@@ -104,8 +108,8 @@ def _read_first(taken: Mapping[tuple[str, ...], Any]) -> Iterator[None]:
         setattr(Scope, "get_variable", original)  # noqa: B010
 
 
-def _stands_apart(module: Any, inside: Seen | None) -> bool:
-    """Whether it is a model of its own that a layer applies, not the model that runs."""
+def _stands_apart(module: Any, inside: CalledLayer | None) -> bool:
+    """Whether a module is a model of its own that a layer applies, not the running model."""
     return not module.path and inside is not None and inside.key[2] is not type(module)
 
 
@@ -130,9 +134,9 @@ def _layer(
 
 
 def _by_module(weights: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Path of a module → the weights that lie right in it, of all collections."""
-    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    """Path of a module → its own weights, of all collections."""
+    by_path: dict[tuple[str, ...], tuple[str, ...]] = {}
     for name, keys in weights.items():
         path = keys[1:-1]
-        found[path] = (*found.get(path, ()), name)
-    return found
+        by_path[path] = (*by_path.get(path, ()), name)
+    return by_path

@@ -1,4 +1,4 @@
-"""Layers of an nnx model as it runs."""
+"""Capture of an nnx model's layers during a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from migrate.parity.dump.dump import Layer
 from migrate.parity.sides.frames import caller, defined
-from migrate.parity.sides.jax.capture.recorder import Seen, Watcher, settings_of
+from migrate.parity.sides.jax.capture.recorder import CalledLayer, Watcher, settings_of
 
 Arrays = dict[tuple[Any, ...], Any]
 
@@ -20,15 +20,15 @@ Arrays = dict[tuple[Any, ...], Any]
 def wrapped(
     recorder: Watcher, model: Any, weights: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[None]:
-    """Record every call of the model and the modules in it while in this context.
+    """Record every call of the model and its modules in this context.
 
     The `__call__` of their classes is replaced for that time. Modules that a transform (nnx.scan, nnx.jit,
-    nnx.remat) made anew from the model's are known by their arrays.
+    nnx.remat) created from the model's modules are recognized by their arrays.
 
     Args:
-        recorder: what writes the calls.
+        recorder: receives the calls.
         model: the module.
-        weights: all of the model's: name → path.
+        weights: all weights of the model: name → path.
     """
     known = _Known(model, weights)
     replaced: list[tuple[type, Callable[..., Any]]] = []
@@ -63,19 +63,22 @@ def _recording(
 
         def held() -> Mapping[str, Any]:
             own = known.weights.get(path, ())
-            return {one: _variable(module, known.keys[one][len(path) :]).get_value() for one in own}
+            return {
+                weight: _variable(module, known.keys[weight][len(path) :]).get_value()
+                for weight in own
+            }
 
         def take(others: Mapping[str, Any]) -> None:
-            for one, value in others.items():
-                _variable(module, known.keys[one][len(path) :]).set_value(value)
+            for weight, value in others.items():
+                _variable(module, known.keys[weight][len(path) :]).set_value(value)
 
-        return recorder.call(Seen(name, path, describe, held, take), run, args, kwargs)
+        return recorder.call(CalledLayer(name, path, describe, held, take), run, args, kwargs)
 
     return call
 
 
 def _variable(module: Any, keys: tuple[Any, ...]) -> Any:
-    """The variable at a path below a module, through lists and dicts."""
+    """Variable at a path below a module, through lists and dicts."""
     for key in keys:
         module = (
             getattr(module, key) if isinstance(key, str) and hasattr(module, key) else module[key]
@@ -84,11 +87,11 @@ def _variable(module: Any, keys: tuple[Any, ...]) -> Any:
 
 
 class _Known:
-    """The path of each module, also of those that a transform made from the model's.
+    """Paths of modules, including modules that a transform created from the model's.
 
     Attributes:
         weights: path of a layer → names of the weights that it holds itself.
-        keys: name of a weight → the keys on the way to it.
+        keys: name of a weight → its path of keys.
     """
 
     def __init__(self, model: Any, weights: Mapping[str, tuple[Any, ...]]) -> None:
@@ -106,13 +109,13 @@ class _Known:
         for name, keys in weights.items():
             # Lists and dicts of parameters belong to the layer that has them.
             owners = (keys[:length] for length in range(len(keys) - 1, -1, -1))
-            owner = next((one for one in owners if one in layers), ())
+            owner = next((candidate for candidate in owners if candidate in layers), ())
             self.weights[owner] = (*self.weights.get(owner, ()), name)
 
     def path(self, module: Any) -> tuple[Any, ...] | None:
-        """None: it is none of the model's, a module that was made in its call."""
-        found = self._paths.get(id(module))
-        return found if found is not None else self._find(module)
+        """Path of a module; None for a module that was created during its call."""
+        known = self._paths.get(id(module))
+        return known if known is not None else self._find(module)
 
     def _find(self, module: Any) -> tuple[Any, ...] | None:
         from flax import nnx
@@ -122,14 +125,14 @@ class _Known:
             (path, _arrays(mine)) for path, mine in self._modules if type(mine) is type(module)
         ]
         alike = [(path, mine) for path, mine in alike if mine and mine.keys() == arrays.keys()]
-        # The very arrays before equal ones: two new LayerNorms have the same.
+        # Identical arrays before equal arrays: two new LayerNorms have equal arrays.
         for same in (_identical, _equal):
             for path, mine in alike:
                 if same(mine, arrays):
-                    # Held, lest another object gets its id.
+                    # Kept alive, or another object could get its id.
                     self._alive.append(module)
-                    for inner, one in nnx.iter_modules(module):
-                        self._paths[id(one)] = (*path, *inner)
+                    for inner, inner_module in nnx.iter_modules(module):
+                        self._paths[id(inner_module)] = (*path, *inner)
                     return path
         return None
 
@@ -145,17 +148,17 @@ def _arrays(module: Any) -> Arrays:
 
 
 def _identical(mine: Arrays, theirs: Arrays) -> bool:
-    return all(mine[path] is one for path, one in theirs.items())
+    return all(mine[path] is array for path, array in theirs.items())
 
 
 def _equal(mine: Arrays, theirs: Arrays) -> bool:
-    """Whether these are equal arrays, or one entry of each along an axis (a scan's)."""
+    """Whether these are equal arrays, or entries of them along an axis (a scan's)."""
     import jax
 
-    if any(isinstance(one, jax.core.Tracer) for one in theirs.values()):
-        return all(_fits(mine[path].shape, one.shape) for path, one in theirs.items())
-    # By the largest: small ones (biases, scales) are alike in many modules.
-    path = max(mine, key=lambda one: mine[one].size)
+    if any(isinstance(array, jax.core.Tracer) for array in theirs.values()):
+        return all(_fits(mine[path].shape, array.shape) for path, array in theirs.items())
+    # Compare the largest array: small arrays (biases, scales) are alike in many modules.
+    path = max(mine, key=lambda name: mine[name].size)
     return _is_part(np.asarray(mine[path]), np.asarray(theirs[path]))
 
 
@@ -175,13 +178,13 @@ def _is_part(whole: np.ndarray[Any, Any], part: np.ndarray[Any, Any]) -> bool:
 
 
 def _classes(model: Any) -> list[type]:
-    """Of the modules: every class whose own `__call__` may run."""
+    """Classes of the modules, with every class whose own `__call__` may run."""
     from flax import nnx
 
-    found: dict[type, None] = {}
+    classes: dict[type, None] = {}
     for _, module in nnx.iter_modules(model):
-        found |= dict.fromkeys(_calling(module))
-    return list(found)
+        classes |= dict.fromkeys(_calling(module))
+    return list(classes)
 
 
 def _calling(module: Any) -> list[type]:
@@ -192,7 +195,7 @@ def _calling(module: Any) -> list[type]:
 
 
 def _is_layer(module: Any) -> bool:
-    """Whether it is called, and no mere list of modules."""
+    """Whether a module is called, and is no mere list of modules."""
     return bool(_calling(module))
 
 

@@ -1,6 +1,6 @@
-"""Writes the calls of a JAX model's layers as they end, and feeds them with the truth's tensors.
+"""Record the calls of a JAX model's layers as they end, and feed the layers with the truth's tensors.
 
-It is asked by what sees the calls (`capture.linen`, `capture.nnx`) and knows nothing of modules.
+`capture.linen` and `capture.nnx` observe the calls; this module is independent of module classes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A layer that is being called.
+class CalledLayer:
+    """Layer that is being called.
 
     Attributes:
         name: its name.
-        key: equal for the same module, also where it is called within itself (`super().__call__`).
-        describe: gives all that is known of it, once it was called; the parent's name is given.
-        held: gives the arrays that lie right in it, by name, as this call sees them (a scanned block its own
-            slices).
-        take: puts others in their place, by name, for the calls to come; names of layers below it may be
-            among them.
+        key: equal for the same module, even if it is called within itself (`super().__call__`).
+        describe: returns the description of the layer after its call, for the name of its parent.
+        held: returns the layer's own arrays by name, as this call sees them (a scanned block its own slices).
+        take: replaces arrays by name for later calls; names of layers below may be among them.
     """
 
     name: str
@@ -46,29 +44,33 @@ class Seen:
 
 
 class Watcher(Protocol):
-    """What is told of each call of a layer: it runs it, and says what its caller goes on with."""
+    """Observer of layers: runs each call, and returns the value with which the caller continues."""
 
     @property
-    def inside(self) -> Seen | None:
-        """The layer whose call runs now; None outside of the model."""
+    def inside(self) -> CalledLayer | None:
+        """Layer whose call is running; None outside the model."""
 
     def call(
-        self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        seen: CalledLayer,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Run a layer's call."""
 
 
-class Recorder:
-    """The calls of all inputs into one dump.
+class LayerRecorder:
+    """Recorder of the calls of all inputs in a dump.
 
     Args:
-        writer: of the dump.
+        writer: writer of the dump.
         feed: the truth's tensors, if layers are to be fed with them.
-        dtype: that floating tensors are expected to have.
+        dtype: expected dtype of floating tensors.
 
     Attributes:
-        renamed: names of the model's own arguments → the inputs' names, where they differ.
-        recent: knows tensors again.
+        renamed: names of the model's own arguments → names of the inputs, where they differ.
+        recent: recognizes recurring tensors.
     """
 
     def __init__(
@@ -80,16 +82,16 @@ class Recorder:
         self._writer, self._feed, self._dtype = writer, feed, dtype
         self.recent = Recent(writer.identity)
         self.renamed: Mapping[str, str] = {}
-        self._stack: list[Seen] = []
+        self._stack: list[CalledLayer] = []
         self._declared: set[str] = set()
         self._other_dtypes: dict[str, str] = {}
-        # Layers that were run on stand-ins → whether those were vmap's. Others (a scan tries its body) may
-        # come again with values.
+        # Layers that ran on tracers → whether these were vmap's. With other tracers (a scan tries its body)
+        # the layers may come again with values.
         self._unseen: dict[str, bool] = {}
         self.start(0)
 
     def start(self, input: int) -> None:  # noqa: A002
-        """Begin with an input."""
+        """Begin an input."""
         self._input = input
         self._order = 0
         self._numbers: dict[str, int] = {}
@@ -97,42 +99,50 @@ class Recorder:
         self._abstract = 0
 
     @property
-    def inside(self) -> Seen | None:
-        """The layer whose call runs now; None outside of the model."""
+    def inside(self) -> CalledLayer | None:
+        """Layer whose call is running; None outside the model."""
         return self._stack[-1] if self._stack else None
 
     def call(
-        self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        seen: CalledLayer,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Run a layer's call, and write it; give what its caller goes on with."""
+        """Run a layer's call and write it; return the value with which its caller continues."""
         if self._stack and self._stack[-1].key == seen.key:
             return run(*args, **kwargs)
         if self._abstract or is_traced((args, kwargs)):
             return self._pass_through(seen, run, args, kwargs)
         number = self._numbers.get(seen.name, 0)
         self._numbers[seen.name] = number + 1
-        given = self._arguments(args, kwargs, seen)
+        arguments = self._arguments(args, kwargs, seen)
         if self._feed is not None:
             args, kwargs = self._fed(seen, number, args, kwargs)
         parent = self._stack[-1].name if self._stack else None
         self._stack.append(seen)
         try:
-            made = run(*args, **kwargs)
+            outputs = run(*args, **kwargs)
         finally:
             self._stack.pop()
-        if is_traced(made):
+        if is_traced(outputs):
             self._numbers[seen.name] = number
-            self._unseen[seen.name] = self._unseen.get(seen.name, False) or is_batched(made)
-            return made
-        self._write(seen, parent, number, given, made)
+            self._unseen[seen.name] = self._unseen.get(seen.name, False) or is_batched(outputs)
+            return outputs
+        self._write(seen, parent, number, arguments, outputs)
         if self._feed is None:
-            return made
-        return self._feed.outputs(seen.name, number, self._input, made)
+            return outputs
+        return self._feed.outputs(seen.name, number, self._input, outputs)
 
     def _pass_through(
-        self, seen: Seen, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        seen: CalledLayer,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Run a call on stand-ins; what it calls may well have values there, but is run again later."""
+        """Run a call on tracers; inner calls may have values, but run again later."""
         self._unseen[seen.name] = self._unseen.get(seen.name, False) or is_batched((args, kwargs))
         self._abstract += 1
         try:
@@ -159,42 +169,47 @@ class Recorder:
             self._writer.note(note)
 
     def _write(
-        self, seen: Seen, parent: str | None, number: int, given: Mapping[str, Any], made: Any
+        self,
+        seen: CalledLayer,
+        parent: str | None,
+        number: int,
+        arguments: Mapping[str, Any],
+        result: Any,
     ) -> None:
         if seen.name not in self._declared:
             self._declared.add(seen.name)
             self._writer.layer(seen.describe(parent))
-        outputs = tensors(made)
+        outputs = tensors(result)
         for array in outputs.values():
             if is_floating(array.dtype) and array.dtype.name != self._dtype:
                 self._other_dtypes.setdefault(seen.name, array.dtype.name)
-        # Arrays of JAX do not change: what was given may be taken now.
+        # JAX arrays are immutable: the arguments can be written after the call.
         at = seen.name, number, self._input
-        refs = self._writer.given(*at, named(given, self.recent))
+        refs = self._writer.given(*at, named(arguments, self.recent))
         self._writer.call(*at, self._order, refs, named(outputs, self.recent))
         self._order += 1
 
     def _arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], seen: CalledLayer
     ) -> dict[str, Any]:
-        """What it is called with; the model itself by the names of the inputs."""
-        found = tensors(args) | tensors(kwargs)
+        """Arguments of a call by path; for the model itself, by the names of the inputs."""
+        by_path = tensors(args) | tensors(kwargs)
         if seen.name:
-            return found
-        return {self._outer_name(path): array for path, array in found.items()}
+            return by_path
+        return {self._outer_name(path): array for path, array in by_path.items()}
 
     def _outer_name(self, path: str) -> str:
         first, dot, rest = path.partition(".")
         return f"{self.renamed.get(first, first)}{dot}{rest}"
 
     def _fed(
-        self, seen: Seen, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, seen: CalledLayer, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         assert self._feed is not None
         named_by = {name: name for name in kwargs}
         if not seen.name:
             named_by = {name: self.renamed.get(name, name) for name in kwargs}
-        together: dict[str, Any] = {str(index): one for index, one in enumerate(args)}
+        together: dict[str, Any] = {str(index): argument for index, argument in enumerate(args)}
         together |= {named_by[name]: value for name, value in kwargs.items()}
         new = self._feed.arguments(seen.name, number, self._input, together)
         count = len(args)
@@ -211,12 +226,12 @@ def _some(names: list[str]) -> str:
 
 
 def _plain(value: Any) -> tuple[bool, Any]:
-    """Whether a setting of a layer says what it computes in plain values, and the value."""
+    """Whether a layer's setting consists of plain values, and that value."""
     if value is None or isinstance(value, bool | int | float | str):
         return True, value
     if isinstance(value, list | tuple):
-        parts = [_plain(one) for one in value]
-        return all(fits for fits, _ in parts), [one for _, one in parts]
+        parts = [_plain(element) for element in value]
+        return all(fits for fits, _ in parts), [part for _, part in parts]
     if isinstance(value, type) or callable(value):
         name = getattr(value, "__name__", None) or getattr(
             getattr(value, "func", None), "__name__", None
@@ -226,15 +241,15 @@ def _plain(value: Any) -> tuple[bool, Any]:
 
 
 def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the attributes that are plain values; functions and dtypes by name.
+    """Select the attributes that are plain values; functions and dtypes by name.
 
-    How weights are drawn (`kernel_init`) decides nothing once they are there.
+    The initialization of weights (`kernel_init`) is irrelevant once they exist.
     """
-    found = {}
+    settings = {}
     for name, value in values.items():
         if name.endswith("_init"):
             continue
         fits, said = _plain(value)
         if fits:
-            found[name] = said
-    return found
+            settings[name] = said
+    return settings

@@ -1,4 +1,4 @@
-"""Tensors inside what JAX functions take and give: found, named and replaced."""
+"""Tensors in arguments and results of JAX functions: found, named and replaced."""
 
 from __future__ import annotations
 
@@ -15,40 +15,42 @@ Visit = Callable[[str, Any], Any]
 
 
 def rebuilt(value: Any, visit: Visit, path: str = "") -> Any:
-    """The value with every array replaced by `visit(path, array)`.
+    """Replace every array in a value by `visit(path, array)`.
 
-    Paths are positions in lists and tuples, keys of dicts, fields of dataclasses, and for other pytrees what
-    JAX names them, joined by dots; "" for a single array. What is no array is kept.
+    Paths are positions in lists and tuples, keys of dicts, and fields of dataclasses. For other pytrees they
+    are JAX's names, joined by dots; "" for a single array. Values that are no array are kept.
     """
     if is_array(value):
         return visit(path, value)
     if isinstance(value, Mapping):
-        new = {key: rebuilt(one, visit, _join(path, key)) for key, one in value.items()}
+        new = {key: rebuilt(element, visit, _join(path, key)) for key, element in value.items()}
         return new if type(value) is dict else _mapping(value, new)
     if isinstance(value, list | tuple):
-        parts = [rebuilt(one, visit, _join(path, number)) for number, one in enumerate(value)]
+        parts = [
+            rebuilt(element, visit, _join(path, number)) for number, element in enumerate(value)
+        ]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_module(value):
-        fields = [one.name for one in dataclasses.fields(value) if one.init]
+        fields = [attribute.name for attribute in dataclasses.fields(value) if attribute.init]
         new = {name: rebuilt(getattr(value, name), visit, _join(path, name)) for name in fields}
         return dataclasses.replace(value, **new)
     return _rebuilt_pytree(value, visit, path)
 
 
 def tensors(value: Any) -> dict[str, Any]:
-    """The arrays in a value, by path."""
-    found: dict[str, Any] = {}
+    """Arrays in a value, by path."""
+    arrays: dict[str, Any] = {}
 
     def keep(path: str, array: Any) -> Any:
-        found[path] = array
+        arrays[path] = array
         return array
 
     rebuilt(value, keep)
-    return found
+    return arrays
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of numbers (no random key)."""
+    """Whether a value is an array of numbers (no random key)."""
     import jax
 
     if isinstance(value, np.ndarray | np.generic):
@@ -59,29 +61,31 @@ def is_array(value: Any) -> bool:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether an array in it has no values: a transformation runs the code on stand-ins."""
+    """Whether an array in a value is a tracer: a transformation is running the code."""
     import jax
 
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def is_batched(value: Any) -> bool:
-    """Whether an array in it is one that vmap passes to the code that it maps."""
+    """Whether an array in a value is one that vmap passes to its function."""
     import jax
 
     return any(type(leaf).__name__ == "BatchTracer" for leaf in jax.tree.leaves(value))
 
 
 def is_floating(dtype: Any) -> bool:
-    """Whether it is a floating dtype; bfloat16 is one, for numpy it is not."""
+    """Whether a dtype is floating; bfloat16 is, though not for numpy."""
     import jax.numpy as jnp
 
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
-def named(found: Mapping[str, Any], recent: Recent) -> list[Named]:
-    """For a dump; complex arrays with a last axis (real, imaginary), as torch's sides write them."""
-    return [_named(path, array, recent) for path, array in found.items()]
+def named(arrays: Mapping[str, Any], recent: Recent) -> list[Named]:
+    """Name arrays for a dump; complex arrays get a last axis (real, imaginary), as torch's sides write
+    them.
+    """
+    return [_named(path, array, recent) for path, array in arrays.items()]
 
 
 def _named(path: str, value: Any, recent: Recent) -> Named:

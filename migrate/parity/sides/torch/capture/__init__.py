@@ -1,1 +1,1 @@
-"""How the layers of a torch model are captured as it runs."""
+"""Capture of a torch model's layers during a run."""

@@ -1,4 +1,4 @@
-"""Each torch layer fed with the truth's inputs, its caller with the truth's outputs."""
+"""Feed each torch layer with the truth's inputs, and its caller with the truth's outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate.parity.judge.probes import lie_as
 from migrate.parity.sides.forced import Forcing
 from migrate.parity.sides.torch.capture.tree import to_tensor
 
-# What a layer gives the next ones take: attention and its mask, three projections of one input.
+# A layer's output is used by the next layers: attention and its mask, three projections of one input.
 _RECENT = 4
 
 
@@ -23,14 +23,16 @@ class TorchForcing(Forcing):
         self._recent: dict[Any, tuple[Any, int]] = {}
 
     def _tensor(self, pair: TensorPair, ref: TensorRef, like: Any, same: dict[Any, Any]) -> Any:
-        """The truth's tensor; what the caller passes on as it was given, unless something wrote into it."""
+        """Convert the truth's tensor; the same input tensor gives the same result, unless it was written
+        into.
+        """
         layout = ref.file, ref.key, pair.axes, pair.shape, pair.split
         key = *layout, tuple(like.shape), like.dtype, like.device
         tensor, version = self._recent.pop(key, (None, -1))
         if tensor is None or tensor._version != version:
             tensor = self._read(pair, ref, like)
         elif tensor is not like and (id(like), key) not in same:
-            # Others hold it, and may not see what this layer writes into its argument.
+            # Other layers hold it, and must not see what this layer writes into its argument.
             same[id(like), key] = tensor.clone()
         self._recent[key] = tensor, tensor._version
         if len(self._recent) > _RECENT:

@@ -1,8 +1,9 @@
-"""Layers of a torch model as it runs: hooks on every module.
+"""Capture of a torch model's layers during a run, with hooks on every module.
 
-Arguments are taken before a module runs, as operations in place change them later, and its outputs after
-it. What is taken goes to a `Store`: on the CPU and CUDA it is written or measured at once (`Written`), so
-that memory holds none of it; under XLA it is kept until the pass is over (`xla`).
+Arguments are captured before a module runs, because operations in place change them later; outputs are
+captured afterwards. Captured tensors go to a `Store`. On the CPU and CUDA they are written or measured at
+once (`WritingStore`), so that memory holds none of them; under XLA they are kept until the pass is over
+(`xla`).
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from migrate.parity.sides.torch.capture.tree import call_leaves, leaves, replace
 
 
 class Store(Protocol):
-    """Where tensors go."""
+    """Destination of captured tensors."""
 
     def given(self, layer: str, number: int, tensors: Sequence[tuple[str, Any]]) -> Any:
-        """Take the arguments of a call before it runs."""
+        """Store the arguments of a call before it runs."""
 
     def call(
         self,
         layer: str,
         number: int,
         order: int,
-        given: Any,
+        arguments: Any,
         outputs: Sequence[tuple[str, Any]],
     ) -> None:
-        """Take a call that ended; `given` is what the method of that name gave."""
+        """Store a call that ended; `arguments` is the result of the method `given`."""
 
 
-class Written:
-    """Write arguments before each call and outputs when it ends, so that nothing is held."""
+class WritingStore:
+    """Store that writes arguments before each call and outputs when it ends, and keeps nothing."""
 
     def __init__(self, writer: DumpWriter) -> None:
         self._writer = writer
@@ -52,7 +53,7 @@ class Written:
         self._input = 0
 
     def begin(self, number: int) -> None:
-        """What comes now belongs to this input."""
+        """Begin the input with this number."""
         self._input = number
 
     def given(
@@ -66,14 +67,14 @@ class Written:
         layer: str,
         number: int,
         order: int,
-        given: tuple[TensorRef, ...],
+        arguments: tuple[TensorRef, ...],
         outputs: Sequence[tuple[str, Any]],
     ) -> None:
         """See `Store`."""
-        self._writer.call(layer, number, self._input, order, given, self._named(outputs))
+        self._writer.call(layer, number, self._input, order, arguments, self._named(outputs))
 
     def outputs(self, number: int, outputs: Sequence[tuple[str, Any]]) -> None:
-        """The model's outputs for an input."""
+        """Write the model's outputs for an input."""
         self._writer.outputs(number, self._named(outputs))
 
     def _named(self, tensors: Sequence[tuple[str, Any]]) -> list[Named]:
@@ -88,25 +89,25 @@ class Written:
 
 @dataclass
 class _Running:
-    """A layer that has begun and not ended."""
+    """Layer whose call has begun and not ended."""
 
     name: str
     number: int
-    given: Any
-    # What stands in the place of an argument: (the caller's tensor, the one fed, its version).
+    arguments: Any
+    # Replaced arguments: (the caller's tensor, the fed tensor, its version).
     fed: list[tuple[Any, Any, int]] = field(default_factory=list)
 
 
 class Hooks:
-    """Hooks on every module of a model, which tell a store what goes in and out.
+    """Hooks on every module of a model, which pass its arguments and outputs to a store.
 
     Args:
-        model: the model; a module that it has twice goes by its first name.
-        store: where tensors go.
-        forcing: what to put in the place of arguments and outputs.
+        model: the model; a module that it has twice is known by its first name.
+        store: destination of the tensors.
+        forcing: replacements of arguments and outputs.
 
     Attributes:
-        odd: layer → dtype of the first floating tensor that was not of `expected`.
+        odd: layer → dtype of the first floating tensor whose dtype was not `expected`.
     """
 
     def __init__(
@@ -126,18 +127,20 @@ class Hooks:
         self.odd: dict[str, str] = {}
 
     def begin(self, number: int) -> None:
-        """The next pass is of this input: calls are counted anew."""
+        """Begin a pass of this input: calls are counted from 0."""
         self._input, self._order = number, 0
         self._counts.clear()
         self._stack.clear()
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """The hooks hang on the model in here. torch's fast path of attention is off: it skips them."""
+        """Attach the hooks to the model in this context, without torch's fast path of attention, which skips
+        them.
+        """
         handles = [
             handle
             for name, module in self._model.named_modules()
-            if not isinstance(module, torch.jit.ScriptModule)  # it takes no hooks
+            if not isinstance(module, torch.jit.ScriptModule)  # a ScriptModule takes no hooks
             for handle in (
                 module.register_forward_pre_hook(self._before(name), with_kwargs=True),
                 module.register_forward_hook(self._after(name), with_kwargs=True),
@@ -151,7 +154,7 @@ class Hooks:
                 handle.remove()
 
     def declare(self, writer: DumpWriter) -> None:
-        """Tell the writer of every module, also of those that were never called."""
+        """Declare every module to the writer, including modules that were never called."""
         for layer in layers(self._model, self._met):
             writer.layer(layer)
 
@@ -162,14 +165,16 @@ class Hooks:
             if name not in self._met:
                 parent = self._stack[-1].name if self._stack else None
                 self._met[name] = parent, frames.caller()
-            given = call_leaves(args, kwargs)
-            # As they were given: what the caller computed shows nowhere else (`Forced`).
-            running = _Running(name, number, self.store.given(name, number, given))
+            tensors = call_leaves(args, kwargs)
+            # The caller's own arguments: they are the only record of what the caller computed (`Forced`).
+            running = _Running(name, number, self.store.given(name, number, tensors))
             if self._forcing is not None:
-                new = self._forcing.feed(name, number, self._input, lambda: dict(given))
+                new = self._forcing.feed(name, number, self._input, lambda: dict(tensors))
                 args, kwargs = replaced(args, new), replaced(kwargs, new)
                 running.fed = [
-                    (tensor, new[path], new[path]._version) for path, tensor in given if path in new
+                    (tensor, new[path], new[path]._version)
+                    for path, tensor in tensors
+                    if path in new
                 ]
             self._stack.append(running)
             return args, kwargs
@@ -179,11 +184,11 @@ class Hooks:
     def _after(self, name: str) -> Any:
         def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
             running = self._stack.pop()
-            while running.name != name:  # one inside it raised, and its caller went on
+            while running.name != name:  # an inner layer raised, and its caller continued
                 running = self._stack.pop()
             outputs = list(leaves(output))
             self._note_dtypes(name, outputs)
-            self.store.call(name, running.number, self._order, running.given, outputs)
+            self.store.call(name, running.number, self._order, running.arguments, outputs)
             self._order += 1
             if self._forcing is None:
                 return None
@@ -204,10 +209,10 @@ def _carried_in_place(
     outputs: Sequence[tuple[str, Any]],
     new: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Where a layer wrote into what it was fed with, its caller's tensor changes too, as it would have.
+    """Copy what a layer wrote into its fed arguments to the caller's tensors, as without feeding.
 
     Returns:
-        The caller's tensors in the place of outputs that are arguments (`nn.ReLU(inplace=True)`).
+        The caller's tensors for outputs that are arguments (`nn.ReLU(inplace=True)`).
     """
     same: dict[str, Any] = {}
     for original, stand_in, version in fed:

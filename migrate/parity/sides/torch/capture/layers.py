@@ -1,4 +1,4 @@
-"""What a torch module is: its class, its own weights, the settings that decide what it computes."""
+"""Description of a torch module: its class, its own weights, and the settings of its computation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from migrate.parity.dump.dump import Layer
 from migrate.parity.sides import frames
 
-# Attributes that do not decide what is computed in eval().
+# Attributes that do not affect the computation in eval().
 _IDLE = frozenset(
     {
         "T_destination",
@@ -29,16 +29,16 @@ _IDLE = frozenset(
 
 
 def layers(model: nn.Module, met: Mapping[str, tuple[str | None, str]]) -> list[Layer]:
-    """Every module of the model, in the order of its tree.
+    """Return every module of the model, in the order of its tree.
 
     Args:
-        met: for those that were called: the layer in whose forward pass, and the line, at the first call.
-            The others stand below the module that holds them.
+        met: for called modules, the layer in whose forward pass the first call was, and the line of that
+            call. Other modules are below the module that holds them.
     """
-    found = []
+    descriptions = []
     for name, module in model.named_modules():
         parent, called = met.get(name, (name.rpartition(".")[0], ""))
-        found.append(
+        descriptions.append(
             Layer(
                 name,
                 type(module).__name__,
@@ -49,11 +49,11 @@ def layers(model: nn.Module, met: Mapping[str, tuple[str | None, str]]) -> list[
                 parent if name else None,
             )
         )
-    return found
+    return descriptions
 
 
 def _weights(name: str, module: nn.Module) -> tuple[str, ...]:
-    """Names in the state dict of what the module holds itself."""
+    """Names in the state dict of the module's own weights."""
     transient = module._non_persistent_buffers_set
     own = [key for key, value in module._parameters.items() if value is not None]
     own += [
@@ -85,7 +85,7 @@ _NOT_PLAIN = object()
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can have it, functions by their name; `_NOT_PLAIN` for all else."""
+    """Convert a value for JSON, functions by their name; `_NOT_PLAIN` for all others."""
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, torch.dtype | torch.device | enum.Enum):

@@ -1,4 +1,4 @@
-"""The tensors in what a torch module is given and gives: their paths, their values, others in their place."""
+"""Tensors in arguments and outputs of a torch module: paths, values, and replacements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 Array = np.ndarray[Any, Any]
 
-# Dtypes that numpy does not have: read as integers of the same width, shown as ml_dtypes's.
+# Dtypes that numpy does not have: read as integers of the same width, viewed as ml_dtypes's.
 _FOREIGN = {
     name: (getattr(torch, name), bits)
     for name, bits in (
@@ -27,10 +27,10 @@ _FOREIGN = {
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each tensor in a structure of tuples, lists, mappings and dataclasses, with its path.
+    """Yield each tensor in a structure of tuples, lists, mappings and dataclasses, with its path.
 
-    Keys are joined by dots; a tensor that is the whole has the path "". What is in other objects (caches)
-    is passed over, as are nested tensors and those without values (`meta`).
+    Keys are joined by dots; a single tensor has the path "". Tensors in other objects (caches) are skipped,
+    as are nested tensors and those without values (`meta`).
     """
     if isinstance(value, torch.Tensor):
         if not value.is_nested and not value.is_meta:
@@ -41,12 +41,12 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The tensors among the arguments of a call: a path begins with a position or a name."""
+    """Tensors among the arguments of a call; a path begins with a position or a name."""
     return [*leaves(args), *leaves(kwargs)]
 
 
 def replaced(value: Any, new: Mapping[str, Any], path: str = "") -> Any:
-    """The structure with other tensors at some paths; itself where nothing changes."""
+    """Replace tensors at some paths in a structure; unchanged structures are returned as they are."""
     if isinstance(value, torch.Tensor):
         return new.get(path, value)
     changed = {}
@@ -58,13 +58,13 @@ def replaced(value: Any, new: Mapping[str, Any], path: str = "") -> Any:
 
 
 def _children(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):  # transformers' ModelOutput is one too
+    if isinstance(value, Mapping):  # transformers' ModelOutput is a Mapping too
         return list(value.items())
     if isinstance(value, tuple | list):
         return list(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return [(one.name, getattr(value, one.name, None)) for one in fields]
+        return [(attribute.name, getattr(value, attribute.name, None)) for attribute in fields]
     return []
 
 
@@ -82,7 +82,9 @@ def _with(value: Any, changed: Mapping[Any, Any]) -> Any:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """The values, sharing memory where that is possible; complex ones with a last axis (real, imaginary)."""
+    """Convert a tensor to numpy, sharing memory if possible; complex numbers get a last axis (real,
+    imaginary).
+    """
     tensor = tensor.detach()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
@@ -100,9 +102,9 @@ def to_numpy(tensor: Any) -> Array:
 
 
 def to_tensor(array: Array, like: Any) -> Any:
-    """The values as a tensor of the dtype and on the device of another; of its own memory.
+    """Convert an array to a tensor with the dtype and device of another, in memory of its own.
 
-    What that dtype cannot hold (a mask's most negative float64) becomes its largest, not an infinity.
+    Numbers out of that dtype's range (a mask's most negative float64) become its largest, not an infinity.
 
     Raises:
         ValueError: the shapes differ, or one has integers and the other real numbers.
@@ -134,6 +136,6 @@ def _narrowed(array: Array, dtype: torch.dtype) -> Any:
 
 
 def _clipped(array: Array, most: float) -> Array:
-    """Numbers in these limits; infinities stay."""
+    """Clip numbers to these limits; infinities stay."""
     clipped: Array = np.where(np.isinf(array), array, np.clip(array, -most, most))
     return clipped.astype(array.dtype, copy=False)

@@ -1,7 +1,7 @@
-"""Layers of a torch model under torch_xla: kept while the pass is recorded, read together when it is over.
+"""Layers of a torch model under torch_xla: kept while the pass is recorded, read together at its end.
 
-Reading a tensor inside a hook would cut the graph there: one execution a layer, and other numbers, as the
-compiler fuses less. What is kept lies on the device until the pass is over, that of one pass at a time.
+Reading a tensor inside a hook would cut the graph there: one execution for each layer, and other numbers,
+because the compiler fuses less. Kept tensors stay on the device until the pass is over, one pass at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.parity.sides.torch.capture.hooks import Written
+from migrate.parity.sides.torch.capture.hooks import WritingStore
 
 Kept = tuple[str, int]
 
@@ -20,12 +20,12 @@ class _Call:
     layer: str
     number: int
     order: int
-    given: tuple[Kept, ...]
+    arguments: tuple[Kept, ...]
     outputs: tuple[Kept, ...]
 
 
 class Later:
-    """A store (`capture.torch.Store`) that reads nothing before `read`."""
+    """Store (`capture.torch.Store`) that reads nothing before `read`."""
 
     def __init__(self) -> None:
         self._forget()
@@ -33,7 +33,7 @@ class Later:
     def _forget(self) -> None:
         self._calls: list[_Call] = []
         self._copies: list[Any] = []
-        # The originals live as long as their ids are looked at: no other tensor can have one.
+        # The originals stay alive while their ids are compared: no other tensor can have the same id.
         self._known: dict[tuple[int, int], tuple[int, Any]] = {}
 
     def given(
@@ -48,28 +48,30 @@ class Later:
         layer: str,
         number: int,
         order: int,
-        given: tuple[Kept, ...],
+        arguments: tuple[Kept, ...],
         outputs: Sequence[tuple[str, Any]],
     ) -> None:
         """See `Store`."""
         after = tuple(self._keep(path, tensor) for path, tensor in outputs)
-        self._calls.append(_Call(layer, number, order, given, after))
+        self._calls.append(_Call(layer, number, order, arguments, after))
 
-    def read(self, written: Written, outputs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Run the pass that was recorded, write its calls, forget them; give the outputs on the CPU."""
+    def read(
+        self, written: WritingStore, outputs: Sequence[tuple[str, Any]]
+    ) -> list[tuple[str, Any]]:
+        """Run the recorded pass, write its calls and forget them; return the outputs on the CPU."""
         values = fetched([*self._copies, *(tensor for _, tensor in outputs)])
-        for one in self._calls:
-            given, made = (
-                [(path, values[at]) for path, at in kept] for kept in (one.given, one.outputs)
+        for call in self._calls:
+            arguments, results = (
+                [(path, values[at]) for path, at in kept] for kept in (call.arguments, call.outputs)
             )
-            refs = written.given(one.layer, one.number, given)
-            written.call(one.layer, one.number, one.order, refs, made)
+            refs = written.given(call.layer, call.number, arguments)
+            written.call(call.layer, call.number, call.order, refs, results)
         last = values[len(self._copies) :]
         self._forget()
         return [(path, tensor) for (path, _), tensor in zip(outputs, last, strict=True)]
 
     def _keep(self, path: str, tensor: Any) -> Kept:
-        """Keep a tensor as it is now; later writes in place do not reach the copy."""
+        """Keep a copy of a tensor; later writes in place do not change the copy."""
         key = id(tensor), tensor._version
         if key not in self._known:
             self._known[key] = len(self._copies), tensor
@@ -78,7 +80,7 @@ class Later:
 
 
 def fetched(tensors: Sequence[Any]) -> list[Any]:
-    """The tensors on the CPU: those of XLA by one execution and one transfer together."""
+    """Copy tensors to the CPU: tensors of XLA with a single execution and transfer."""
     lazy = [tensor.detach() for tensor in tensors if tensor.device.type == "xla"]
     if not lazy:
         return [tensor.detach() for tensor in tensors]
