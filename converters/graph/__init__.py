@@ -1,4 +1,4 @@
-"""From a torch module to the source of a Flax one: recorded, taken apart into its classes, and written."""
+"""Conversion of a torch module to Flax source: record it, split it into classes, write them."""
 
 from converters.graph.ported import Argument, Port, port
 from converters.graph.recording.trace import GraphError

@@ -6,12 +6,12 @@ from typing import Any, TypeGuard
 
 from converters.graph.ir import Op
 
-# (value, other): the value where it can be computed, the other where the inputs that it needs are left out.
+# (value, other): the value where it can be computed, the other where its inputs are left out.
 CHOICE = "tpu_migrate.choice"
-# A mask of (rows, keys) as truths of (rows, 1, 1, keys).
+# Turns a mask of (rows, keys) into booleans of (rows, 1, 1, keys).
 SPREAD = "tpu_migrate.spread"
 
 
 def is_choice(item: Any) -> TypeGuard[Op]:
-    """Whether an item is a choice between a value and what stands for it without an input."""
+    """Whether an item is a choice between a value and its replacement for a left out input."""
     return isinstance(item, Op) and item.target == CHOICE

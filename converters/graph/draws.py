@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from converters.graph.ir import Apply, Call, Graph, Op, Ref, calls
 
-# An operator of ours: (tensor, rate, axes that are dropped together, path of the module that it is or "").
+# Our own operator: (tensor, rate, axes that are dropped together, path of its module or "").
 DROPOUT = "tpu_migrate.dropout"
 ATTENTION = "aten.scaled_dot_product_attention.default"
 _RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
@@ -16,12 +16,12 @@ _RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.
 
 @dataclass(frozen=True)
 class Modes:
-    """How a model computes in training.
+    """Differences of training from evaluation in a model.
 
     Attributes:
-        statistics: paths of the normalisations that use the batch's statistics then.
+        statistics: paths of the normalizations that use the batch's statistics in training.
         drawn: inputs that the original draws itself in training, by Python or numpy.
-        refused: why training is not in the port, with a line of the original; "" where it is.
+        refused: why the port has no training, with a line of the original; "" if it has.
     """
 
     statistics: frozenset[str] = frozenset()
@@ -35,14 +35,14 @@ def is_dropout(item: Any) -> TypeGuard[Op]:
 
 
 def kept_layers(graph: Graph) -> dict[int, Ref]:
-    """What stands for a layer's result where the layer may be left out by chance → the result itself.
+    """Result of a layer that may be left out by chance → the layer's own result.
 
-    It is a choice by a dropout of one number (`converters.graph.merging.left_out`).
+    The key is a choice by a dropout of one number (`converters.graph.merging.left_out`).
     """
-    found: dict[int, Ref] = {}
+    kept: dict[int, Ref] = {}
     producers: dict[int, Op] = {}
-    for one in calls(graph.root):
-        for item in one.body:
+    for call in calls(graph.root):
+        for item in call.body:
             if isinstance(item, Op):
                 producers |= dict.fromkeys(item.outs, item)
     for number, item in producers.items():
@@ -51,8 +51,8 @@ def kept_layers(graph: Graph) -> dict[int, Ref]:
         test = _producer(producers, item.arguments[0])
         drawn = _producer(producers, test.arguments[0]) if test is not None else None
         if is_dropout(drawn) and graph.facts[drawn.outs[0]].shape == ():
-            found[number] = item.arguments[1]
-    return found
+            kept[number] = item.arguments[1]
+    return kept
 
 
 def _producer(producers: Mapping[int, Op], value: Any) -> Op | None:
@@ -68,12 +68,12 @@ def dropout_rate(item: Any) -> float:
 
 
 def is_recurrent(item: Any) -> bool:
-    """Whether an item is a recurrent network, whose arguments 5 and 6 are a rate and a mode."""
+    """Whether an item is a recurrent network. Its arguments 5 and 6 are a rate and a mode."""
     return isinstance(item, Op) and item.target in _RECURRENT
 
 
 def draws(item: Any) -> bool:
-    """Whether an item draws in training, or something within it does."""
+    """Whether an item, or anything in it, draws random numbers in training."""
     if isinstance(item, Call | Apply):
         return any(map(draws, item.body))
     if is_recurrent(item):

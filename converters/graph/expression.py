@@ -1,6 +1,6 @@
-"""Expressions of the source that is written: `ast` nodes, made from text with gaps.
+"""Expressions of generated source: `ast` nodes, made from text with gaps.
 
-`ast.unparse` knows where parentheses are needed, so that nobody here has to.
+`ast.unparse` adds the parentheses.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 
 
 class Hole(ast.expr):
-    """Something that is not text yet: a size that depends on the inputs, or a setting of the model.
+    """A placeholder in an expression: a size that depends on the inputs, or a setting of the model.
 
-    Whoever writes the body of a method fills it (`filled`).
+    The writer of a method's body fills it (`filled`).
     """
 
     _fields = ()
@@ -29,12 +29,12 @@ class Hole(ast.expr):
 
 
 class SettingInt(int):
-    """An integer that the settings of the model give.
+    """An integer computed from the model's settings.
 
     Attributes:
-        text: how: "hidden_size // num_attention_heads"; "" where none does.
-        parts: the settings in it, with their values.
-        local: what the module calls it that has the number; "" if it does not say.
+        text: its expression: "hidden_size // num_attention_heads"; "" if no setting gives it.
+        parts: the settings in `text`, with their values.
+        local: the name of the number in its module; "" if unknown.
     """
 
     text: str
@@ -48,14 +48,14 @@ class SettingInt(int):
         parts: Mapping[str, Any] | None = None,
         local: str = "",
     ) -> SettingInt:
-        """The number, with what gives it."""
-        made = super().__new__(cls, value)
-        made.text, made.parts, made.local = text, parts or {}, local
-        return made
+        """The number, with its expression."""
+        number = super().__new__(cls, value)
+        number.text, number.parts, number.local = text, parts or {}, local
+        return number
 
 
 class SettingFloat(float):
-    """As `SettingInt`, for a real number (a norm's epsilon)."""
+    """A real number computed from the model's settings (a norm's epsilon), see `SettingInt`."""
 
     text: str
     parts: Mapping[str, Any]
@@ -68,22 +68,22 @@ class SettingFloat(float):
         parts: Mapping[str, Any] | None = None,
         local: str = "",
     ) -> SettingFloat:
-        """The number, with what gives it."""
-        made = super().__new__(cls, value)
-        made.text, made.parts, made.local = text, parts or {}, local
-        return made
+        """The number, with its expression."""
+        number = super().__new__(cls, value)
+        number.text, number.parts, number.local = text, parts or {}, local
+        return number
 
 
-# The streams of random numbers that a port asks its caller for, as Flax names them.
+# The streams of random numbers that a port asks its caller for, by Flax's names.
 NOISE, DROPOUT = "noise", "dropout"
 
 
 @dataclass(frozen=True, eq=False)
 class Rng:
-    """A key that is used once.
+    """A random key that is used once.
 
     Attributes:
-        stream: which of the module's streams gives it.
+        stream: the module's stream that gives the key.
     """
 
     stream: str
@@ -95,20 +95,21 @@ class Rng:
 
 
 def code(text: str, **parts: Any) -> ast.expr:
-    """The expression that `text` is with its gaps filled: `code("{x} + {y}", x=x, y=2)`.
+    """The expression `text` with its gaps filled: `code("{x} + {y}", x=x, y=2)`.
 
-    A gap is `{name}`. It takes whatever `as_code` takes; a `{*name}` in a call's arguments or in a list takes
-    a sequence, whose elements come one after the other.
+    A gap is `{name}` and takes whatever `as_code` takes. `{*name}` in a call's arguments or in a
+    list takes a sequence, whose elements follow one another.
     """
     tree = _parsed(text, tuple(sorted(parts)))
     return _Fill(parts).visit(_copy(tree))
 
 
 def as_code(value: Any) -> ast.expr:
-    """A value as an expression: what has code (a tensor), an expression, numbers, text, dtypes, sequences.
+    """A value as an expression: objects with `code` (tensors), expressions, numbers, text, dtypes,
+    sequences.
 
     Raises:
-        TypeError: there is no way to write it.
+        TypeError: the value cannot be written as source.
     """
     if isinstance(value, ast.expr):
         return value
@@ -128,26 +129,26 @@ def as_code(value: Any) -> ast.expr:
         case torch.dtype():
             return _name(dtype_name(value))
         case tuple():
-            return ast.Tuple([as_code(one) for one in value], ast.Load())
+            return ast.Tuple([as_code(element) for element in value], ast.Load())
         case list():
-            return ast.List([as_code(one) for one in value], ast.Load())
+            return ast.List([as_code(element) for element in value], ast.Load())
     raise TypeError(f"{value!r} cannot be written as source")
 
 
 def call(function: str, *arguments: Any, **named: Any) -> ast.expr:
     """`function(*arguments, **named)`."""
     keywords = [ast.keyword(name, as_code(value)) for name, value in named.items()]
-    return ast.Call(_name(function), [as_code(one) for one in arguments], keywords)
+    return ast.Call(_name(function), [as_code(argument) for argument in arguments], keywords)
 
 
 def method(value: Any, name: str, *arguments: Any, **named: Any) -> ast.expr:
     """`value.name(*arguments, **named)`."""
-    keywords = [ast.keyword(key, as_code(one)) for key, one in named.items()]
+    keywords = [ast.keyword(key, as_code(argument)) for key, argument in named.items()]
     function = ast.Attribute(as_code(value), name, ast.Load())
-    return ast.Call(function, [as_code(one) for one in arguments], keywords)
+    return ast.Call(function, [as_code(argument) for argument in arguments], keywords)
 
 
-# What JAX makes of torch's dtypes without jax_enable_x64: 64 bits become 32.
+# JAX's dtypes for torch's, without jax_enable_x64: 64 bits become 32.
 _DTYPES = {
     torch.float64: "float32",
     torch.int64: "int32",
@@ -157,7 +158,7 @@ _DTYPES = {
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as it stands in source: torch.int64 → "jnp.int32", as JAX has no 64 bits by default."""
+    """A dtype as source text: torch.int64 → "jnp.int32", as JAX has no 64 bits by default."""
     return f"jnp.{_DTYPES.get(dtype, str(dtype).removeprefix('torch.'))}"
 
 
@@ -172,10 +173,10 @@ def _real(value: float) -> ast.expr:
 
 def _name(dotted: str) -> ast.expr:
     first, *others = dotted.split(".")
-    found: ast.expr = ast.Name(first, ast.Load())
+    expression: ast.expr = ast.Name(first, ast.Load())
     for other in others:
-        found = ast.Attribute(found, other, ast.Load())
-    return found
+        expression = ast.Attribute(expression, other, ast.Load())
+    return expression
 
 
 @cache
@@ -187,11 +188,11 @@ def _parsed(text: str, names: tuple[str, ...]) -> ast.expr:
 
 def _copy(tree: Any) -> Any:
     if isinstance(tree, ast.AST):
-        made = type(tree).__new__(type(tree))
-        # Given all at once: Python 3.13 warns of a node without its fields.
-        ast.AST.__init__(made, **{name: _copy(getattr(tree, name, None)) for name in tree._fields})
-        return made
-    return [_copy(one) for one in tree] if isinstance(tree, list) else tree
+        copy = type(tree).__new__(type(tree))
+        # All fields at once: Python 3.13 warns of a node without its fields.
+        ast.AST.__init__(copy, **{name: _copy(getattr(tree, name, None)) for name in tree._fields})
+        return copy
+    return [_copy(element) for element in tree] if isinstance(tree, list) else tree
 
 
 class _Fill(ast.NodeTransformer):
@@ -221,11 +222,11 @@ class _Fill(ast.NodeTransformer):
         return node
 
     def _spread(self, elements: list[ast.expr]) -> list[ast.expr]:
-        made: list[ast.expr] = []
-        for one in elements:
-            starred = one.value if isinstance(one, ast.Starred) else None
+        spread: list[ast.expr] = []
+        for element in elements:
+            starred = element.value if isinstance(element, ast.Starred) else None
             if isinstance(starred, ast.Name) and starred.id.startswith("_gap_"):
-                made += map(as_code, self.parts[starred.id.removeprefix("_gap_")])
+                spread += map(as_code, self.parts[starred.id.removeprefix("_gap_")])
             else:
-                made.append(self.visit(one))
-        return made
+                spread.append(self.visit(element))
+        return spread

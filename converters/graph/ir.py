@@ -1,6 +1,6 @@
-"""What a recorded model is: calls of modules, and operators between them.
+"""Representation of a recorded model: calls of modules, and the operators in them.
 
-All of it is frozen; `str` of a `Graph` shows it whole.
+All classes are frozen; `str` of a `Graph` prints it in full.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
-# The dtype that stands for whatever a model computes in, where the recording tells dtypes.
+# Stands for the dtype that the model computes in, where the recording follows dtypes.
 COMPUTE = torch.bfloat16
 
 
@@ -28,7 +28,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Held:
-    """A parameter or buffer, by its torch name; or a constant that stands in no module."""
+    """A parameter or buffer, by its torch name, or a constant outside all modules."""
 
     key: str
 
@@ -41,8 +41,8 @@ class Free:
     """A size that depends on the inputs.
 
     Attributes:
-        expression: of the symbols that the sides of the inputs are.
-        hint: what it was when the model was recorded.
+        expression: its formula in the symbols of the inputs' sizes.
+        hint: its value when the model was recorded.
     """
 
     expression: sympy.Expr
@@ -62,12 +62,12 @@ class Fact:
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of the original's source that was running.
+    """A running line of the original's source.
 
     Attributes:
-        file: its path.
-        line: the number, from 1.
-        function: the name of the function it is in.
+        file: path of the file.
+        line: line number, from 1.
+        function: name of the function.
     """
 
     file: str
@@ -85,10 +85,10 @@ class Op:
     Attributes:
         target: its name ("aten.add.Tensor").
         arguments: `Ref`, `Held`, `Free`, numbers, text, dtypes, tuples of these.
-        named: those by name.
-        outs: the tensors that it gives.
-        single: whether it gives one tensor and no tuple of them.
-        frames: where in the source, the outermost first.
+        named: keyword arguments.
+        outs: numbers of the tensors that it returns.
+        single: whether it returns one tensor instead of a tuple.
+        frames: source lines that run it, the outermost first.
     """
 
     target: str
@@ -99,10 +99,10 @@ class Op:
     frames: tuple[Frame, ...]
 
     def __str__(self) -> str:
-        given = [_shown(one) for one in self.arguments]
-        given += [f"{name}={_shown(value)}" for name, value in self.named.items()]
-        outs = ", ".join(f"%{one}" for one in self.outs)
-        return f"{outs} = {self.target}({', '.join(given)})"
+        arguments = [_shown(argument) for argument in self.arguments]
+        arguments += [f"{name}={_shown(value)}" for name, value in self.named.items()]
+        outs = ", ".join(f"%{out}" for out in self.outs)
+        return f"{outs} = {self.target}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class Given:
     """An argument of a call.
 
     Attributes:
-        label: where it stands among the arguments: "[0][1]" is the second positional one,
-            "[1]['mask']" the named one `mask`; "" where only the data flow shows it.
-        value: what is given, `Ref` or `Held`.
+        label: its position in the arguments: "[0][1]" is the second positional argument,
+            "[1]['mask']" the keyword argument `mask`; "" if only the data flow shows it.
+        value: the passed `Ref` or `Held`.
         inside: its number within the call.
     """
 
@@ -123,7 +123,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Taken:
-    """A result of a call: its place in what is returned ("[0]"), its numbers within and outside."""
+    """A result of a call: its position in the returned value ("[0]"), its numbers inside and
+    outside.
+    """
 
     label: str
     inside: int
@@ -135,13 +137,13 @@ class Call:
     """A call of a module.
 
     Attributes:
-        path: of the module ("layers.0.mlp"); "" for the model itself.
-        number: counts the calls of this module from 0.
-        given: its arguments.
+        path: path of the module ("layers.0.mlp"); "" for the model itself.
+        number: number of the call among the calls of this module, from 0.
+        arguments: its arguments.
         taken: its results.
-        body: what happens in it.
-        frames: where it is called.
-        method: the method that is called.
+        body: the calls and operators in it.
+        frames: source lines that make the call.
+        method: the called method.
     """
 
     path: str
@@ -154,25 +156,25 @@ class Call:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it is a further method of the model, which nothing in the model's forward calls."""
+        """Whether it is a further method of the model that nothing in the model's forward calls."""
         return not self.path and self.number > 0
 
     @property
     def outs(self) -> tuple[int, ...]:
-        """The tensors that it gives, by their numbers outside."""
-        return tuple(one.outside for one in self.taken)
+        """The tensors that it returns, by their numbers outside."""
+        return tuple(result.outside for result in self.taken)
 
 
 @dataclass(frozen=True)
 class Apply:
-    """A call of a function of the original, which operators were recorded in.
+    """A call of a function of the original, with the operators recorded in it.
 
     Attributes:
         frame: a line of the function.
-        given: its arguments, `Ref` or `Held`.
-        outs: the tensors that it gives.
-        body: what happens in it.
-        frames: where it is called, and the frame in it.
+        arguments: its arguments, `Ref` or `Held`.
+        outs: numbers of the tensors that it returns.
+        body: the calls and operators in it.
+        frames: source lines that make the call, and the frame in the function.
     """
 
     frame: Frame
@@ -187,7 +189,7 @@ Item: TypeAlias = "Op | Call | Apply"
 
 @dataclass(frozen=True)
 class Entry:
-    """How the model, or a further method of it, is called.
+    """Inputs and outputs of the model's forward or of a further method.
 
     Attributes:
         method: its name in the original.
@@ -235,11 +237,11 @@ class Graph:
     methods: tuple[Entry, ...] = ()
 
     def entry(self, number: int) -> Entry:
-        """How the model is called: 0 is its forward, others are its further methods."""
+        """Inputs and outputs of the method with this number: 0 is the forward."""
         return self.methods[number - 1] if number else Entry("forward", self.inputs, self.outputs)
 
     def dtype_of(self, key: str, tensor: torch.Tensor) -> torch.dtype:
-        """The dtype that a parameter, buffer or constant was recorded with."""
+        """The recorded dtype of a parameter, buffer or constant."""
         return COMPUTE if self.narrow is not None and key in self.narrow else tensor.dtype
 
     def __str__(self) -> str:
@@ -252,21 +254,21 @@ def references(value: Any) -> Iterator[Ref]:
     if isinstance(value, Ref):
         yield value
     elif isinstance(value, tuple | list):
-        for one in value:
-            yield from references(one)
+        for element in value:
+            yield from references(element)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from references(one)
+        for element in value.values():
+            yield from references(element)
 
 
 def uses(item: Item) -> Iterator[int]:
-    """The tensors outside of an item that it needs, as often as it names them."""
+    """The outside tensors that an item uses, once for each use."""
     if isinstance(item, Op):
-        for one in references((item.arguments, item.named)):
-            yield one.id
+        for reference in references((item.arguments, item.named)):
+            yield reference.id
     else:
-        for given in item.given:
-            value = given.value if isinstance(given, Given) else given
+        for argument in item.given:
+            value = argument.value if isinstance(argument, Given) else argument
             if isinstance(value, Ref):
                 yield value.id
 
@@ -276,14 +278,14 @@ def held(value: Any) -> Iterator[Held]:
     if isinstance(value, Held):
         yield value
     elif isinstance(value, tuple | list):
-        for one in value:
-            yield from held(one)
+        for element in value:
+            yield from held(element)
     elif isinstance(value, Mapping):
         yield from held(tuple(value.values()))
 
 
 def calls(call: Call) -> Iterator[Call]:
-    """A call and all within it, the innermost first."""
+    """A call and all calls within it, innermost first."""
     for item in call.body:
         if isinstance(item, Call):
             yield from calls(item)
@@ -298,21 +300,23 @@ def _shown(value: Any) -> str:
 
 def _lines(call: Call, facts: Mapping[int, Fact], depth: int) -> Iterator[str]:
     indent = "  " * depth
-    given = ", ".join(f"%{one.inside}={one.value} {one.label}" for one in call.given)
-    yield f"{indent}{call.path or 'the model'} #{call.number} ({given})"
+    arguments = ", ".join(
+        f"%{argument.inside}={argument.value} {argument.label}" for argument in call.given
+    )
+    yield f"{indent}{call.path or 'the model'} #{call.number} ({arguments})"
     for item in call.body:
         if isinstance(item, Call):
             yield from _lines(item, facts, depth + 1)
         else:
             shapes = "; ".join(
-                f"{facts[one].dtype} [{', '.join(map(str, facts[one].shape))}]" for one in item.outs
+                f"{facts[out].dtype} [{', '.join(map(str, facts[out].shape))}]" for out in item.outs
             )
             yield f"{indent}  {item}  # {shapes}"
-    yield f"{indent}  -> {', '.join(f'%{one.outside}=%{one.inside} {one.label}' for one in call.taken)}"
+    yield f"{indent}  -> {', '.join(f'%{out.outside}=%{out.inside} {out.label}' for out in call.taken)}"
 
 
 def size_of(value: Any) -> int | Free:
-    """A size of torch's: an integer, or what it is of the inputs' sides."""
+    """A size of torch: an integer, or its formula in the inputs' sizes."""
     if isinstance(value, int):
         return int(value)
     expression = value.node.expr

@@ -1,4 +1,4 @@
-"""The stages of a port, one after the other."""
+"""The stages of a port, in order."""
 
 from __future__ import annotations
 
@@ -43,10 +43,15 @@ from converters.host_draws import HostDraw
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of the port: numpy's name of its dtype; sides are integers, or names where they are free.
+    """An input of the port.
 
-    `fixed`: it holds for the values of the recording only. `optional`: it may be left out. `needs`: the other
-    optional input without which it is refused, if there is one.
+    Attributes:
+        name: its name.
+        dtype: numpy's name of its dtype.
+        shape: its sides: integers, or names where they are free.
+        fixed: whether the port holds only for the recorded values of this input.
+        optional: whether a caller may leave it out.
+        needs: the other optional input that it requires; "" if none.
     """
 
     name: str
@@ -59,12 +64,12 @@ class Argument:
 
 @dataclass(frozen=True)
 class FurtherMethod:
-    """A method of the original, beside its forward, that is a method of the port.
+    """A further method of the original that is also a method of the port.
 
     Attributes:
-        name: of both.
-        inputs: what it is called with, by name.
-        free: which sides of the inputs may be others.
+        name: its name in both.
+        inputs: its inputs, by name.
+        free: sides of the inputs that may have other sizes.
         bounds: conditions on free sizes that the source asserts.
     """
 
@@ -147,15 +152,15 @@ class Port:
     methods_left: tuple[str, ...] = ()
 
     def limited(self, limits: Limits) -> Port:
-        """The port with sources that refuse other sizes than these."""
+        """The port with sources that reject sizes outside these limits."""
         if self.write is None:
             return self
         modeling, config = self.write(limits, False)
-        asserted = tuple(one for one in self.bounds if one.text not in limits.lifted)
+        asserted = tuple(bound for bound in self.bounds if bound.text not in limits.lifted)
         return replace(self, modeling=modeling, config=config, bounds=asserted, limits=limits)
 
     def rounding_once(self) -> Port | None:
-        """The port with layers and activations that round once in 16 bits; None: it has no others."""
+        """The port whose layers and activations round once in 16 bits; None if it has no others."""
         if self.write is None:
             return None
         modeling, _ = self.write(self.limits, True)
@@ -191,14 +196,16 @@ def port(
     try:
         graph, drafter, model = _written(module, both, options, others, starts)
     except GraphError as error:
-        if both.evaluation is None and all(one.evaluation is None for one in others.values()):
+        if both.evaluation is None and all(
+            recorded_method.evaluation is None for recorded_method in others.values()
+        ):
             raise
         both, others = _without_training(both, others, error.what)
         graph, drafter, model = _written(module, both, options, others, starts)
-    recorded, found = both.recorded, both.graph
+    recorded, full_graph = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
-    drawn = tuple(one for one in both.drawn.draws if one.name in both.modes.drawn)
+    drawn = tuple(draw for draw in both.drawn.draws if draw.name in both.modes.drawn)
     if drawn or graph.of_mode:
         model.classes[-1].told = True
     name = model.classes[-1].name
@@ -227,7 +234,11 @@ def port(
         return modeling, sizes
 
     modeling, sizes = write(Limits(), False)
-    missing = tuple({(one.op, one.path, one.line): one for one in drafter.missing}.values())
+    missing = tuple(
+        {
+            (operator.op, operator.path, operator.line): operator for operator in drafter.missing
+        }.values()
+    )
     return Port(
         modeling=modeling,
         config=sizes,
@@ -243,7 +254,11 @@ def port(
             *copied_starts(starts or {}, drafter.first),
             *map(_own_gradient, recorded.own_gradients),
             *_left_note(module, others),
-            *(f"{name}: {note}" for name, one in others.items() for note in one.recorded.notes),
+            *(
+                f"{name}: {note}"
+                for name, recorded_method in others.items()
+                for note in recorded_method.recorded.notes
+            ),
         ),
         missing=missing,
         origin=_origin(model),
@@ -264,7 +279,7 @@ def port(
             for name, of in _entries(graph, others).items()
         ),
         methods_left=tuple(name for name in further_methods(module) if name not in others),
-        stages={"graph.txt": str(found), "plain.txt": str(graph)},
+        stages={"graph.txt": str(full_graph), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,
         bounds=bounds,
@@ -283,18 +298,19 @@ def _own_gradient(function: str) -> str:
 def _recordings(
     module: torch.nn.Module, inputs: Tensors, methods: Mapping[str, Tensors]
 ) -> tuple[Both, Options, dict[str, Both]]:
-    """The recordings of the forward and of further methods: all with dtypes, or none; all trained, or none.
+    """Recordings of the forward and of further methods: all with dtypes or none, all with training
+    or none.
 
     Raises:
-        GraphError: one of them cannot be recorded.
+        GraphError: a recording fails.
     """
     forward = recorded_with_options(module, inputs)
     others: dict[str, Both] = {}
-    for name, given in methods.items():
+    for name, method_inputs in methods.items():
         with as_forward(module, name), methods_as_calls(module):
             try:
                 same = forward.both.recorded.same_dtype
-                others[name] = recorded_as_given(module, given, same)
+                others[name] = recorded_as_given(module, method_inputs, same)
             except GraphError as error:
                 raise GraphError(f"method {name}: {error.what}", error.remedy) from error
         why = others[name].recorded.same_dtype
@@ -304,11 +320,17 @@ def _recordings(
                 with as_forward(module, earlier), methods_as_calls(module):
                     others[earlier] = recorded_as_given(module, methods[earlier], why)
     both = forward.both
-    refused = [one.modes.refused for one in (both, *others.values()) if one.modes.refused]
-    for name, one in others.items():
-        if one.modes.drawn:
-            refused.append(f"method {name} draws {', '.join(one.modes.drawn)} by Python or numpy")
-        if one.graph.of_mode:
+    refused = [
+        recorded_mode.modes.refused
+        for recorded_mode in (both, *others.values())
+        if recorded_mode.modes.refused
+    ]
+    for name, recorded_method in others.items():
+        if recorded_method.modes.drawn:
+            refused.append(
+                f"method {name} draws {', '.join(recorded_method.modes.drawn)} by Python or numpy"
+            )
+        if recorded_method.graph.of_mode:
             refused.append(f"method {name} gives other outputs in training")
     if refused:
         both, others = _without_training(both, others, refused[0])
@@ -318,8 +340,8 @@ def _recordings(
 def _without_training(
     both: Both, others: Mapping[str, Both], reason: str
 ) -> tuple[Both, dict[str, Both]]:
-    made = {name: evaluation_alone(one, reason) for name, one in others.items()}
-    return evaluation_alone(both, reason), made
+    evaluated = {name: evaluation_alone(both_modes, reason) for name, both_modes in others.items()}
+    return evaluation_alone(both, reason), evaluated
 
 
 def _written(
@@ -329,7 +351,7 @@ def _written(
     others: Mapping[str, Both],
     starts: Starts | None,
 ) -> tuple[Graph, Drafter, Model]:
-    """The graph as one would say it, and the classes of it.
+    """The graph in its final form, and the classes written from it.
 
     Raises:
         GraphError: a part has a form that no port has.
@@ -352,13 +374,15 @@ def _written(
         named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
         shared = {name for name, _ in named} | set(first_names(module))
         graphs = {}
-        for name, one in others.items():
-            own = tensors(one.recorded) | dict(one.graph.constants)
-            graphs[name] = plain(one.graph, modules, own)
+        for name, method_recording in others.items():
+            own = tensors(method_recording.recorded) | dict(method_recording.graph.constants)
+            graphs[name] = plain(method_recording.graph, modules, own)
             constants = own_constants(own, name, shared) | constants
         graph = joined(graph, graphs, shared)
     graph = with_same_results(graph)
-    statistics = both.modes.statistics.union(*(one.modes.statistics for one in others.values()))
+    statistics = both.modes.statistics.union(
+        *(method_recording.modes.statistics for method_recording in others.values())
+    )
     modes = replace(both.modes, statistics=statistics)
     drafter = Drafter(graph, module, constants, modes, starts)
     model = classes(drafter)
@@ -376,38 +400,40 @@ def _with_drawn(
     options: Options,
     drawn: Sequence[str],
 ) -> Graph:
-    """The graph of training, where what the original draws by Python or numpy may be left out: in evaluation.
+    """The graph of training, with the inputs drawn by Python or numpy left out in evaluation.
 
     Raises:
-        GraphError: without them it is not the graph of evaluation.
+        GraphError: without them the graph is not that of evaluation.
     """
-    recorded, found = evaluation
-    evaluated = plain(found, modules, tensors(recorded) | dict(found.constants))
+    recorded, evaluated_graph = evaluation
+    evaluated = plain(evaluated_graph, modules, tensors(recorded) | dict(evaluated_graph.constants))
     names = ", ".join(drawn)
-    called = {one.path for one in calls(graph.root)} - {one.path for one in calls(evaluated.root)}
+    called = {call.path for call in calls(graph.root)} - {
+        call.path for call in calls(evaluated.root)
+    }
     own = [path for path in sorted(called) if any(True for _ in modules[path].parameters())]
     if own:  # `init` would not make them
         what = f"training draws {names} by Python or numpy, and then alone calls {own[0]}, which has weights"
         raise GraphError(what, "")
     try:
-        made = merged(graph, evaluated if options.bare is None else options.bare)
+        both_graphs = merged(graph, evaluated if options.bare is None else options.bare)
     except OptionError as error:
         raise GraphError(f"training draws {names} by Python or numpy: {error}", "") from None
-    made = replace(made, root=pruned(made.root, made.outputs))
+    both_graphs = replace(both_graphs, root=pruned(both_graphs.root, both_graphs.outputs))
     wanted = {(*options.names, *drawn): graph, options.names: evaluated}
     if options.bare is not None:
         wanted[()] = options.bare
     for some, whole in wanted.items():
-        if outcome(restricted(made, some)) != outcome(whole):
+        if outcome(restricted(both_graphs, some)) != outcome(whole):
             raise GraphError(
                 f"training draws {names} by Python or numpy, and without them it is not evaluation",
                 "",
             )
-    return made
+    return both_graphs
 
 
 def _of_mode_notes(graph: Graph) -> list[str]:
-    """The outputs that one mode alone gives, a line for each mode."""
+    """Notes on the outputs that only one mode gives, one line for each mode."""
     notes = []
     for training, gives, lacks in (
         (False, "evaluation", "training"),
@@ -445,20 +471,22 @@ def _fixed(recorded: Trace) -> dict[str, Any]:
 
 
 def _entries(graph: Graph, others: Mapping[str, Both]) -> dict[str, Graph]:
-    """Each further method as a graph that has its inputs."""
-    made = {}
-    for one in graph.methods:
-        fixed = _fixed(others[one.method].recorded)
-        made[one.method] = replace(graph, inputs=one.inputs, outputs=one.outputs, fixed=fixed)
-    return made
+    """Each further method as a graph with its own inputs."""
+    graphs = {}
+    for entry in graph.methods:
+        fixed = _fixed(others[entry.method].recorded)
+        graphs[entry.method] = replace(
+            graph, inputs=entry.inputs, outputs=entry.outputs, fixed=fixed
+        )
+    return graphs
 
 
 def _demands(
     fixed: Mapping[str, Any], bounds: tuple[Bound, ...], limits: Limits, needs: Mapping[str, str]
 ) -> list[ast.stmt]:
-    """What the model does first: it refuses other values, and other sizes, than the recording holds for."""
+    """First statements of the model: reject values and sizes that the recording does not cover."""
     values = [call("demand_recorded", name, code(name), values) for name, values in fixed.items()]
-    sizes = {one.condition: one.text for one in bounds if one.text not in limits.lifted}
+    sizes = {bound.condition: bound.text for bound in bounds if bound.text not in limits.lifted}
     for (name, axis), size in limits.axes.items():
         sizes[f"{name}.shape[{axis}] == {size}"] = f"{name} axis {axis}: {size}"
     checks = [call("demand_size", code(condition), text) for condition, text in sizes.items()]
@@ -470,18 +498,18 @@ def _demands(
         )
         for name, other in needs.items()
     ]
-    return [*refused, *(ast.Expr(one) for one in (*values, *checks))]
+    return [*refused, *(ast.Expr(check) for check in (*values, *checks))]
 
 
 def _demand_drawn(drawn: HostDraw) -> ast.stmt:
-    """A check of the model: training needs what the original draws itself."""
+    """A check of the model: training needs the inputs that the original draws itself."""
     text = f"training needs {drawn.name}: see README.md"
     test = code(f"not {MODE} and {drawn.name} is None")
     return ast.If(test, [ast.Raise(call("ValueError", text), None)], [])
 
 
 def _refuse_training(cls: Class, reason: str) -> None:
-    """Have the model refuse training, where the port does not have what the original does then."""
+    """Make the model refuse training if the port lacks the original's training behavior."""
     if reason:
         cls.told = True
         for name, method in cls.methods.items():
@@ -494,12 +522,13 @@ def _dtypes_note(recorded: Trace) -> list[str]:
     return [f"its classes have no `dtype`: {why}"] if why else []
 
 
-# What free sides are called, by their axis: only inputs of fewer than four axes have any but the first free.
+# Names of free sides, by axis: only inputs of fewer than four axes have free sides beyond the
+# first.
 _SIDES = ("batch", "length", "features", "depth", "height", "width")
 
 
 def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
-    made = []
+    arguments = []
     for name, number in graph.inputs:
         fact = graph.facts[number]
         shape = tuple(
@@ -508,12 +537,14 @@ def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
         narrow = graph.narrow is not None and fact.dtype == COMPUTE
         dtype = str(torch.float32 if narrow else fact.dtype).removeprefix("torch.")
         spared = name in graph.optional
-        made.append(Argument(name, dtype, shape, name in graph.fixed, spared, needs.get(name, "")))
-    return tuple(made)
+        arguments.append(
+            Argument(name, dtype, shape, name in graph.fixed, spared, needs.get(name, ""))
+        )
+    return tuple(arguments)
 
 
 def _free(graph: Graph) -> tuple[str, ...]:
-    made = []
+    sides_by_input = []
     for name, number in graph.inputs:
         sides = [
             f"axis {axis}"
@@ -521,22 +552,22 @@ def _free(graph: Graph) -> tuple[str, ...]:
             if isinstance(side, Free)
         ]
         if sides:
-            made.append(f"{name}: {', '.join(sides)}")
-    return tuple(made)
+            sides_by_input.append(f"{name}: {', '.join(sides)}")
+    return tuple(sides_by_input)
 
 
 def _origin(model: Model) -> tuple[tuple[str, str, int], ...]:
-    made = []
+    origins = []
     for cls in model.classes:
         try:
             file = inspect.getsourcefile(cls.origin) or ""
             line = inspect.getsourcelines(cls.origin)[1]
         except (OSError, TypeError):
             file, line = "", 0
-        made.append((cls.origin.__name__, file, line))
-    return tuple(dict.fromkeys(made))
+        origins.append((cls.origin.__name__, file, line))
+    return tuple(dict.fromkeys(origins))
 
 
 def _constants(drafter: Drafter) -> dict[str, np.ndarray[Any, Any]]:
-    """Buffers that no checkpoint has, which the port reads."""
+    """Buffers that the port reads and no checkpoint has."""
     return dict(drafter.stored().items())

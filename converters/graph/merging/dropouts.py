@@ -1,6 +1,6 @@
-"""What a model draws in training, as dropouts: torch's own, and stochastic depth however it is written.
+"""Random draws of training as dropouts: torch's own dropout, and stochastic depth in any form.
 
-A tensor times a mask that was drawn, divided by the chance to be kept, is a dropout; where the mask is of one
+A tensor times a drawn mask, divided by the keep probability, is a dropout. Where the mask has one
 element along some axes, these are dropped together (Flax's `broadcast_dims`).
 """
 
@@ -22,24 +22,24 @@ _CASTS = ("to", "_to_copy", "type_as", "clone", "view", "reshape")
 
 
 def with_dropouts(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
-    """A graph recorded in training with its dropouts as such."""
+    """Replace the draws in a graph recorded in training by dropout operators."""
     walk = _Walk(graph.facts, Counter(_all_uses(graph)))
     root = walk.call(graph.root)
-    made = replace(graph, root=pruned(root, graph.outputs), facts=walk.facts)
-    return _alike(_placed(made), modules)
+    dropped = replace(graph, root=pruned(root, graph.outputs), facts=walk.facts)
+    return _alike(_placed(dropped), modules)
 
 
 def _all_uses(graph: Graph) -> list[int]:
-    used = [one.id for one in references(graph.outputs)]
-    for one in calls(graph.root):
-        used += [taken.inside for taken in one.taken]
-        used += [number for item in one.body for number in uses(item)]
+    used = [reference.id for reference in references(graph.outputs)]
+    for call in calls(graph.root):
+        used += [taken.inside for taken in call.taken]
+        used += [number for item in call.body for number in uses(item)]
     return used
 
 
 @dataclass(frozen=True)
 class _Mask:
-    """A mask that was drawn: which share is kept, what the kept is multiplied with, and its shape."""
+    """A drawn mask: the kept fraction, the factor of kept elements, and its shape."""
 
     keep: float
     scale: float
@@ -52,10 +52,10 @@ class _Walk:
     count: Counter[int]
     producers: dict[int, Op] = field(default_factory=dict)
 
-    def call(self, one: Call) -> Call:
+    def call(self, outer: Call) -> Call:
         body: list[Any] = []
         before, self.producers = self.producers, {}
-        for item in one.body:
+        for item in outer.body:
             if isinstance(item, Call):
                 body.append(self.call(item))
                 continue
@@ -64,7 +64,7 @@ class _Walk:
                 item = self._dropout(item) or item
             body.append(item)
         self.producers = before
-        return replace(one, body=tuple(body))
+        return replace(outer, body=tuple(body))
 
     def _dropout(self, item: Op) -> Op | None:
         packet = item.target.removeprefix("aten.").split(".")[0]
@@ -83,7 +83,7 @@ class _Walk:
         return None
 
     def _masked(self, item: Op, product: Op, scale: float) -> Op | None:
-        """A product with a mask."""
+        """The dropout that a product with a mask is, or None."""
         for value, other in (product.arguments, product.arguments[::-1]):
             mask = self._mask(other)
             if mask is None or not isinstance(value, Ref):
@@ -130,7 +130,7 @@ class _Walk:
         return None
 
     def _filled(self, value: Any) -> float | None:
-        """The number that all elements are."""
+        """The number that all elements equal, or None."""
         item = self.producers.get(value.id) if isinstance(value, Ref) else None
         if item is None or item.target.split(".")[1] not in ("full", "full_like", "new_full"):
             return None
@@ -160,49 +160,51 @@ def _axes(shape: tuple[Any, ...], mask: tuple[Any, ...]) -> tuple[int, ...] | No
 
 
 def _placed(graph: Graph) -> Graph:
-    """Dropouts that are all that a module does know its path."""
+    """Give each dropout that is a module's only operator the path of its module."""
 
-    def call(one: Call) -> Call:
-        body = tuple(call(item) if isinstance(item, Call) else item for item in one.body)
-        if one.path and len(body) == len(one.taken) == 1 and is_dropout(body[0]):
+    def call(outer: Call) -> Call:
+        body = tuple(call(item) if isinstance(item, Call) else item for item in outer.body)
+        if outer.path and len(body) == len(outer.taken) == 1 and is_dropout(body[0]):
             op: Any = body[0]
-            own = {given.inside for given in one.given}
-            if op.outs[0] == one.taken[0].inside and op.arguments[0].id in own:
-                body = (replace(op, arguments=(*op.arguments[:3], one.path)),)
-        return replace(one, body=body)
+            own = {passed.inside for passed in outer.given}
+            if op.outs[0] == outer.taken[0].inside and op.arguments[0].id in own:
+                body = (replace(op, arguments=(*op.arguments[:3], outer.path)),)
+        return replace(outer, body=body)
 
     return replace(graph, root=call(graph.root))
 
 
 def _alike(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
-    """Where a layer drops at an attribute, others of its class that do nothing there drop at a rate of 0."""
+    """Add dropouts of rate 0 to calls that drop nothing, where another call of their class drops."""
     axes: dict[tuple[type, str], tuple[int, ...]] = {}
     graph = replace(graph, root=_exact(graph.root, modules))
-    for one in calls(graph.root):
-        for item in one.body:
+    for outer in calls(graph.root):
+        for item in outer.body:
             if is_dropout(item) and item.arguments[3]:
                 axes[_attribute(item.arguments[3], modules)] = item.arguments[2]
     facts = dict(graph.facts)
 
-    def call(one: Call) -> Call:
-        body = tuple(call(item) if isinstance(item, Call) else item for item in one.body)
-        made = replace(one, body=body)
-        key = _attribute(one.path, modules) if one.path else None
-        if key not in axes or body or len(one.taken) != 1:
-            return made
-        inside = one.taken[0].inside
-        if inside not in {given.inside for given in one.given}:
-            return made
+    def call(outer: Call) -> Call:
+        body = tuple(call(item) if isinstance(item, Call) else item for item in outer.body)
+        copied = replace(outer, body=body)
+        key = _attribute(outer.path, modules) if outer.path else None
+        if key not in axes or body or len(outer.taken) != 1:
+            return copied
+        inside = outer.taken[0].inside
+        if inside not in {argument.inside for argument in outer.given}:
+            return copied
         number = max(facts) + 1
         facts[number] = facts[inside]
-        op = Op(DROPOUT, (Ref(inside), 0.0, axes[key], one.path), {}, (number,), True, one.frames)
-        return replace(made, body=(op,), taken=(replace(one.taken[0], inside=number),))
+        op = Op(
+            DROPOUT, (Ref(inside), 0.0, axes[key], outer.path), {}, (number,), True, outer.frames
+        )
+        return replace(copied, body=(op,), taken=(replace(outer.taken[0], inside=number),))
 
     return replace(graph, root=call(graph.root), facts=facts)
 
 
-def _exact(one: Call, modules: Mapping[str, torch.nn.Module]) -> Call:
-    """A call whose dropouts have the rates that the modules hold: 1 minus what is kept was rounded."""
+def _exact(outer: Call, modules: Mapping[str, torch.nn.Module]) -> Call:
+    """A call whose dropouts have the modules' own rates: 1 minus the kept fraction was rounded."""
 
     def item_of(item: Any) -> Any:
         if isinstance(item, Call):
@@ -210,11 +212,11 @@ def _exact(one: Call, modules: Mapping[str, torch.nn.Module]) -> Call:
         if not is_dropout(item):
             return item
         value, rate, *rest = item.arguments
-        held = vars(modules[item.arguments[3] or one.path]).values()
+        held = vars(modules[item.arguments[3] or outer.path]).values()
         near = [each for each in held if isinstance(each, float) and math.isclose(each, rate)]
         return replace(item, arguments=(value, *(near[:1] or [rate]), *rest))
 
-    return replace(one, body=tuple(map(item_of, one.body)))
+    return replace(outer, body=tuple(map(item_of, outer.body)))
 
 
 def _attribute(path: str, modules: Mapping[str, torch.nn.Module]) -> tuple[type, str]:

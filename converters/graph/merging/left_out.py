@@ -1,7 +1,7 @@
-"""Layers that training leaves out by chance (LayerDrop): what takes the place of what they would give.
+"""Layers that training leaves out by chance (LayerDrop), and the values used in their place.
 
-The model is recorded with all layers, and twice more, without each second one. Where a recording lacks
-operators, what these would have given is something else in it: what the layer was given, as a rule.
+The model is recorded with all layers, and twice more, each time without every second layer. Where a
+recording lacks operators, it uses another value for their results, usually the layer's input.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from converters.graph.ir import Call, Fact, Free, Graph, Held, Item, Op, Ref
 
 
 class LeftOutError(Exception):
-    """The recordings do not show what takes the place of a layer."""
+    """The recordings do not show what replaces a layer."""
 
 
 @dataclass
 class _Run:
-    """Items of one call's body, one after the other, that a recording lacks.
+    """Consecutive items of one call's body that a recording lacks.
 
     Attributes:
         call: path and number of the call.
-        last: the place of the last of them in the body.
-        instead: numbers of tensors that they give → what there is in their place.
+        last: index of the last of these items in the body.
+        instead: numbers of tensors that they give → the values that replace them.
     """
 
     call: tuple[str, int]
@@ -41,24 +41,24 @@ def with_layers_left_out(
     """The graph with a choice after each layer that is left out by chance.
 
     Args:
-        graph: with all layers.
-        rates: of the layers that may be left out, in the order in which they run.
-        without: the graph without each second layer, from 0 or from 1.
+        graph: the graph with all layers.
+        rates: rates of the layers that may be left out, in the order in which they run.
+        without: the graph without every second layer, from 0 or from 1.
 
     Raises:
-        LeftOutError: what takes the place of a layer is not known.
+        LeftOutError: the replacement of a layer is unknown.
     """
     runs: list[tuple[float, _Run]] = []
     for turn in range(min(2, len(rates))):
-        found = _Compared(graph, without(turn)).run()
-        if len(found) != len(rates[turn::2]):
+        lacking = _Compared(graph, without(turn)).run()
+        if len(lacking) != len(rates[turn::2]):
             raise LeftOutError("the layers that it leaves out by chance cannot be told apart")
-        runs += zip(rates[turn::2], found, strict=True)
+        runs += zip(rates[turn::2], lacking, strict=True)
     return _Chosen(graph, runs).made()
 
 
 class _Compared:
-    """A walk through the recording of all layers and through one that lacks some."""
+    """A walk in parallel through the recording of all layers and a recording that lacks some."""
 
     def __init__(self, graph: Graph, lacking: Graph) -> None:
         self.graph, self.lacking = graph, lacking
@@ -69,43 +69,43 @@ class _Compared:
         self.assumed: list[tuple[int, Any]] = []
 
     def run(self) -> list[_Run]:
-        for (_, one), (_, other) in zip(self.graph.inputs, self.lacking.inputs, strict=True):
-            self._bind(one, other)
+        for (_, number), (_, other) in zip(self.graph.inputs, self.lacking.inputs, strict=True):
+            self._bind(number, other)
         self._call(self.graph.root, self.lacking.root)
         if not self._is(self.graph.outputs, self.lacking.outputs):
             raise LeftOutError("a layer that it leaves out gives an output")
         self._keep()
-        # What only such a layer reads is lacking too, and nothing is in its place.
+        # Items that only such a layer reads are lacking too, and nothing replaces them.
         return [run for run in self.runs if run.instead]
 
-    def _bind(self, one: int, other: int) -> None:
-        self.known[one] = other
-        self.back.setdefault(other, one)
+    def _bind(self, number: int, other: int) -> None:
+        self.known[number] = other
+        self.back.setdefault(other, number)
 
-    def _call(self, one: Call, other: Call) -> None:
-        for mine, theirs in _pairs(one.given, other.given):
+    def _call(self, call: Call, other: Call) -> None:
+        for mine, theirs in _pairs(call.given, other.given):
             self._bind(mine.inside, theirs.inside)
         current: _Run | None = None
         at = 0
-        for place, item in enumerate(one.body):
+        for place, item in enumerate(call.body):
             if at < len(other.body) and self._matches(item, other.body[at]):
                 at, current = at + 1, None
                 continue
             if current is None:
-                current = _Run((one.path, one.number), place)
+                current = _Run((call.path, call.number), place)
                 self.runs.append(current)
             current.last = place
             self.of |= dict.fromkeys(item.outs, current)
         if at != len(other.body):
             raise LeftOutError("without a layer it does something else")
-        for result, expected in _pairs(one.taken, other.taken):
+        for result, expected in _pairs(call.taken, other.taken):
             if not self._is(Ref(result.inside), Ref(expected.inside)):
                 raise LeftOutError("without a layer it does something else")
             self._keep()
             self._bind(result.outside, expected.outside)
 
     def _matches(self, item: Item, other: Item) -> bool:
-        """Whether an item is the one of the other recording; then what it gives is known."""
+        """Whether an item equals the item of the other recording; if so, bind their results."""
         if isinstance(item, Call) and isinstance(other, Call):
             # The numbers of calls differ where a call of the same module is left out.
             if (item.path, item.method) != (other.path, other.method):
@@ -129,52 +129,58 @@ class _Compared:
         return True
 
     def _keep(self) -> None:
-        """Note what was assumed for a match."""
+        """Record what was assumed for a match."""
         for number, value in self.assumed:
             if self.of[number].instead.setdefault(number, value) != value:
                 raise LeftOutError("without a layer it does something else")
         self.assumed.clear()
 
-    def _is(self, one: Any, other: Any) -> bool:
-        if isinstance(one, Ref) and one.id in self.of:
+    def _is(self, value: Any, other: Any) -> bool:
+        if isinstance(value, Ref) and value.id in self.of:
             if isinstance(other, Ref) and other.id in self.back:
-                self.assumed.append((one.id, Ref(self.back[other.id])))
+                self.assumed.append((value.id, Ref(self.back[other.id])))
                 return True
             if isinstance(other, Held):
-                self.assumed.append((one.id, other))
+                self.assumed.append((value.id, other))
                 return True
             return False
-        if isinstance(one, Ref) and isinstance(other, Ref):
-            return self.known.get(one.id) == other.id
-        if isinstance(one, Held) and isinstance(other, Held):
-            return one == other or self._constant(one, other)
-        if isinstance(one, Free) and isinstance(other, Free):
-            return one.hint == other.hint
-        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-            return len(one) == len(other) and all(map(self._is, one, other))
-        if isinstance(one, dict) and isinstance(other, dict):
-            return one.keys() == other.keys() and all(self._is(one[key], other[key]) for key in one)
-        return type(one) is type(other) and (one == other or (one != one and other != other))
+        if isinstance(value, Ref) and isinstance(other, Ref):
+            return self.known.get(value.id) == other.id
+        if isinstance(value, Held) and isinstance(other, Held):
+            return value == other or self._constant(value, other)
+        if isinstance(value, Free) and isinstance(other, Free):
+            return value.hint == other.hint
+        if isinstance(value, tuple | list) and isinstance(other, tuple | list):
+            return len(value) == len(other) and all(map(self._is, value, other))
+        if isinstance(value, dict) and isinstance(other, dict):
+            return value.keys() == other.keys() and all(
+                self._is(value[key], other[key]) for key in value
+            )
+        return type(value) is type(other) and (
+            value == other or (value != value and other != other)
+        )
 
-    def _constant(self, one: Held, other: Held) -> bool:
-        mine, theirs = self.graph.constants.get(one.key), self.lacking.constants.get(other.key)
+    def _constant(self, constant: Held, other: Held) -> bool:
+        mine, theirs = self.graph.constants.get(constant.key), self.lacking.constants.get(other.key)
         return mine is not None and theirs is not None and torch.equal(mine, theirs)
 
 
 def _pairs(mine: Sequence[Any], theirs: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Arguments or results of two calls by their labels; a call may lack what only a left out layer reads.
+    """Pairs of arguments or results of two calls by label; the second call may lack some.
+
+    The second call lacks what only a left out layer reads.
 
     Raises:
-        LeftOutError: the second has some that the first has not.
+        LeftOutError: the second call has some that the first call lacks.
     """
     left = list(mine)
     pairs = []
     for other in theirs:
-        one = next((each for each in left if each.label == other.label), None)
-        if one is None:
+        match = next((each for each in left if each.label == other.label), None)
+        if match is None:
             raise LeftOutError("without a layer it does something else")
-        left.remove(one)
-        pairs.append((one, other))
+        left.remove(match)
+        pairs.append((match, other))
     return pairs
 
 
@@ -195,12 +201,12 @@ class _Chosen:
         outputs = _renamed(self.graph.outputs, renamed)
         return replace(self.graph, root=root, outputs=outputs, facts=self.facts)
 
-    def _call(self, one: Call) -> tuple[Call, dict[int, int]]:
-        """The call, and what its results are called after the choices that it ends with."""
+    def _call(self, call: Call) -> tuple[Call, dict[int, int]]:
+        """The call, and new names of its results after the choices at its end."""
         renamed: dict[int, int] = {}
         body: list[Item] = []
-        ends = {run.last: (rate, run) for rate, run in self.runs.get((one.path, one.number), ())}
-        for place, item in enumerate(one.body):
+        ends = {run.last: (rate, run) for rate, run in self.runs.get((call.path, call.number), ())}
+        for place, item in enumerate(call.body):
             item = _item(item, renamed)
             if isinstance(item, Call):
                 item, _ = self._call(item)
@@ -209,17 +215,17 @@ class _Chosen:
                 rate, run = ends[place]
                 body += self._choice(rate, run, item, renamed)
         taken = tuple(
-            replace(each, inside=renamed.get(each.inside, each.inside)) for each in one.taken
+            replace(each, inside=renamed.get(each.inside, each.inside)) for each in call.taken
         )
-        return replace(one, body=tuple(body), taken=taken), renamed
+        return replace(call, body=tuple(body), taken=taken), renamed
 
     def _choice(self, rate: float, run: _Run, item: Item, renamed: dict[int, int]) -> list[Item]:
-        """A mask of one number, and for each tensor the layer's where it is kept."""
+        """A mask of one number, and for each tensor a choice of the layer's value where it is kept."""
         frames = item.frames
         ones = self._new(Fact((), torch.float32))
         drawn = self._new(Fact((), torch.float32))
         kept = self._new(Fact((), torch.bool))
-        made: list[Item] = [
+        choice: list[Item] = [
             Op("aten.ones.default", ((),), {}, (ones,), True, frames),
             Op(DROPOUT, (Ref(ones), rate, (), ""), {}, (drawn,), True, frames),
             Op("aten.gt.Scalar", (Ref(drawn), 0), {}, (kept,), True, frames),
@@ -228,9 +234,9 @@ class _Chosen:
             chosen = self._new(self.facts[number])
             other = _renamed(value, renamed)
             arguments = (Ref(kept), Ref(number), other)
-            made.append(Op("aten.where.self", arguments, {}, (chosen,), True, frames))
+            choice.append(Op("aten.where.self", arguments, {}, (chosen,), True, frames))
             renamed[number] = chosen
-        return made
+        return choice
 
     def _new(self, fact: Fact) -> int:
         number = max(self.facts) + 1
@@ -243,8 +249,8 @@ def _item(item: Item, renamed: Mapping[int, int]) -> Item:
         arguments, named = _renamed(item.arguments, renamed), _renamed(dict(item.named), renamed)
         return replace(item, arguments=arguments, named=named)
     if isinstance(item, Call):
-        given = tuple(replace(each, value=_renamed(each.value, renamed)) for each in item.given)
-        return replace(item, given=given)
+        passed = tuple(replace(each, value=_renamed(each.value, renamed)) for each in item.given)
+        return replace(item, given=passed)
     return item
 
 
@@ -252,9 +258,9 @@ def _renamed(value: Any, names: Mapping[int, int]) -> Any:
     if isinstance(value, Ref):
         return Ref(names.get(value.id, value.id))
     if isinstance(value, tuple):
-        return tuple(_renamed(one, names) for one in value)
+        return tuple(_renamed(element, names) for element in value)
     if isinstance(value, list):
-        return [_renamed(one, names) for one in value]
+        return [_renamed(element, names) for element in value]
     if isinstance(value, dict):
-        return {key: _renamed(one, names) for key, one in value.items()}
+        return {key: _renamed(element, names) for key, element in value.items()}
     return value

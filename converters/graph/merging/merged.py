@@ -1,6 +1,8 @@
-"""The recordings of both modes as one graph: that of training, whose dropouts `deterministic` turns off.
+"""The recordings of both modes as one graph: that of training, whose dropouts `deterministic` turns
+off.
 
-It is taken only where, without its dropouts, it is the recording of evaluation, operator by operator.
+Both modes merge only if the training graph without dropouts equals the evaluation graph, operator
+by operator.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ _DRAWS = (
 
 @dataclass(frozen=True)
 class Both:
-    """A recording of both modes: with its graph, and what is known of training.
+    """A recording of both modes, its graph, and the training behavior.
 
     Attributes:
-        recorded, graph: of both modes.
-        modes: what is known of training.
-        evaluation: the recording of evaluation alone, where training is another.
-        drawn: what the original draws in training by Python or numpy.
+        recorded: the recording.
+        graph: its graph.
+        modes: differences of training.
+        evaluation: the recording of evaluation alone, if training differs.
+        drawn: inputs that the original draws in training by Python or numpy.
     """
 
     recorded: Trace
@@ -56,7 +59,7 @@ class _ApartError(Exception):
 
 
 def evaluation_alone(both: Both, reason: str) -> Both:
-    """Without training, which the port cannot have."""
+    """The recording without training, which the port cannot have."""
     recorded, graph = both.evaluation or (both.recorded, both.graph)
     return Both(recorded, graph, Modes(refused=reason))
 
@@ -68,14 +71,14 @@ def both_modes(
     graph: Graph,
     masks: Collection[str] = (),
 ) -> Both:
-    """The recording of evaluation with what training does otherwise.
+    """Merge the recording of evaluation with the differences of training.
 
     Args:
         module: the model.
-        inputs: what it is called with.
+        inputs: its inputs.
         recorded: its recording in evaluation.
-        graph: of it.
-        masks: as of `trace`.
+        graph: graph of that recording.
+        masks: as in `trace`.
     """
     try:
         modes = compare_modes(module, inputs)
@@ -94,12 +97,12 @@ def both_modes(
                 recorded = trace(module, inputs, decomposed=True, masks=masks, same_dtype=same)
             graph = group(recorded)
         modules = dict(module.named_modules(remove_duplicate=False))
-        found = with_dropouts(group(trained), modules)
-        names = {name for name, _ in found.inputs}
+        trained_graph = with_dropouts(group(trained), modules)
+        names = {name for name, _ in trained_graph.inputs}
         hosts = tuple(name for name in drawn.names if name in names)
-        alike = _has_same_outputs(found, graph)
+        alike = _has_same_outputs(trained_graph, graph)
         if alike and not hosts:  # with them the graphs are merged once they are simple
-            _demand_same(_without_dropouts(found), graph)
+            _demand_same(_without_dropouts(trained_graph), graph)
         if decisions.rates:
 
             def without(turn: int) -> Graph:
@@ -108,9 +111,9 @@ def both_modes(
                     lacking = trace(module, inputs, as_it_is=True, masks=masks, **how)
                 return _bare(with_dropouts(group(lacking), modules))
 
-            found = with_layers_left_out(_bare(found), decisions.rates, without)
+            trained_graph = with_layers_left_out(_bare(trained_graph), decisions.rates, without)
         if not alike and not hosts:
-            found = with_outputs_of_both(found, graph)
+            trained_graph = with_outputs_of_both(trained_graph, graph)
     except (DrawError, LeftOutError, OptionError, _ApartError, GraphError) as error:
         what = error.what if isinstance(error, GraphError) else str(error)
         return Both(recorded, graph, Modes(refused=what))
@@ -120,35 +123,35 @@ def both_modes(
     more = [note for note in trained.notes if note.startswith((CHECK, FINITE))]
     trained = replace(trained, notes=tuple(dict.fromkeys((*recorded.notes, *more))))
     known = Modes(frozenset(statistics), hosts)
-    return Both(trained, found, known, (recorded, graph), modes.drawn)
+    return Both(trained, trained_graph, known, (recorded, graph), modes.drawn)
 
 
 def _has_same_outputs(first: Graph, second: Graph) -> bool:
-    """Whether graphs give outputs of the same names, or outputs without names."""
+    """Whether two graphs give outputs of the same names, or unnamed outputs."""
     named = isinstance(first.outputs, Mapping) and isinstance(second.outputs, Mapping)
     return not named or first.outputs.keys() == second.outputs.keys()
 
 
 def _bare(graph: Graph) -> Graph:
-    """The graph without what nothing reads."""
+    """The graph without items that nothing reads."""
     return replace(graph, root=pruned(graph.root, graph.outputs))
 
 
 def _without_dropouts(graph: Graph) -> Graph:
-    """The graph as it is in evaluation."""
+    """The graph as in evaluation: its dropouts removed."""
     same: dict[int, Any] = {}
 
-    def value(one: Any) -> Any:
-        if isinstance(one, Ref):
-            return value(same[one.id]) if one.id in same else one
-        if isinstance(one, tuple | list):
-            return tuple(map(value, one))
-        return {key: value(each) for key, each in one.items()} if isinstance(one, dict) else one
+    def value(old: Any) -> Any:
+        if isinstance(old, Ref):
+            return value(same[old.id]) if old.id in same else old
+        if isinstance(old, tuple | list):
+            return tuple(map(value, old))
+        return {key: value(each) for key, each in old.items()} if isinstance(old, dict) else old
 
-    def call(one: Call) -> Call:
+    def call(outer: Call) -> Call:
         body: list[Any] = []
-        given = tuple(replace(each, value=value(each.value)) for each in one.given)
-        for item in one.body:
+        arguments = tuple(replace(each, value=value(each.value)) for each in outer.given)
+        for item in outer.body:
             if isinstance(item, Call):
                 body.append(call(item))
             elif is_dropout(item):
@@ -156,8 +159,8 @@ def _without_dropouts(graph: Graph) -> Graph:
             elif isinstance(item, Op):
                 named = value(dict(item.named))
                 body.append(replace(item, arguments=value(item.arguments), named=named))
-        taken = tuple(replace(each, inside=value(Ref(each.inside)).id) for each in one.taken)
-        return replace(one, given=given, body=tuple(body), taken=taken)
+        taken = tuple(replace(each, inside=value(Ref(each.inside)).id) for each in outer.taken)
+        return replace(outer, given=arguments, body=tuple(body), taken=taken)
 
     root = call(graph.root)
     return replace(graph, root=root, outputs=value(graph.outputs))
@@ -174,13 +177,13 @@ class _Same:
         self.known: dict[int, int] = {}
 
     def run(self) -> None:
-        for (name, one), (other_name, other) in zip(
+        for (name, number), (other_name, other) in zip(
             self.first.inputs, self.second.inputs, strict=True
         ):
-            self.known[one] = other
+            self.known[number] = other
             if name != other_name:
                 raise _ApartError("it takes other inputs in training")
-        first, second = (pruned(one.root, one.outputs) for one in (self.first, self.second))
+        first, second = (pruned(graph.root, graph.outputs) for graph in (self.first, self.second))
         for item in _operators(second):
             if item.target.removeprefix("aten.").split(".")[0] in _DRAWS:
                 raise _ApartError(f"it draws random numbers in evaluation too{_at(item)}")
@@ -188,26 +191,30 @@ class _Same:
         if not self._is(self.first.outputs, self.second.outputs):
             raise _ApartError("it gives other outputs in training")
 
-    def _call(self, one: Call, other: Call) -> None:
-        if (one.path, one.number) != (other.path, other.number):
-            raise _ApartError(f"it calls {one.path or other.path} otherwise in training{_at(one)}")
-        if [given.label for given in one.given] != [given.label for given in other.given]:
-            raise _ApartError(f"{one.path} takes other tensors in training{_at(one)}")
-        for mine, theirs in zip(one.given, other.given, strict=True):
+    def _call(self, call: Call, other: Call) -> None:
+        if (call.path, call.number) != (other.path, other.number):
+            raise _ApartError(
+                f"it calls {call.path or other.path} otherwise in training{_at(call)}"
+            )
+        if [argument.label for argument in call.given] != [
+            argument.label for argument in other.given
+        ]:
+            raise _ApartError(f"{call.path} takes other tensors in training{_at(call)}")
+        for mine, theirs in zip(call.given, other.given, strict=True):
             if not self._is(mine.value, theirs.value):
-                raise _ApartError(f"{one.path} takes other tensors in training{_at(one)}")
+                raise _ApartError(f"{call.path} takes other tensors in training{_at(call)}")
             self.known[mine.inside] = theirs.inside
-        for item, against in zip(one.body, other.body, strict=False):
+        for item, against in zip(call.body, other.body, strict=False):
             self._item(item, against)
-        if len(one.body) != len(other.body):
-            longer = max(one.body, other.body, key=len)
-            item = longer[min(len(one.body), len(other.body))]
+        if len(call.body) != len(other.body):
+            longer = max(call.body, other.body, key=len)
+            item = longer[min(len(call.body), len(other.body))]
             raise _ApartError(f"training and evaluation differ{_at(item)}")
-        if [taken.label for taken in one.taken] != [taken.label for taken in other.taken]:
-            raise _ApartError(f"{one.path} gives other tensors in training{_at(one)}")
-        for result, expected in zip(one.taken, other.taken, strict=True):
+        if [taken.label for taken in call.taken] != [taken.label for taken in other.taken]:
+            raise _ApartError(f"{call.path} gives other tensors in training{_at(call)}")
+        for result, expected in zip(call.taken, other.taken, strict=True):
             if self.known.get(result.inside) != expected.inside:
-                raise _ApartError(f"{one.path} gives other tensors in training{_at(one)}")
+                raise _ApartError(f"{call.path} gives other tensors in training{_at(call)}")
             self.known[result.outside] = expected.outside
 
     def _item(self, item: Any, other: Any) -> None:
@@ -220,30 +227,34 @@ class _Same:
             raise _ApartError(f"training and evaluation differ{_at(item)}")
         self.known |= dict(zip(item.outs, other.outs, strict=True))
 
-    def _is(self, one: Any, other: Any) -> bool:
-        if isinstance(one, Ref) and isinstance(other, Ref):
-            return self.known.get(one.id) == other.id
-        if isinstance(one, Held) and isinstance(other, Held):
-            return one == other or self._constant(one, other)
-        if isinstance(one, Free) and isinstance(other, Free):
-            return one.hint == other.hint
-        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-            return len(one) == len(other) and all(map(self._is, one, other))
-        if isinstance(one, dict) and isinstance(other, dict):
-            return one.keys() == other.keys() and all(self._is(one[key], other[key]) for key in one)
-        return type(one) is type(other) and (one == other or (one != one and other != other))
+    def _is(self, value: Any, other: Any) -> bool:
+        if isinstance(value, Ref) and isinstance(other, Ref):
+            return self.known.get(value.id) == other.id
+        if isinstance(value, Held) and isinstance(other, Held):
+            return value == other or self._constant(value, other)
+        if isinstance(value, Free) and isinstance(other, Free):
+            return value.hint == other.hint
+        if isinstance(value, tuple | list) and isinstance(other, tuple | list):
+            return len(value) == len(other) and all(map(self._is, value, other))
+        if isinstance(value, dict) and isinstance(other, dict):
+            return value.keys() == other.keys() and all(
+                self._is(value[key], other[key]) for key in value
+            )
+        return type(value) is type(other) and (
+            value == other or (value != value and other != other)
+        )
 
-    def _constant(self, one: Held, other: Held) -> bool:
-        """Whether two constants of the graphs are equal: their names count what was recorded."""
+    def _constant(self, constant: Held, other: Held) -> bool:
+        """Whether two constants are equal in value: their names depend on what was recorded."""
         mine, theirs = (
             graph.constants.get(held.key)
-            for graph, held in ((self.first, one), (self.second, other))
+            for graph, held in ((self.first, constant), (self.second, other))
         )
         return mine is not None and theirs is not None and torch.equal(mine, theirs)
 
 
 def _plain(item: Op) -> tuple[Any, dict[str, Any]]:
-    """The arguments of an operator, without what is a mode in them."""
+    """The arguments of an operator, without those that set a mode."""
     named, arguments = dict(item.named), item.arguments
     if item.target == ATTENTION:
         named.pop("dropout_p", None)
@@ -258,11 +269,11 @@ def _plain(item: Op) -> tuple[Any, dict[str, Any]]:
 
 
 def _operators(root: Call) -> Iterator[Op]:
-    for one in calls(root):
-        yield from (item for item in one.body if isinstance(item, Op))
+    for call in calls(root):
+        yield from (item for item in call.body if isinstance(item, Op))
 
 
 def _at(item: Any) -> str:
-    """Where in the original an item stands: " (net.py:12)"."""
+    """The source location of an item in the original: " (net.py:12)"."""
     frames = item.frames
     return f" ({frames[-1].file.rpartition('/')[2]}:{frames[-1].line})" if frames else ""

@@ -1,4 +1,4 @@
-"""Further methods of a model beside its forward: each recorded by itself, then one graph with it."""
+"""Further methods of a model: each recorded by itself, then joined with the forward's graph."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from converters.graph.recording.trace import METHOD, GraphError
 from converters.graph.writing.original.names import source_tree
 from converters.other_method import calling
 
-# Numbers of calls of a module that one method may have.
+# Call numbers reserved for each method.
 _CALLS = 100_000
-# What every class of a port has beside what Flax gives it.
+# Attributes of every class of a port, besides Flax's own.
 _OF_PORTS = ("config", "dtype", "param_dtype", "precision", "dtypes", "numerics", "cast_param")
 
 
 def further_methods(module: torch.nn.Module) -> tuple[str, ...]:
-    """The public methods of a model, beside its forward, that compute with what the model holds.
+    """The public methods of a model, besides forward, that compute with the model's state.
 
     Methods of torch and of a library's base classes (`generate`, `get_input_embeddings`) are left
-    out: only those in the file of the model's class count, and in the user's own files.
+    out: only methods in the file of the model's class and in the user's own files count.
     """
     held = {*module._modules, *module._parameters, *module._buffers}
     own: dict[str, ast.AST] = {}
@@ -42,10 +42,10 @@ def further_methods(module: torch.nn.Module) -> tuple[str, ...]:
     computing: set[str] = set()
     while True:
         names = held | computing
-        found = {name for name, tree in own.items() if _computes(tree, names)}
-        if found == computing:
+        methods = {name for name, tree in own.items() if _computes(tree, names)}
+        if methods == computing:
             break
-        computing = found
+        computing = methods
     return tuple(name for name in own if name in computing and not name.startswith("_"))
 
 
@@ -62,11 +62,11 @@ def _is_own(cls: type, of: type) -> bool:
 
 
 def _computes(tree: ast.AST, held: Collection[str]) -> bool:
-    """Whether a method gives something that it makes of what its module holds."""
-    given = [node for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
-    if not given:  # it sets something: `freeze`, `reset_parameters`
+    """Whether a method returns something computed from its module's state."""
+    returns = [node for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
+    if not returns:  # it sets something: `freeze`, `reset_parameters`
         return False
-    bare = {id(node.value) for node in given}
+    bare = {id(node.value) for node in returns}
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Load)
@@ -79,7 +79,7 @@ def _computes(tree: ast.AST, held: Collection[str]) -> bool:
 
 
 def require_method(module: torch.nn.Module, method: str) -> None:
-    """Raise GraphError where a model has no such method, or Flax has another one of that name."""
+    """Raise GraphError if the model has no such method, or Flax has another method of that name."""
     there = further_methods(module)
     known = inspect.getattr_static(type(module), method, None)
     if (
@@ -100,7 +100,7 @@ def require_method(module: torch.nn.Module, method: str) -> None:
 
 
 def _of_flax() -> frozenset[str]:
-    """Names of what every module of a port has."""
+    """Names of the attributes of every module of a port."""
     from flax import linen
 
     class Plain(linen.Module):
@@ -111,7 +111,7 @@ def _of_flax() -> frozenset[str]:
 
 @contextmanager
 def as_forward(module: torch.nn.Module, method: str) -> Iterator[None]:
-    """Have a call of a model run another of its methods."""
+    """Make a call of the model run another of its methods."""
     cls = type(module)
     module.__class__ = calling(cls, method)
     try:
@@ -122,7 +122,9 @@ def as_forward(module: torch.nn.Module, method: str) -> Iterator[None]:
 
 @contextmanager
 def methods_as_calls(module: torch.nn.Module) -> Iterator[None]:
-    """Have other modules' calls of a part's methods run as calls of the part, which a recording shows."""
+    """Run other modules' calls of a part's methods as calls of the part, so that a recording shows
+    them.
+    """
     with ExitStack() as stack:
         for path, part in module.named_modules():
             names = further_methods(part) if path else ()
@@ -161,22 +163,22 @@ def _methods_as_calls(part: torch.nn.Module, names: Sequence[str]) -> Iterator[N
         part.register_forward_pre_hook(before),
         part.register_forward_hook(after, always_call=True),
     )
-    made = {name: called(name) for name in names}
-    vars(part).update(made)
+    wrapped = {name: called(name) for name in names}
+    vars(part).update(wrapped)
     try:
         yield
     finally:
-        for name in made:
+        for name in wrapped:
             vars(part).pop(name, None)
         for hook in hooks:
             hook.remove()
 
 
 def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) -> Graph:
-    """The graph of a model with those of further methods.
+    """Join the graph of a model with those of its further methods.
 
     Args:
-        graph: of its forward.
+        graph: graph of the forward.
         others: name of a method → its graph.
         tensors: names of the model's parameters and buffers.
     """
@@ -184,16 +186,16 @@ def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) 
     body, entries = list(graph.root.body), []
     for place, (method, other) in enumerate(others.items(), 1):
         first = max(facts, default=-1) + 1
-        made = _Renumbered(first, place, method, tensors)
+        renumbered = _Renumbered(first, place, method, tensors)
         facts |= {
-            number + first: replace(fact, shape=made.value(fact.shape))
+            number + first: replace(fact, shape=renumbered.value(fact.shape))
             for number, fact in other.facts.items()
         }
-        constants |= {made.key(key): tensor for key, tensor in other.constants.items()}
-        root = made.call(other.root)
+        constants |= {renumbered.key(key): tensor for key, tensor in other.constants.items()}
+        root = renumbered.call(other.root)
         body.append(replace(root, number=place, method=method))
         inputs = tuple((name, number + first) for name, number in other.inputs)
-        entries.append(Entry(method, inputs, made.value(other.outputs)))
+        entries.append(Entry(method, inputs, renumbered.value(other.outputs)))
     root = replace(graph.root, body=tuple(body))
     return replace(graph, root=root, facts=facts, constants=constants, methods=tuple(entries))
 
@@ -201,19 +203,19 @@ def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) 
 def own_constants(
     constants: Mapping[str, Any], method: str, tensors: Collection[str]
 ) -> dict[str, Any]:
-    """The tensors of a method's recording, by the names that `joined` gives them."""
-    made = _Renumbered(0, 0, method, tensors)
-    return {made.key(key): tensor for key, tensor in constants.items()}
+    """The tensors of a method's recording, by their names in the joined graph (`joined`)."""
+    renumbered = _Renumbered(0, 0, method, tensors)
+    return {renumbered.key(key): tensor for key, tensor in constants.items()}
 
 
 class _Renumbered:
-    """Numbers, constants, calls and free sizes of a method, that are none of another's."""
+    """A method's numbers, constants, calls and free sizes, renumbered apart from other methods."""
 
     def __init__(self, first: int, place: int, method: str, tensors: Collection[str]) -> None:
         self.first, self.place, self.method, self.tensors = first, place, method, tensors
 
     def key(self, key: str) -> str:
-        """The name of a tensor: constants of the recording are counted in each."""
+        """The name of a tensor. Constants are counted per recording, so they are renamed."""
         return key if key in self.tensors else f"{key}_of_{self.method}"
 
     def value(self, value: Any) -> Any:
@@ -228,44 +230,44 @@ class _Renumbered:
             case tuple() | list():
                 return tuple(map(self.value, value))
             case dict():
-                return {key: self.value(one) for key, one in value.items()}
+                return {key: self.value(element) for key, element in value.items()}
         return value
 
     def _expression(self, expression: sympy.Expr) -> sympy.Expr:
         return expression.xreplace(
             {
-                one: sympy.Symbol(f"{one.name}_of_{self.method}", **one.assumptions0)
-                for one in expression.free_symbols
+                symbol: sympy.Symbol(f"{symbol.name}_of_{self.method}", **symbol.assumptions0)
+                for symbol in expression.free_symbols
             }
         )
 
-    def call(self, one: Call) -> Call:
+    def call(self, call: Call) -> Call:
         """A call, and all within it."""
         first = self.first
         return replace(
-            one,
-            number=one.number + self.place * _CALLS,
+            call,
+            number=call.number + self.place * _CALLS,
             given=tuple(
                 replace(each, value=self.value(each.value), inside=each.inside + first)
-                for each in one.given
+                for each in call.given
             ),
             taken=tuple(
                 replace(each, inside=each.inside + first, outside=each.outside + first)
-                for each in one.taken
+                for each in call.taken
             ),
-            body=self._items(one.body),
+            body=self._items(call.body),
         )
 
     def _items(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        made: list[Any] = []
+        renumbered: list[Any] = []
         for item in items:
             if isinstance(item, Op):
                 outs = tuple(out + self.first if out >= 0 else out for out in item.outs)
-                named = {key: self.value(one) for key, one in item.named.items()}
+                named = {key: self.value(argument) for key, argument in item.named.items()}
                 arguments = self.value(item.arguments)
-                made.append(replace(item, arguments=arguments, named=named, outs=outs))
+                renumbered.append(replace(item, arguments=arguments, named=named, outs=outs))
             elif isinstance(item, Call):
-                made.append(self.call(item))
+                renumbered.append(self.call(item))
             else:
                 raise AssertionError("functions are found later")
-        return tuple(made)
+        return tuple(renumbered)

@@ -1,8 +1,8 @@
-"""One graph of two recordings: with the inputs that a caller may leave out, and without them.
+"""Merging of two recordings: with the inputs that a caller may leave out, and without them.
 
-The calls and operators of both are aligned by module, operator and source line. A value that only the
-recording with the inputs has is absent without them. Where an operator of both takes different values, a
-choice between them stands before it.
+The calls and operators of both are aligned by module, operator and source line. A value that only
+the recording with the inputs has is absent without them. Where an operator of both takes different
+values, a choice between them precedes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OptionError(Exception):
 
 
 def with_outputs_of_both(trained: Graph, evaluated: Graph) -> Graph:
-    """The graph of training with the outputs, by name, that evaluation alone gives.
+    """The graph of training, with the named outputs that only evaluation gives.
 
     Raises:
         OptionError: the graphs differ in more than dropouts and outputs.
@@ -49,15 +49,15 @@ def with_outputs_of_both(trained: Graph, evaluated: Graph) -> Graph:
         for name in sorted(names)
         if (name in trained.outputs) != (name in evaluated.outputs)
     }
-    made = _Merge(trained, evaluated, of_mode).run()
-    return replace(made, of_mode=of_mode, otherwise=frozenset())
+    both = _Merge(trained, evaluated, of_mode).run()
+    return replace(both, of_mode=of_mode, otherwise=frozenset())
 
 
 def merged(full: Graph, bare: Graph) -> Graph:
-    """One graph of both; inputs that only `full` has may be left out.
+    """Merge both graphs. Inputs that only `full` has may be left out.
 
     Raises:
-        OptionError: the recordings differ in more than what rests on these inputs.
+        OptionError: the recordings differ in more than what depends on these inputs.
     """
     return _Merge(full, bare).run()
 
@@ -80,7 +80,7 @@ class _Merge:
         self.count = max((*full.facts, *bare.facts, 0)) + 1
         # Number in `bare` → value in the merged graph.
         self.same: dict[int, Any] = {}
-        # What a dropout gives → what it is given, and the other way round.
+        # Result of a dropout → its input, and the reverse.
         self.before: dict[int, Ref] = {}
         self.after: dict[int, Ref] = {}
         self.layers = kept_layers(full)
@@ -88,18 +88,18 @@ class _Merge:
         self.maybe: set[int] = set()
         self.otherwise: set[int] = set()
         self.symbols: dict[sympy.Expr, sympy.Expr] = {}
-        self.called = {(one.path, one.number) for one in calls(full.root)}
-        # Of the call that is merged now, in `bare`: what is only repeated.
+        self.called = {(call.path, call.number) for call in calls(full.root)}
+        # Operators of the call being merged, in `bare`, that only repeat a tensor.
         self.repeated: dict[int, Op] = {}
 
     def run(self) -> Graph:
-        given = dict(self.bare.inputs)
+        bare_inputs = dict(self.bare.inputs)
         for name, number in self.full.inputs:
-            if name not in given:
+            if name not in bare_inputs:
                 self.maybe.add(number)
                 continue
-            self.same[given[name]] = Ref(number)
-            mine, theirs = (self.full.facts[number], self.bare.facts[given[name]])
+            self.same[bare_inputs[name]] = Ref(number)
+            mine, theirs = (self.full.facts[number], self.bare.facts[bare_inputs[name]])
             for side, other in zip(mine.shape, theirs.shape, strict=True):
                 if isinstance(side, Free) and not isinstance(other, Free):
                     raise OptionError(f"{name} has fewer free sides without it")
@@ -108,7 +108,7 @@ class _Merge:
                     self.symbols.setdefault(other.expression, size)
         root, scope = self._body(self.full.root, self.bare.root)
         outputs = self._outputs(scope)
-        optional = tuple(name for name, _ in self.full.inputs if name not in given)
+        optional = tuple(name for name, _ in self.full.inputs if name not in bare_inputs)
         return replace(
             self.full,
             root=replace(root, body=tuple(scope.items)),
@@ -121,55 +121,55 @@ class _Merge:
         )
 
     def _outputs(self, scope: _Scope) -> Any:
-        """The outputs; those that one of the recordings lacks are the other's."""
+        """The outputs. An output that only one recording has is taken from it."""
         full, bare = self.full.outputs, self.bare.outputs
         if not self.of_mode:
             return self._value(scope, full, bare)
-        given = [*full, *(name for name in bare if name not in full)]
+        names = [*full, *(name for name in bare if name not in full)]
         return {
             name: self._value(scope, full[name], bare[name])
             if name in full and name in bare
             else full[name]
             if name in full
             else self._converted(bare[name])
-            for name in given
+            for name in names
         }
 
     # Calls.
 
-    def _body(self, one: Call, other: Call) -> tuple[Call, _Scope]:
+    def _body(self, call: Call, other: Call) -> tuple[Call, _Scope]:
         """The items of a call that both recordings have."""
         scope = _Scope([], {})
         above, self.repeated = self.repeated, _repeated(other.body, self.bare)
-        mine, theirs = (list(map(_key, each.body)) for each in (one, other))
+        mine, theirs = (list(map(_key, each.body)) for each in (call, other))
         aligned = SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
         for kind, first, last, start, end in aligned:
             if kind == "equal":
-                for item, its in zip(one.body[first:last], other.body[start:end], strict=True):
+                for item, its in zip(call.body[first:last], other.body[start:end], strict=True):
                     self._both(scope, item, its)
                 continue
             for its in other.body[start:end]:
                 self._without(scope, its)
-            for item in one.body[first:last]:
+            for item in call.body[first:last]:
                 self._with(scope, item)
         self.repeated = above
-        return one, scope
+        return call, scope
 
     def _both(self, scope: _Scope, item: Any, other: Any) -> None:
         if isinstance(item, Call):
             self._call(scope, item, other)
             return
         try:
-            made = self._operator(scope, item, other)
+            merged_operator = self._operator(scope, item, other)
         except OptionError:
             self._without(scope, other)
             self._with(scope, item)
             return
-        scope.items.append(made)
+        scope.items.append(merged_operator)
         self.same |= {theirs: Ref(mine) for mine, theirs in zip(item.outs, other.outs, strict=True)}
 
     def _operator(self, scope: _Scope, item: Op, other: Op) -> Op:
-        """An operator of both, with choices where what they are given differs."""
+        """An operator of both recordings, with choices where its arguments differ."""
         arguments, theirs = _arguments(item), _arguments(other)
         if item.target == ATTENTION:
             mask = arguments.get("attn_mask")
@@ -185,39 +185,41 @@ class _Merge:
         for mine, its in zip(item.outs, other.outs, strict=True):
             if mine >= 0 and self.facts[mine].dtype != self.bare.facts[its].dtype:
                 raise OptionError("an operator gives another dtype")
-        made = {name: self._value(scope, one, theirs[name]) for name, one in arguments.items()}
-        return _with_arguments(item, made)
+        values = {
+            name: self._value(scope, argument, theirs[name]) for name, argument in arguments.items()
+        }
+        return _with_arguments(item, values)
 
     def _unrepeated(self, mask: Any) -> Any:
-        """A mask that is only repeated for an attention, which repeats it by itself."""
-        made = self.repeated.get(mask.id) if isinstance(mask, Ref) else None
-        if made is None or not isinstance(made.arguments[0], Ref):
+        """The mask before it is repeated for an attention, which repeats it by itself."""
+        repeat = self.repeated.get(mask.id) if isinstance(mask, Ref) else None
+        if repeat is None or not isinstance(repeat.arguments[0], Ref):
             return mask
-        return made.arguments[0]
+        return repeat.arguments[0]
 
     def _call(self, scope: _Scope, item: Call, other: Call) -> None:
         known = self._labelled(other.given)
-        given: list[Given] = []
+        arguments: list[Given] = []
         for each in item.given:
             theirs = known.pop(each.label, None) if each.label else None
             if not each.label:
                 theirs = self._unlabelled(each, known)
             if theirs is None:
-                given.append(each)
+                arguments.append(each)
                 if isinstance(each.value, Ref) and each.value.id in self.maybe:
                     self.maybe.add(each.inside)
                 continue
             value = self._value(scope, each.value, theirs.value)
             marked = each.value != Ref(each.inside)
             inside = each.inside if marked or not isinstance(value, Ref) else value.id
-            given.append(replace(each, value=value, inside=inside))
+            arguments.append(replace(each, value=value, inside=inside))
             self.same[theirs.inside] = Ref(inside)
-        for theirs in known.values():  # what it is given without the inputs only
+        for theirs in known.values():  # arguments that only the recording without the inputs has
             value = self._converted(theirs.value)
             inside = self._new(self.bare.facts[theirs.inside])
-            given.append(Given(theirs.label, value, inside))
+            arguments.append(Given(theirs.label, value, inside))
             self.same[theirs.inside] = Ref(inside)
-        made, inner = self._body(item, other)
+        merged_call, inner = self._body(item, other)
         results = {each.label or str(place): each for place, each in enumerate(other.taken)}
         taken: list[Taken] = []
         for place, result in enumerate(item.taken):
@@ -241,38 +243,44 @@ class _Merge:
             outside = self._new(self.facts[value.id])
             taken.append(Taken(its.label, value.id, outside))
             self.same[its.outside] = Ref(outside)
-        call = replace(made, given=tuple(given), taken=tuple(taken), body=tuple(inner.items))
+        call = replace(
+            merged_call, given=tuple(arguments), taken=tuple(taken), body=tuple(inner.items)
+        )
         scope.items.append(call)
 
     @staticmethod
-    def _labelled(given: Sequence[Given]) -> dict[str, Given]:
-        return {one.label or f"#{place}": one for place, one in enumerate(given)}
+    def _labelled(arguments: Sequence[Given]) -> dict[str, Given]:
+        return {argument.label or f"#{place}": argument for place, argument in enumerate(arguments)}
 
     def _unlabelled(self, each: Given, known: dict[str, Given]) -> Given | None:
-        """What a call is given without a label is the same where it has the same value."""
-        for name, one in known.items():
-            if not one.label and isinstance(one.value, Ref) and self._is(each.value, one.value):
+        """The matching argument of an unlabelled argument: one with the same value."""
+        for name, candidate in known.items():
+            if (
+                not candidate.label
+                and isinstance(candidate.value, Ref)
+                and self._is(each.value, candidate.value)
+            ):
                 return known.pop(name)
         return None
 
-    # What one of the recordings has.
+    # Items of only one recording.
 
     def _with(self, scope: _Scope, item: Item) -> None:
         """An item that only the recording with the inputs has."""
         if isinstance(item, Op) and item.single and item.outs[0] in self.layers:
             kept, layer, other = item.arguments
-            for (one, _), choice in scope.choices.items():
-                other = choice if one == other else other
+            for (value, _), choice in scope.choices.items():
+                other = choice if value == other else other
             item = replace(item, arguments=(kept, layer, other))
         scope.items.append(item)
         if self._drops(item):
             return
-        if any(one in self.maybe for one in _given(item)):
-            self.maybe |= {one for one in item.outs if one >= 0}
+        if any(number in self.maybe for number in _given(item)):
+            self.maybe |= {number for number in item.outs if number >= 0}
             self._within(item)
 
     def _within(self, item: Item) -> None:
-        """Note what is absent within a call: it may be written as part of the one around it."""
+        """Record what is absent within a call: it may be written as part of the call around it."""
         if not isinstance(item, Call):
             return
         self.maybe |= {
@@ -280,13 +288,13 @@ class _Merge:
             for each in item.given
             if isinstance(each.value, Ref) and each.value.id in self.maybe
         }
-        for one in item.body:
-            if any(each in self.maybe for each in _given(one)):
-                self.maybe |= {each for each in one.outs if each >= 0}
-                self._within(one)
+        for inner in item.body:
+            if any(each in self.maybe for each in _given(inner)):
+                self.maybe |= {each for each in inner.outs if each >= 0}
+                self._within(inner)
 
     def _drops(self, item: Item) -> bool:
-        """Whether an item is a dropout: what it gives stands for what it is given."""
+        """Whether an item is a dropout: its result stands for its input."""
         if is_dropout(item):
             return self._stands(item.arguments[0], item.outs[0])
         if isinstance(item, Op) and item.single and item.outs[0] in self.layers:
@@ -295,8 +303,8 @@ class _Merge:
             return False
         if not all(self._stands(each.value, each.inside) for each in item.given):
             return False
-        for one in item.body:
-            self._drops(one)
+        for inner in item.body:
+            self._drops(inner)
         return all(self._stands(Ref(each.inside), each.outside) for each in item.taken)
 
     def _stands(self, value: Any, number: int) -> bool:
@@ -310,33 +318,35 @@ class _Merge:
 
     def _without(self, scope: _Scope, item: Item) -> None:
         """An item that only the recording without the inputs has."""
-        made = self._copied(item)
-        scope.items.append(made)
-        self.otherwise |= {one for one in made.outs if one >= 0}
+        copied = self._copied(item)
+        scope.items.append(copied)
+        self.otherwise |= {number for number in copied.outs if number >= 0}
 
     def _copied(self, item: Item) -> Item:
-        """An item of the recording without the inputs, with the numbers and sizes of the other one."""
+        """An item of the recording without the inputs, with the numbers and sizes of the merged
+        graph.
+        """
         if isinstance(item, Call):
             if (item.path, item.number) in self.called:
                 raise OptionError(f"{item.path} is called at another place")
-            given = []
+            passed = []
             for each in item.given:
                 value = self._converted(each.value)
                 inside = self._numbered(each.inside)
-                given.append(Given(each.label, value, inside))
-            body = tuple(self._copied(one) for one in item.body)
+                passed.append(Given(each.label, value, inside))
+            body = tuple(self._copied(inner) for inner in item.body)
             taken = []
             for result in item.taken:
                 inside = self._converted(Ref(result.inside)).id
                 same = result.inside == result.outside
                 outside = inside if same else self._numbered(result.outside)
                 taken.append(Taken(result.label, inside, outside))
-            return replace(item, given=tuple(given), body=body, taken=tuple(taken))
+            return replace(item, given=tuple(passed), body=body, taken=tuple(taken))
         if not isinstance(item, Op):
             raise OptionError("a function that was found too early")
         arguments = self._converted(item.arguments)
         named = self._converted(dict(item.named))
-        outs = tuple(self._numbered(one) if one >= 0 else one for one in item.outs)
+        outs = tuple(self._numbered(number) if number >= 0 else number for number in item.outs)
         return replace(item, arguments=arguments, named=named, outs=outs)
 
     def _numbered(self, number: int) -> int:
@@ -355,12 +365,16 @@ class _Merge:
         return replace(fact, shape=self._converted(tuple(fact.shape)))
 
     def _converted(self, value: Any) -> Any:
-        """A value of the recording without the inputs as the merged graph has it."""
+        """The merged graph's value for a value of the recording without the inputs."""
         if isinstance(value, Ref):
             if value.id not in self.same:
                 raise OptionError("a value comes from elsewhere")
-            found = self.same[value.id]
-            return self.after.get(found.id, found) if isinstance(found, Ref) else found
+            merged_value = self.same[value.id]
+            return (
+                self.after.get(merged_value.id, merged_value)
+                if isinstance(merged_value, Ref)
+                else merged_value
+            )
         if isinstance(value, Held):
             return self._constant(value)
         if isinstance(value, Free):
@@ -369,7 +383,7 @@ class _Merge:
         if isinstance(value, tuple | list):
             return tuple(map(self._converted, value))
         if isinstance(value, Mapping):
-            return {name: self._converted(one) for name, one in value.items()}
+            return {name: self._converted(element) for name, element in value.items()}
         return value
 
     def _constant(self, value: Held) -> Held:
@@ -387,57 +401,61 @@ class _Merge:
 
     # Values.
 
-    def _is(self, one: Any, other: Any) -> bool:
-        """Whether a value of both recordings is one value."""
-        if isinstance(one, Ref) and isinstance(other, Ref):
-            found = self.same.get(other.id)
-            if not isinstance(found, Ref):
+    def _is(self, value: Any, other: Any) -> bool:
+        """Whether two values of the recordings are the same value."""
+        if isinstance(value, Ref) and isinstance(other, Ref):
+            merged_value = self.same.get(other.id)
+            if not isinstance(merged_value, Ref):
                 return False
-            return self.before.get(one.id, one) == self.before.get(found.id, found)
-        if isinstance(one, Held) and isinstance(other, Held):
+            return self.before.get(value.id, value) == self.before.get(
+                merged_value.id, merged_value
+            )
+        if isinstance(value, Held) and isinstance(other, Held):
             mine, theirs = (
                 graph.constants.get(each.key)
-                for graph, each in ((self.full, one), (self.bare, other))
+                for graph, each in ((self.full, value), (self.bare, other))
             )
             if mine is None or theirs is None:
-                return mine is theirs and one == other
+                return mine is theirs and value == other
             return mine.dtype == theirs.dtype and torch.equal(mine, theirs)
         if isinstance(other, Free):
-            return (one.hint if isinstance(one, Free) else one) == other.hint
-        return type(one) is type(other) and (one == other or (one != one and other != other))
+            return (value.hint if isinstance(value, Free) else value) == other.hint
+        return type(value) is type(other) and (
+            value == other or (value != value and other != other)
+        )
 
-    def _value(self, scope: _Scope, one: Any, other: Any) -> Any:
-        """The value of the merged graph, where the recordings have these."""
+    def _value(self, scope: _Scope, value: Any, other: Any) -> Any:
+        """The merged graph's value for a pair of values of the recordings."""
         if other is _SAME:
-            return one
-        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-            if len(one) != len(other):
+            return value
+        if isinstance(value, tuple | list) and isinstance(other, tuple | list):
+            if len(value) != len(other):
                 raise OptionError("a list has another length")
-            return tuple(self._value(scope, *pair) for pair in zip(one, other, strict=True))
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            if one.keys() != other.keys():
+            return tuple(self._value(scope, *pair) for pair in zip(value, other, strict=True))
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            if value.keys() != other.keys():
                 raise OptionError("it gives other outputs")
-            return {name: self._value(scope, one[name], other[name]) for name in one}
-        if self._is(one, other):
-            return one
-        if isinstance(one, Ref) and isinstance(other, Ref | Held):
-            return self._chosen(scope, one, other)
-        raise OptionError(f"{one} is {other}")
+            return {name: self._value(scope, value[name], other[name]) for name in value}
+        if self._is(value, other):
+            return value
+        if isinstance(value, Ref) and isinstance(other, Ref | Held):
+            return self._chosen(scope, value, other)
+        raise OptionError(f"{value} is {other}")
 
-    def _chosen(self, scope: _Scope, one: Ref, other: Ref | Held) -> Ref:
+    def _chosen(self, scope: _Scope, value: Ref, other: Ref | Held) -> Ref:
         """A choice between two tensors."""
-        if one.id not in self.maybe:
+        if value.id not in self.maybe:
             raise OptionError("a value differs that does not rest on the input")
         theirs = self._converted(other)
         if isinstance(theirs, Ref) and theirs.id in self.maybe:
             raise OptionError("a value rests on the input in both")
-        if (one, theirs) not in scope.choices:
-            number = self._new(self.facts[one.id])
-            made = _producer(scope.items, one) or _producer(scope.items, theirs)
-            frames = made.frames if made is not None else ()
-            scope.items.append(Op(CHOICE, (one, theirs), {}, (number,), True, frames))
-            scope.choices[one, theirs] = Ref(number)
-        return scope.choices[one, theirs]
+        if (value, theirs) not in scope.choices:
+            number = self._new(self.facts[value.id])
+            source = _producer(scope.items, value) or _producer(scope.items, theirs)
+            frames = source.frames if source is not None else ()
+            scope.items.append(Op(CHOICE, (value, theirs), {}, (number,), True, frames))
+            scope.choices[value, theirs] = Ref(number)
+        return scope.choices[value, theirs]
 
 
 _SAME = object()
@@ -446,33 +464,37 @@ _ATTENTION_USUAL = {"attn_mask": None, "is_causal": False}
 
 
 def _arguments(item: Op) -> dict[str, Any]:
-    """The arguments of an operator by name; without what is a mode in them."""
+    """The arguments of an operator by name, without those that set a mode."""
     if item.target == ATTENTION:
-        given = dict(zip(_ATTENTION_ARGUMENTS, item.arguments, strict=False)) | dict(item.named)
-        given.pop("dropout_p", None)
-        return {**_ATTENTION_USUAL, **given}
-    return {str(place): one for place, one in enumerate(item.arguments)} | dict(item.named)
+        arguments = dict(zip(_ATTENTION_ARGUMENTS, item.arguments, strict=False)) | dict(item.named)
+        arguments.pop("dropout_p", None)
+        return {**_ATTENTION_USUAL, **arguments}
+    return {str(place): argument for place, argument in enumerate(item.arguments)} | dict(
+        item.named
+    )
 
 
-def _with_arguments(item: Op, given: Mapping[str, Any]) -> Op:
+def _with_arguments(item: Op, values: Mapping[str, Any]) -> Op:
     if item.target == ATTENTION:
         kept = {
-            name: one
-            for name, one in given.items()
-            if name not in _ATTENTION_USUAL or one != _ATTENTION_USUAL[name]
+            name: value
+            for name, value in values.items()
+            if name not in _ATTENTION_USUAL or value != _ATTENTION_USUAL[name]
         }
         plain = dict(zip(_ATTENTION_ARGUMENTS, item.arguments, strict=False)) | dict(item.named)
         if plain.get("dropout_p"):
             kept["dropout_p"] = plain["dropout_p"]
         first = tuple(kept.pop(name) for name in _ATTENTION_ARGUMENTS[:3])
         return replace(item, arguments=first, named=kept)
-    arguments = tuple(given.get(str(place), one) for place, one in enumerate(item.arguments))
-    named = {name: given.get(name, one) for name, one in item.named.items()}
+    arguments = tuple(
+        values.get(str(place), argument) for place, argument in enumerate(item.arguments)
+    )
+    named = {name: values.get(name, argument) for name, argument in item.named.items()}
     return replace(item, arguments=arguments, named=named)
 
 
 def _key(item: Item) -> Any:
-    """What items of two recordings are aligned by."""
+    """Key by which items of two recordings are aligned."""
     if isinstance(item, Call):
         return item.path, item.number
     assert isinstance(item, Op)
@@ -482,14 +504,14 @@ def _key(item: Item) -> Any:
 
 def _given(item: Item) -> Iterator[int]:
     if isinstance(item, Op):
-        yield from (one.id for one in references((item.arguments, item.named)))
+        yield from (reference.id for reference in references((item.arguments, item.named)))
     elif isinstance(item, Call):
-        yield from (one.value.id for one in item.given if isinstance(one.value, Ref))
+        yield from (argument.value.id for argument in item.given if isinstance(argument.value, Ref))
 
 
 def _repeated(items: Sequence[Item], graph: Graph) -> dict[int, Op]:
-    """What is another tensor of four axes, repeated: its number → the operator."""
-    found: dict[int, Op] = {}
+    """Numbers of tensors that only repeat another tensor of four axes → the operator."""
+    repeats: dict[int, Op] = {}
     for item in items:
         if not isinstance(item, Op) or item.target != "aten.expand.default":
             continue
@@ -497,8 +519,8 @@ def _repeated(items: Sequence[Item], graph: Graph) -> dict[int, Op]:
         if isinstance(source, Ref):
             ranks = [len(graph.facts[each].shape) for each in (source.id, item.outs[0])]
             if ranks == [4, 4]:
-                found[item.outs[0]] = item
-    return found
+                repeats[item.outs[0]] = item
+    return repeats
 
 
 def _is_dropout(item: Item) -> bool:
@@ -512,11 +534,11 @@ def _producer(items: Sequence[Item], value: Any) -> Item | None:
     return None
 
 
-# What a merged graph is for some of its inputs.
+# The merged graph restricted to some of its inputs.
 
 
 def restricted(graph: Graph, names: Sequence[str]) -> Graph:
-    """The graph as it is with these of the inputs that may be left out."""
+    """The graph restricted to these of its optional inputs."""
     return _Restricted(graph, names).run()
 
 
@@ -530,7 +552,7 @@ class _Restricted:
         self.same: dict[int, Any] = {}
 
     def run(self) -> Graph:
-        inputs = tuple(one for one in self.graph.inputs if one[1] not in self.absent)
+        inputs = tuple(entry for entry in self.graph.inputs if entry[1] not in self.absent)
         root = self._call(self.graph.root)
         return replace(
             self.graph, inputs=inputs, root=root, outputs=self._value(self.graph.outputs)
@@ -542,33 +564,33 @@ class _Restricted:
         if isinstance(value, tuple | list):
             return tuple(map(self._value, value))
         if isinstance(value, Mapping):
-            return {name: self._value(one) for name, one in value.items()}
+            return {name: self._value(element) for name, element in value.items()}
         return value
 
     def _is_absent(self, value: Any) -> bool:
-        return any(one.id in self.absent for one in references(self._value(value)))
+        return any(reference.id in self.absent for reference in references(self._value(value)))
 
-    def _call(self, one: Call) -> Call:
-        given = []
-        for each in one.given:
+    def _call(self, call: Call) -> Call:
+        arguments = []
+        for each in call.given:
             if self._is_absent(each.value):
                 self.absent.add(each.inside)
                 continue
-            given.append(replace(each, value=self._value(each.value)))
+            arguments.append(replace(each, value=self._value(each.value)))
         body: list[Item] = []
-        for item in one.body:
+        for item in call.body:
             if isinstance(item, Call):
                 body.append(self._call(item))
             elif isinstance(item, Op):
                 body += self._operator(item)
         taken = []
-        for result in one.taken:
+        for result in call.taken:
             inside = self._value(Ref(result.inside))
             if self._is_absent(inside):
                 self.absent.add(result.outside)
                 continue
             taken.append(replace(result, inside=inside.id))
-        return replace(one, given=tuple(given), body=tuple(body), taken=tuple(taken))
+        return replace(call, given=tuple(arguments), body=tuple(body), taken=tuple(taken))
 
     def _operator(self, item: Op) -> list[Op]:
         if item.target == CHOICE:
@@ -585,9 +607,9 @@ class _Restricted:
 
 
 def outcome(graph: Graph) -> Any:
-    """What the outputs of a graph are, as one expression of its inputs: equal ones compute the same.
+    """The outputs of a graph as one expression of its inputs. Equal outcomes compute the same.
 
-    Dropouts are passed over: they do nothing in evaluation.
+    Dropouts are skipped: they do nothing in evaluation.
     """
     return _Outcome(graph).of(graph.outputs)
 
@@ -595,18 +617,18 @@ def outcome(graph: Graph) -> Any:
 class _Outcome:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        # What is known by its hash only: an expression itself would be written out for each of its uses.
+        # Expressions are known only by hash: in full they would be written out for each use.
         self.hashes: dict[int, int] = {number: hash(name) for name, number in graph.inputs}
         # An attention repeats a mask by itself.
         self.repeated: dict[int, Op] = {}
         self.layers = kept_layers(graph)
         self._call(graph.root)
 
-    def _call(self, one: Call) -> None:
-        self.repeated |= _repeated(one.body, self.graph)
-        for each in one.given:
+    def _call(self, call: Call) -> None:
+        self.repeated |= _repeated(call.body, self.graph)
+        for each in call.given:
             self.hashes[each.inside] = self._number(each.value)
-        for item in one.body:
+        for item in call.body:
             if isinstance(item, Call):
                 self._call(item)
             elif is_dropout(item):
@@ -620,10 +642,13 @@ class _Outcome:
                     arguments["attn_mask"] = self.repeated[mask.id].arguments[0]
                 if is_recurrent(item):
                     arguments.pop("5"), arguments.pop("6")
-                made = (item.target, *sorted((name, self.of(x)) for name, x in arguments.items()))
+                call_hash = (
+                    item.target,
+                    *sorted((name, self.of(x)) for name, x in arguments.items()),
+                )
                 for place, out in enumerate(item.outs):
-                    self.hashes[out] = hash((*map(str, made), place))
-        for result in one.taken:
+                    self.hashes[out] = hash((*map(str, call_hash), place))
+        for result in call.taken:
             self.hashes[result.outside] = self._number(Ref(result.inside))
 
     def _number(self, value: Any) -> int:
@@ -632,7 +657,7 @@ class _Outcome:
         return hash(str(self.of(value)))
 
     def of(self, value: Any) -> Any:
-        """A value with tensors as hashes of what computes them."""
+        """A value, with tensors replaced by hashes of what computes them."""
         if isinstance(value, Ref):
             return f"%{self._number(value)}"
         if isinstance(value, Held):
@@ -641,7 +666,9 @@ class _Outcome:
         if isinstance(value, Free):
             return repr(value.hint)
         if isinstance(value, tuple | list):
-            return f"({', '.join(str(self.of(one)) for one in value)})"
+            return f"({', '.join(str(self.of(element)) for element in value)})"
         if isinstance(value, Mapping):
-            return f"{{{', '.join(f'{name}: {self.of(one)}' for name, one in value.items())}}}"
+            return (
+                f"{{{', '.join(f'{name}: {self.of(element)}' for name, element in value.items())}}}"
+            )
         return repr(value)

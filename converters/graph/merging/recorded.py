@@ -23,7 +23,7 @@ from converters.graph.writing.patterns import plain as simplified
 from converters.slow_paths import slow_paths
 
 Inputs = Mapping[str, torch.Tensor]
-# What the text models of transformers take beside token ids: name → the input whose shape it has.
+# Inputs of transformers' text models besides token ids: name → the input whose shape it has.
 _BESIDE_TOKENS = {
     "attention_mask": "input_ids",
     "decoder_attention_mask": "decoder_input_ids",
@@ -40,7 +40,7 @@ class Options:
         names: the inputs, in the order of the model's arguments.
         bare: the recording without any of them.
         bounds: conditions on free sizes under which both recordings hold.
-        needs: input → another one without which it is refused.
+        needs: input → another input that it requires.
         refused: inputs of transformers' text models that the port does not take, each with the reason.
     """
 
@@ -53,22 +53,22 @@ class Options:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A model's recordings, of both modes, and what a caller may leave out."""
+    """Recordings of a model in both modes, and its optional inputs."""
 
     both: Both
     options: Options = Options()
 
 
 def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> Recorded:
-    """Record a model with these inputs, and with those that a text model takes beside its tokens.
+    """Record a model with these inputs, and with those that a text model takes besides its tokens.
 
     Args:
         module: the model.
-        inputs: what it is called with.
-        same_dtype: as of `trace`.
+        inputs: its inputs.
+        same_dtype: as in `trace`.
 
     Raises:
-        GraphError: it cannot be recorded with the inputs.
+        GraphError: the model cannot be recorded with the inputs.
     """
     module.eval()
     optional = _optional(module, inputs)
@@ -81,23 +81,23 @@ def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> R
             return _both(module, every, names, refused, same_dtype)
         except (OptionError, GraphError) as error:
             why = error.what if isinstance(error, GraphError) else str(error)
-        given_up = next((one for one in _POSITIONS if one in added and len(names) > 1), "")
+        given_up = next((name for name in _POSITIONS if name in added and len(names) > 1), "")
         left = [given_up] if given_up else list(added) or optional
         refused |= dict.fromkeys(left, why)
-        added = {name: one for name, one in added.items() if name not in left}
+        added = {name: tensor for name, tensor in added.items() if name not in left}
         optional = [name for name in optional if name not in left]
     return Recorded(recorded_as_given(module, inputs, same_dtype), Options(refused=refused))
 
 
 def recorded_as_given(module: torch.nn.Module, inputs: Inputs, same_dtype: str) -> Both:
-    """Record a model with these inputs and no others, in both modes.
+    """Record a model with exactly these inputs, in both modes.
 
     Raises:
-        GraphError: it cannot be recorded.
+        GraphError: the model cannot be recorded.
     """
     with broadcast_masks():
-        found = trace(module, inputs, same_dtype=same_dtype)
-    return both_modes(module, inputs, found, group(found))
+        recording = trace(module, inputs, same_dtype=same_dtype)
+    return both_modes(module, inputs, recording, group(recording))
 
 
 def _both(
@@ -107,36 +107,36 @@ def _both(
     refused: Mapping[str, str],
     same_dtype: str,
 ) -> Recorded:
-    """A model recorded with all of its inputs and without those that may be left out.
+    """Record a model with all of its inputs, and without the optional inputs.
 
     Raises:
         OptionError: the recordings cannot be one source.
-        GraphError: it cannot be recorded with all of them, or without.
+        GraphError: one of the recordings fails.
     """
     bare = _without(module, every, names, same_dtype=same_dtype)
-    found = _without(module, every, (), names, same_dtype)
-    if found.fixed or found.same_dtype != bare.same_dtype or found.notes != bare.notes:
+    full = _without(module, every, (), names, same_dtype)
+    if full.fixed or full.same_dtype != bare.same_dtype or full.notes != bare.notes:
         raise OptionError("the model is recorded in another way with it")
-    graph = group(found)
+    graph = group(full)
     graph = with_sides(graph, _sides(graph, names))
-    whole = _simplified(module, found, graph)
+    whole = _simplified(module, full, graph)
     small = _simplified(module, bare, group(bare))
-    made = merged(whole, small)
+    both_graphs = merged(whole, small)
     needs: dict[str, str] = {}
     if len(names) > 1:
-        needs = _needs(module, every, names, made, same_dtype)
+        needs = _needs(module, every, names, both_graphs, same_dtype)
     for some in (names, ()):
         wanted = whole if some else small
-        if outcome(restricted(made, some)) != outcome(wanted):
+        if outcome(restricted(both_graphs, some)) != outcome(wanted):
             raise OptionError("the recordings are not the same where they should be")
-    both = both_modes(module, every, found, graph, _masks(every, names))
+    both = both_modes(module, every, full, graph, _masks(every, names))
     both = replace(both, graph=with_sides(both.graph, _sides(both.graph, names)))
-    bounds = tuple(dict.fromkeys((*bare.bounds, *_bounds(found, names))))
+    bounds = tuple(dict.fromkeys((*bare.bounds, *_bounds(full, names))))
     return Recorded(both, Options(tuple(names), small, bounds, needs, dict(refused)))
 
 
 def _masks(every: Inputs, names: Sequence[str]) -> list[str]:
-    """Inputs that may be left out and have the rank of images: what a model can do without is a mask."""
+    """Optional inputs of the rank of images: an input that a model can do without is a mask."""
     return [name for name in names if every[name].dim() > 3]
 
 
@@ -147,53 +147,53 @@ def _without(
     kept: Sequence[str] = (),
     same_dtype: str = "",
 ) -> Trace:
-    given = {name: one for name, one in every.items() if name not in names}
+    kept_inputs = {name: tensor for name, tensor in every.items() if name not in names}
     with broadcast_masks():
-        return trace(module, given, masks=_masks(given, kept), same_dtype=same_dtype)
+        return trace(module, kept_inputs, masks=_masks(kept_inputs, kept), same_dtype=same_dtype)
 
 
-def _simplified(module: torch.nn.Module, found: Trace, graph: Graph) -> Graph:
-    """The graph as one would say it."""
+def _simplified(module: torch.nn.Module, recording: Trace, graph: Graph) -> Graph:
+    """The simplified graph of a recording."""
     modules = dict(module.named_modules(remove_duplicate=False))
-    return simplified(graph, modules, tensors(found) | dict(graph.constants))
+    return simplified(graph, modules, tensors(recording) | dict(graph.constants))
 
 
-def tensors(found: Trace) -> dict[str, Any]:
+def tensors(recording: Trace) -> dict[str, Any]:
     """The parameters, buffers and constants of a recording, by the model's names."""
-    program = found.program
-    made: dict[str, Any] = {}
+    program = recording.program
+    values: dict[str, Any] = {}
     for key, value in (*program.state_dict.items(), *program.constants.items()):
-        made[key.removeprefix("model.")] = value
-    return made
+        values[key.removeprefix("model.")] = value
+    return values
 
 
 def _needs(
     module: torch.nn.Module,
     every: Inputs,
     names: Sequence[str],
-    made: Graph,
+    both: Graph,
     same_dtype: str,
 ) -> dict[str, str]:
-    """Which of the inputs hold only together with another one.
+    """The inputs that are valid only together with another input.
 
     Raises:
-        OptionError: one of them alone computes something that the merged graph has not.
+        OptionError: an input alone computes something that the merged graph lacks.
     """
     needs: dict[str, str] = {}
     for name in names:
         try:
-            others = [one for one in names if one != name]
-            found = _without(module, every, others, [name], same_dtype)
+            others = [other for other in names if other != name]
+            recording = _without(module, every, others, [name], same_dtype)
         except GraphError:
-            found = None
+            recording = None
         alone = None
-        if found is not None:
-            graph = group(found)
+        if recording is not None:
+            graph = group(recording)
             graph = with_sides(graph, _sides(graph, [name]))
-            alone = outcome(_simplified(module, found, graph))
-        if alone == outcome(restricted(made, [name])):
+            alone = outcome(_simplified(module, recording, graph))
+        if alone == outcome(restricted(both, [name])):
             continue
-        masks = [one for one in names if one not in _POSITIONS and one != name]
+        masks = [mask for mask in names if mask not in _POSITIONS and mask != name]
         if name not in _POSITIONS or not masks:
             raise OptionError(
                 f"with {name} alone the model does what it does not do with all of them"
@@ -202,12 +202,12 @@ def _needs(
     return needs
 
 
-# Sides: an input that may be left out has those of the others.
+# Free sides: an optional input has the sides of the other inputs.
 
 
 def _sides(graph: Graph, names: Sequence[str]) -> dict[sympy.Expr, sympy.Expr]:
-    """Free sides of inputs that may be left out → those of the same axis of an input that is always there."""
-    found: dict[sympy.Expr, sympy.Expr] = {}
+    """Free sides of optional inputs → sides of the same axis of an input that is always there."""
+    sides: dict[sympy.Expr, sympy.Expr] = {}
     always = [graph.facts[number].shape for name, number in graph.inputs if name not in names]
     for name, number in graph.inputs:
         if name not in names:
@@ -218,45 +218,47 @@ def _sides(graph: Graph, names: Sequence[str]) -> dict[sympy.Expr, sympy.Expr]:
             for shape in always:
                 other = shape[axis] if axis < len(shape) else None
                 if isinstance(other, Free) and other.hint == side.hint:
-                    found.setdefault(side.expression, other.expression)
-    return found
+                    sides.setdefault(side.expression, other.expression)
+    return sides
 
 
 def with_sides(graph: Graph, sides: Mapping[sympy.Expr, sympy.Expr]) -> Graph:
-    """A graph with sizes that are others."""
+    """The graph with its sizes replaced."""
     if not sides:
         return graph
 
-    def value(one: Any) -> Any:
-        if isinstance(one, Free):
-            return Free(one.expression.xreplace(dict(sides)), one.hint)
-        if isinstance(one, tuple | list):
-            return tuple(map(value, one))
-        if isinstance(one, Mapping):
-            return {name: value(each) for name, each in one.items()}
-        return one
+    def value(old: Any) -> Any:
+        if isinstance(old, Free):
+            return Free(old.expression.xreplace(dict(sides)), old.hint)
+        if isinstance(old, tuple | list):
+            return tuple(map(value, old))
+        if isinstance(old, Mapping):
+            return {name: value(each) for name, each in old.items()}
+        return old
 
-    def call(one: Call) -> Call:
+    def call(outer: Call) -> Call:
         body: list[Any] = []
-        for item in one.body:
+        for item in outer.body:
             if isinstance(item, Call):
                 body.append(call(item))
             elif isinstance(item, Op):
                 body.append(
                     replace(item, arguments=value(item.arguments), named=value(dict(item.named)))
                 )
-        return replace(one, body=tuple(body))
+        return replace(outer, body=tuple(body))
 
-    facts = {number: replace(one, shape=value(one.shape)) for number, one in graph.facts.items()}
+    facts = {number: replace(fact, shape=value(fact.shape)) for number, fact in graph.facts.items()}
     return replace(graph, root=call(graph.root), facts=facts, outputs=value(graph.outputs))
 
 
-def _bounds(found: Trace, names: Sequence[str]) -> list[Bound]:
-    """The bounds of a recording that speak of inputs which are always there."""
-    return [one for one in found.bounds if not any(side.name in names for side in one.sides)]
+def _bounds(recording: Trace, names: Sequence[str]) -> list[Bound]:
+    """The bounds of a recording that involve only inputs that are always there."""
+    return [
+        bound for bound in recording.bounds if not any(side.name in names for side in bound.sides)
+    ]
 
 
-# Which inputs may be left out.
+# Which inputs are optional.
 
 
 def _arguments(module: torch.nn.Module) -> list[str]:
@@ -269,39 +271,39 @@ def _arguments(module: torch.nn.Module) -> list[str]:
 def _defaults(module: torch.nn.Module) -> set[str]:
     """The arguments of a model's forward that are None by default."""
     try:
-        found = inspect.signature(module.forward).parameters.values()
+        parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
         return set()
-    return {one.name for one in found if one.default is None}
+    return {parameter.name for parameter in parameters if parameter.default is None}
 
 
 def _optional(module: torch.nn.Module, inputs: Inputs) -> list[str]:
-    """Inputs that are None by default, without which the model gives outputs of the same form."""
+    """Inputs that default to None and without which the model gives outputs of the same form."""
     usual = _defaults(module) & set(inputs)
     if not usual or len(inputs) < 2:
         return []
     whole = _form(module, inputs)
-    found: list[str] = []
+    optional: list[str] = []
     for name in inputs:
         if name not in usual:
             continue
-        left = {one: each for one, each in inputs.items() if one not in {*found, name}}
+        left = {other: each for other, each in inputs.items() if other not in {*optional, name}}
         if left and _form(module, left) == whole:
-            found.append(name)
-    return found
+            optional.append(name)
+    return optional
 
 
 def _form(module: torch.nn.Module, inputs: Inputs) -> Any:
-    """The form of what a model gives; None where it does not take the inputs."""
-    found = _outputs(module, inputs)
-    if found is None:
+    """The form of the model's outputs; None if it does not accept the inputs."""
+    outputs = _outputs(module, inputs)
+    if outputs is None:
         return None
-    leaves, form = pytree.tree_flatten(found)
-    return str(form), [one.shape if isinstance(one, torch.Tensor) else one for one in leaves]
+    leaves, form = pytree.tree_flatten(outputs)
+    return str(form), [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 def _outputs(module: torch.nn.Module, inputs: Inputs) -> Any:
-    """What a model gives; None where it does not take the inputs."""
+    """The model's outputs; None if it does not accept the inputs."""
     try:
         with slow_paths(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -311,27 +313,29 @@ def _outputs(module: torch.nn.Module, inputs: Inputs) -> Any:
 
 
 def _beside_tokens(module: torch.nn.Module, inputs: Inputs) -> dict[str, torch.Tensor]:
-    """What a text model of transformers takes beside its tokens, and nobody gave: values to record with."""
+    """Inputs that a text model of transformers takes besides its tokens and that nobody passed,
+    with values to record.
+    """
     if not hasattr(module, "main_input_name") or not hasattr(module, "config"):
         return {}
     spared = _defaults(module)
-    made: dict[str, torch.Tensor] = {}
+    values: dict[str, torch.Tensor] = {}
     for name, beside in _BESIDE_TOKENS.items():
         tokens = inputs.get(beside)
         if name in inputs or name not in spared or tokens is None:
             continue
         if tokens.dim() == 2 and tokens.dtype in (torch.int64, torch.int32):
-            made[name] = positions(tokens) if name in _POSITIONS else padding(tokens)
-    usual = _outputs(module, inputs) if made else None
+            values[name] = positions(tokens) if name in _POSITIONS else padding(tokens)
+    usual = _outputs(module, inputs) if values else None
     return {
-        name: one
-        for name, one in made.items()
-        if _differ(usual, _outputs(module, {**inputs, name: one}))
+        name: value
+        for name, value in values.items()
+        if _differ(usual, _outputs(module, {**inputs, name: value}))
     }
 
 
 def padding(tokens: torch.Tensor) -> torch.Tensor:
-    """A mask of tokens: the first row is padded on the left, the second one on the right."""
+    """A mask of tokens: the first row is padded on the left, the second row on the right."""
     mask = torch.ones_like(tokens, dtype=torch.int64)
     count = max(1, tokens.shape[1] // 3)
     mask[0, :count] = 0
@@ -340,21 +344,21 @@ def padding(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def positions(tokens: torch.Tensor) -> torch.Tensor:
-    """Positions of tokens, other ones than those that a model counts by itself."""
+    """Positions of tokens that differ from those that a model counts by itself."""
     length = tokens.shape[1]
     row = torch.arange(length)
     return torch.stack([(row - number).clamp(min=0) for number in range(tokens.shape[0])])
 
 
-def _differ(usual: Any, found: Any) -> bool:
-    """Whether outputs are there, and have one form and other values."""
-    if usual is None or found is None:
+def _differ(usual: Any, outputs: Any) -> bool:
+    """Whether both are outputs of the same form with different values."""
+    if usual is None or outputs is None:
         return False
-    pair = pytree.tree_leaves(usual), pytree.tree_leaves(found)
+    pair = pytree.tree_leaves(usual), pytree.tree_leaves(outputs)
     return len(pair[0]) == len(pair[1]) and not all(map(_equal, *pair))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return one is other
-    return one.shape == other.shape and torch.equal(one, other)
+def _equal(first: Any, other: Any) -> bool:
+    if not isinstance(first, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return first is other
+    return first.shape == other.shape and torch.equal(first, other)

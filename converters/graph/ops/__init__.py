@@ -1,4 +1,4 @@
-"""What each operator of a traced model is in JAX: one function an operator, by family."""
+"""JAX lowerings of a traced model's operators: one function per operator, by family."""
 
 from converters.graph.ops.registry import (
     CannotLowerError,

@@ -1,4 +1,4 @@
-"""What many lowerings share: axes, indices, dtypes."""
+"""Helpers that many lowerings share: axes, indices, dtypes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from converters.graph.ops.registry import CannotLowerError, Result, Size, Tensor
 
 
 def axis_of(dim: int, ndim: int) -> int:
-    """An axis counted from the front; a number has one to torch."""
+    """An axis counted from the front; for torch a number has one axis."""
     return int(dim) % max(ndim, 1)
 
 
 def axis_name(dim: int, ndim: int) -> int:
-    """An axis as one would write it: the last one is -1."""
+    """An axis as a person would write it: the last axis is -1."""
     axis = axis_of(dim, ndim)
     return -1 if axis == max(ndim, 1) - 1 else axis
 
 
 def axes_names(dims: int | Sequence[int], ndim: int) -> int | tuple[int, ...]:
-    """Several axes as one would write them: a single one is a number."""
+    """Several axes as a person would write them: one axis is a plain number."""
     if isinstance(dims, int):
         return axis_name(dims, ndim)
     axes = sorted({axis_of(dim, ndim) for dim in dims})
@@ -35,17 +35,17 @@ def axes_names(dims: int | Sequence[int], ndim: int) -> int | tuple[int, ...]:
 
 
 def known(value: Any) -> bool:
-    """Whether this size is a number already."""
+    """Whether a size is already a number."""
     return isinstance(value, int)
 
 
 def sizes_known(x: Result) -> bool:
-    """Whether no side of a tensor depends on the inputs."""
+    """Whether all sides of a tensor are independent of the inputs."""
     return all(isinstance(side, int) for side in x.shape)
 
 
 def demand(condition: Any, reason: str) -> None:
-    """Refuse to write what is not so.
+    """Refuse to lower the operator if the condition does not hold.
 
     Raises:
         CannotLowerError: the condition does not hold.
@@ -58,20 +58,20 @@ def number(value: Any, what: str) -> int:
     """A size that must be a number when the model is written.
 
     Raises:
-        CannotLowerError: it depends on the inputs.
+        CannotLowerError: the size depends on the inputs.
     """
     if isinstance(value, int):
         return int(value)
     raise CannotLowerError(f"{what} depends on the sizes of the inputs")
 
 
-def same_dtype(one: torch.dtype, other: torch.dtype) -> bool:
+def same_dtype(dtype: torch.dtype, other: torch.dtype) -> bool:
     """Whether JAX has one dtype for both (it has no 64 bits by default)."""
-    return dtype_name(one) == dtype_name(other)
+    return dtype_name(dtype) == dtype_name(other)
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
-    """A tensor in another dtype; itself if it has it."""
+    """A tensor in another dtype; unchanged if it already has it."""
     if not isinstance(x, Tensor):
         return method(x, "astype", dtype)
     if same_dtype(x.dtype, dtype):
@@ -80,7 +80,7 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
 
 
 def inexact(x: Tensor, out: Result) -> Any:
-    """A tensor as what the result is, if it has no fractions itself."""
+    """A tensor in the result's dtype if its own dtype has no fractions."""
     return x if x.dtype.is_floating_point or x.dtype.is_complex else cast(x, out.dtype)
 
 
@@ -90,27 +90,27 @@ def _meta(value: Any) -> Any:
     return value.hint if isinstance(value, Size) else value
 
 
-def result_type(one: Any, other: Any) -> torch.dtype:
-    """What torch computes in, given two operands."""
-    return torch.result_type(_meta(one), _meta(other))
+def result_type(operand: Any, other: Any) -> torch.dtype:
+    """The dtype that torch computes in for two operands."""
+    return torch.result_type(_meta(operand), _meta(other))
 
 
-def operands(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two operands of an arithmetic operator, so that JAX computes in torch's dtype.
+def operands(operand: Any, other: Any) -> tuple[Any, Any]:
+    """Convert two operands of an arithmetic operator so that JAX computes in torch's dtype.
 
-    In torch a tensor without axes does not widen one with axes, and what is made of an integer and a Python
-    number with a fraction is float32 for good.
+    In torch a tensor without axes does not widen a tensor with axes. An integer tensor with a
+    Python float gives a float32 tensor, which does widen other operands.
     """
-    wanted = result_type(one, other)
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if same_dtype(torch.promote_types(one.dtype, other.dtype), wanted):
-            return one, other
-        return cast(one, wanted), cast(other, wanted)
-    if isinstance(one, Tensor):
-        return (one if same_dtype(one.dtype, wanted) else cast(one, wanted)), other
+    wanted = result_type(operand, other)
+    if isinstance(operand, Tensor) and isinstance(other, Tensor):
+        if same_dtype(torch.promote_types(operand.dtype, other.dtype), wanted):
+            return operand, other
+        return cast(operand, wanted), cast(other, wanted)
+    if isinstance(operand, Tensor):
+        return (operand if same_dtype(operand.dtype, wanted) else cast(operand, wanted)), other
     if isinstance(other, Tensor):
-        return one, (other if same_dtype(other.dtype, wanted) else cast(other, wanted))
-    return one, other
+        return operand, (other if same_dtype(other.dtype, wanted) else cast(other, wanted))
+    return operand, other
 
 
 def at(x: Any, ndim: int, items: dict[int, Any]) -> ast.expr:
@@ -119,9 +119,11 @@ def at(x: Any, ndim: int, items: dict[int, Any]) -> ast.expr:
     everything = ast.Slice()
     index: list[Any]
     if min(axes) > ndim - 1 - max(axes) and min(axes) > 1:
-        index = [ast.Constant(...)] + [axes.get(one, everything) for one in range(min(axes), ndim)]
+        index = [ast.Constant(...)] + [
+            axes.get(axis, everything) for axis in range(min(axes), ndim)
+        ]
     else:
-        index = [axes.get(one, everything) for one in range(max(axes) + 1)]
+        index = [axes.get(axis, everything) for axis in range(max(axes) + 1)]
     if len(index) == 1:
         return ast.Subscript(code("{x}", x=x), index[0], ast.Load())
     return ast.Subscript(code("{x}", x=x), ast.Tuple(index, ast.Load()), ast.Load())
@@ -142,7 +144,7 @@ def tupled(*values: Any) -> ast.expr:
 
 
 def listed(value: Any, count: int) -> list[Any]:
-    """A setting for each axis: one number stands for all; none is the empty list."""
+    """A setting for each axis. One number stands for all axes; None is the empty list."""
     if not isinstance(value, list | tuple):
         return [value] * count
     return list(value) * count if len(value) == 1 else list(value)

@@ -1,4 +1,6 @@
-"""Operators that draw: each with a key of its own, from the module that draws (`self.make_rng`)."""
+"""Operators that draw random numbers, each with its own key from the drawing module
+(`self.make_rng`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def _key() -> Hole:
     return Hole(Rng(NOISE))
 
 
-def _draw(name: str, out: Result, *given: Any, like: Any = None, **named: Any) -> ast.expr:
+def _draw(name: str, out: Result, *parameters: Any, like: Any = None, **named: Any) -> ast.expr:
     """`jax.random.name(key, …, shape, dtype)` of the result's shape and dtype."""
     plain = isinstance(like, Tensor) and isinstance(like.code, Hole)
     shape: Any = _attribute(like, "shape") if plain else tuple(out.shape)
@@ -27,7 +29,7 @@ def _draw(name: str, out: Result, *given: Any, like: Any = None, **named: Any) -
         dtype: tuple[Any, ...] = (_attribute(like, "dtype"),)
     else:
         dtype = () if out.dtype == torch.float32 else (out.dtype,)
-    return call(f"jax.random.{name}", _key(), *given, shape, *dtype, **named)
+    return call(f"jax.random.{name}", _key(), *parameters, shape, *dtype, **named)
 
 
 def _attribute(x: Any, name: str) -> ast.expr:
@@ -35,10 +37,12 @@ def _attribute(x: Any, name: str) -> ast.expr:
 
 
 def _scaled(drawn: ast.expr, mean: Any, std: Any) -> ast.expr:
-    """`mean + std * drawn`, without what changes nothing."""
-    made = drawn if std == 1 and not isinstance(std, Tensor) else code("{s} * {d}", s=std, d=drawn)
+    """`mean + std * drawn`, without neutral terms."""
+    scaled = (
+        drawn if std == 1 and not isinstance(std, Tensor) else code("{s} * {d}", s=std, d=drawn)
+    )
     plain = mean == 0 and not isinstance(mean, Tensor)
-    return made if plain else code("{m} + {made}", m=mean, made=made)
+    return scaled if plain else code("{m} + {made}", m=mean, made=scaled)
 
 
 def _stopped(value: Any) -> Any:
@@ -108,10 +112,10 @@ def normal_functional(
     ),
 )
 def normal(mean: Any, std: Any = 1.0, generator: Any = None, *, out: Result) -> ast.expr:
-    """`jax.random.normal`, scaled and shifted; torch passes no gradient on to mean and deviation."""
+    """`jax.random.normal`, scaled and shifted. Torch passes no gradient to mean and deviation."""
     like = mean if isinstance(mean, Tensor) and mean.shape == out.shape else None
     drawn = _draw("normal", out, like=like)
-    return _scaled(drawn, *(_stopped(one) for one in (mean, std)))
+    return _scaled(drawn, *(_stopped(parameter) for parameter in (mean, std)))
 
 
 @op("aten.normal.float_float", samples=(sample(0.5, 2.0, [2, 3], **_DRAWN),))
@@ -232,7 +236,7 @@ def randperm(n: Any, *, out: Result, dtype: Any = None) -> ast.expr:
 def multinomial(
     x: Any, num_samples: Any, replacement: bool = False, *, out: Result, generator: Any = None
 ) -> ast.expr:
-    """Indices by their weights: `sample_indices`."""
+    """Indices drawn by their weights: `sample_indices`."""
     named = {"replacement": True} if replacement else {}
     return call("sample_indices", _key(), x, num_samples, **named)
 
@@ -246,7 +250,7 @@ def multinomial(
     ),
 )
 def dropout(x: Any, p: float, train: bool) -> ast.expr:
-    """`dropout`; nothing in evaluation."""
+    """`dropout`; the tensor itself in evaluation."""
     if not train or p == 0:
         return code("{x}", x=x)
     return call("dropout", Hole(Rng(DROPOUT)), x, p)
@@ -260,7 +264,7 @@ def dropout(x: Any, p: float, train: bool) -> ast.expr:
     ),
 )
 def feature_dropout(x: Any, p: float, train: bool) -> ast.expr:
-    """`dropout` of whole channels; nothing in evaluation."""
+    """`dropout` of whole channels; the tensor itself in evaluation."""
     if not train or p == 0:
         return code("{x}", x=x)
     return call("dropout", Hole(Rng(DROPOUT)), x, p, axes=(0, 1))
@@ -271,7 +275,7 @@ def feature_dropout(x: Any, p: float, train: bool) -> ast.expr:
     samples=(sample(real(2, 3), 0.5, False), sample(real(2, 3), 0.5, True, **_DRAWN)),
 )
 def native_dropout(x: Any, p: float, train: bool | None) -> ast.expr:
-    """Dropout with what is kept beside it."""
+    """Dropout together with its mask."""
     if not train:
         return code("({x}, jnp.ones_like({x}, dtype=jnp.bool_))", x=x)
     return call("dropout_and_mask", Hole(Rng(DROPOUT)), x, p)
@@ -283,6 +287,6 @@ def native_dropout(x: Any, p: float, train: bool | None) -> ast.expr:
     samples=(sample(real(2, 3), 0.5, False),),
 )
 def alpha_dropout(x: Any, p: float, train: bool) -> ast.expr:
-    """Nothing in evaluation."""
+    """The tensor itself in evaluation."""
     demand(not train or p == 0, "alpha dropout draws random numbers in a way that JAX lacks")
     return code("{x}", x=x)

@@ -1,4 +1,4 @@
-"""Operators that no source of a Flax model can stand for, each with its reason."""
+"""Operators without an equivalent in the source of a Flax model, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""The lowerings that there are, and how one is registered.
+"""Registry of lowerings.
 
     @op("aten.rsub.Scalar", samples=(sample(real(2, 3), 2.5),))
     def rsub(x, other, alpha=1):
         return code("{other} - {x}", x=x, other=other) if alpha == 1 else …
 
-A lowering takes the operator's arguments as torch names and orders them: tensors as `Tensor`, all else as it
-is (a size that depends on the inputs is a `Size`). Where it has an argument `out`, that is what the operator
-gives (`Result`, or a tuple of them). It gives an expression; of an operator with several results, one that is
-a tuple. Device, layout, memory format and pinning are taken out before.
+A lowering takes the operator's arguments as torch names and orders them: tensors as `Tensor`, all
+else unchanged (a size that depends on the inputs is a `Size`). An argument `out` receives the
+operator's result (`Result`, or a tuple of them). The lowering returns an expression; for an
+operator with several results, the expression of a tuple. Device, layout, memory format and pinning
+are removed first.
 
-What is too long for an expression is a function of `converters/graph/ops/functions/`, called by its name: its
-source comes into the port.
+An operator that is too long for an expression is a function in `converters/graph/ops/functions/`,
+called by its name: its source is copied into the port.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import torch
 
 
 class CannotLowerError(ValueError):
-    """An operator was called in a way that has no exact equivalent in JAX; the message says which."""
+    """An operator call has no exact equivalent in JAX; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Size:
 
     Attributes:
         code: the expression, which may be a hole.
-        hint: what it was when the model was traced.
+        hint: its value when the model was traced.
     """
 
     code: ast.expr
@@ -47,11 +48,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of a tensor before it is there.
+    """Shape and dtype of a tensor that is not computed yet.
 
     Attributes:
-        shape: integers, and a `Size` where it depends on the inputs.
-        dtype: torch's.
+        shape: integers, and a `Size` where the side depends on the inputs.
+        dtype: torch's dtype.
     """
 
     shape: tuple[int | Size, ...]
@@ -59,16 +60,16 @@ class Result:
 
     @property
     def ndim(self) -> int:
-        """The number of its axes."""
+        """The number of axes."""
         return len(self.shape)
 
 
 @dataclass(frozen=True)
 class Tensor(Result):
-    """A tensor that an operator is given.
+    """A tensor passed to an operator.
 
     Attributes:
-        code: the expression that it is.
+        code: its expression.
     """
 
     code: ast.expr = field(default_factory=lambda: ast.Constant(None))
@@ -76,14 +77,14 @@ class Tensor(Result):
 
 @dataclass(frozen=True)
 class Sample:
-    """Arguments of an operator: a test calls torch's with them, and what the lowering writes.
+    """Arguments of an operator, with which a test compares torch's operator and the lowering.
 
     Attributes:
-        arguments: a torch generator → arguments and named ones.
-        tolerance: relative to the largest element.
+        arguments: a torch generator → positional and keyword arguments.
+        tolerance: allowed error, relative to the largest element.
         gradient: whether the gradients are compared too, where there are real inputs.
-        values: whether the values are compared; False where torch says nothing of them (`empty`).
-        why: where the tolerance is not that of rounding, or something is not compared.
+        values: whether the values are compared; False where torch leaves them undefined (`empty`).
+        why: reason for a tolerance above rounding, or for a comparison that is left out.
     """
 
     arguments: Callable[[torch.Generator], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -101,11 +102,13 @@ def sample(
     why: str = "",
     **named: Any,
 ) -> Sample:
-    """A sample of these arguments; a function among them (`real(2, 3)`) is given the generator."""
+    """A sample of these arguments; functions among them (`real(2, 3)`) are called with the
+    generator.
+    """
 
     def make(generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        made = {name: _made(one, generator) for name, one in named.items()}
-        return tuple(_made(one, generator) for one in arguments), made
+        keywords = {name: _made(argument, generator) for name, argument in named.items()}
+        return tuple(_made(argument, generator) for argument in arguments), keywords
 
     return Sample(make, tolerance, gradient, values, why)
 
@@ -125,9 +128,9 @@ def within(low: float, high: float, *shape: int) -> Callable[..., torch.Tensor]:
     return lambda generator: torch.rand(shape, generator=generator) * (high - low) + low
 
 
-def values(*given: Any, dtype: torch.dtype | None = None) -> Callable[..., torch.Tensor]:
+def values(*numbers: Any, dtype: torch.dtype | None = None) -> Callable[..., torch.Tensor]:
     """These values (a single list of lists has more axes)."""
-    return lambda generator: torch.tensor(given[0] if len(given) == 1 else given, dtype=dtype)
+    return lambda generator: torch.tensor(numbers[0] if len(numbers) == 1 else numbers, dtype=dtype)
 
 
 def integers(
@@ -143,7 +146,7 @@ def truths(*shape: int) -> Callable[..., torch.Tensor]:
 
 
 def distinct(*shape: int) -> Callable[..., torch.Tensor]:
-    """Real values, none of them twice: 0, 0.25, 0.5, … shuffled."""
+    """Distinct real values: 0, 0.25, 0.5, … shuffled."""
 
     def make(generator: torch.Generator) -> torch.Tensor:
         count = torch.Size(shape).numel()
@@ -154,18 +157,18 @@ def distinct(*shape: int) -> Callable[..., torch.Tensor]:
 
 def _made(value: Any, generator: torch.Generator) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_made(one, generator) for one in value)
+        return type(value)(_made(element, generator) for element in value)
     return value(generator) if callable(value) else value
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """What an operator is in JAX.
+    """JAX lowering of an operator.
 
     Attributes:
-        names: of the operators ("aten.add.Tensor").
+        names: names of the operators ("aten.add.Tensor").
         write: the function; see the module's docstring.
-        samples: what proves it.
+        samples: arguments of its tests.
     """
 
     names: tuple[str, ...]
@@ -180,7 +183,7 @@ class Lowering:
         return self.write(*arguments, **named)
 
 
-# Arguments that say where a tensor lies, not what it is.
+# Arguments that set where a tensor lies, not its values.
 _NOWHERE = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
 _REGISTERED: dict[str, Lowering] = {}
 
@@ -197,18 +200,18 @@ def op(
     def register(write: Callable[..., ast.expr]) -> Callable[..., ast.expr]:
         if not samples:
             raise ValueError(f"the lowering {write.__name__} has no sample: nothing proves it")
-        made = Lowering(names, write, samples)
+        lowering = Lowering(names, write, samples)
         for name in names:
             if name in _REGISTERED:
                 raise ValueError(f"{name} has a lowering already")
-            _REGISTERED[name] = made
+            _REGISTERED[name] = lowering
         return write
 
     return register
 
 
 def refuse(*names: str, reason: str) -> None:
-    """Say of operators why there cannot be a lowering."""
+    """Register the reason why operators have no lowering."""
 
     def write(*_: Any, **__: Any) -> ast.expr:
         raise CannotLowerError(reason)
@@ -225,6 +228,6 @@ def _load() -> None:
 
 
 def lowerings() -> Mapping[str, Lowering]:
-    """Name of an operator → its lowering: every file of this folder, and what users have registered."""
+    """Name of an operator → its lowering, from every file of this folder and from users."""
     _load()
     return MappingProxyType(_REGISTERED)

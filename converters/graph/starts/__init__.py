@@ -1,1 +1,1 @@
-"""How the original initialises its parameters and buffers: watched while its factory runs."""
+"""Initial values of the original's parameters and buffers, watched while its factory runs."""

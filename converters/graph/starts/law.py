@@ -1,4 +1,4 @@
-"""What a tensor holds when its model is new: a constant, what was computed, or draws of a distribution."""
+"""Law of a tensor's initial values: a constant, a computed value, or draws of a distribution."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Number:
 
     Attributes:
         value: the number.
-        origin: what gives it: an expression whose leaves may be `Leaf`; None: nothing that is known.
-        literal: whether the source has the number itself: it holds at every size.
+        origin: the expression that gives the number. Its leaves may be `Leaf`. None if unknown.
+        literal: whether the number stands in the source: it is the same at every size.
     """
 
     value: float
@@ -25,14 +25,14 @@ class Number:
 
 
 class Leaf(ast.expr):
-    """A name of the original in an origin: an attribute of an object, or an argument of a constructor.
+    """A name of the original in an origin: an attribute of an object, or a constructor's argument.
 
     Attributes:
         holder: the object.
-        name: of the attribute or argument.
+        name: name of the attribute or argument.
         value: its value.
-        axis: the side of the tensor that the attribute is; None: it is a number.
-        inner: the origin of an argument in the code that made the object; None: nothing says it.
+        axis: the axis of the tensor whose size the attribute is; None if it is a number.
+        inner: the origin of an argument in the code that made the object; None if unknown.
     """
 
     _fields = ()
@@ -52,25 +52,25 @@ class Leaf(ast.expr):
 
 @dataclass(frozen=True)
 class Constant:
-    """One number everywhere."""
+    """The same number in every element."""
 
     value: Number
 
 
 @dataclass(frozen=True)
 class Computed:
-    """Numbers that follow from no draw: the same in every new model."""
+    """Values that depend on no random draw: the same in every new model."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """`torch.arange` along one axis, the same along the others.
+    """`torch.arange` along one axis; all other axes repeat it.
 
     Attributes:
         start: the first number.
-        step: from each to the next.
-        axis: along which, counted from the end.
-        shape: of the tensor.
+        step: the difference of neighbors.
+        axis: the axis of the sequence, counted from the end.
+        shape: shape of the tensor.
     """
 
     start: Number
@@ -84,16 +84,16 @@ class Draw:
     """Independent draws of one distribution.
 
     Attributes:
-        kind: "uniform" between `first` and `second`; "normal" of mean `first` and standard deviation
-            `second`; "truncated": a normal one of mean 0 and standard deviation 1, between the two.
-        first: see there.
-        second: see there.
-        scale: by what the draws are multiplied.
-        shift: what is added then.
+        kind: "uniform" between `first` and `second`; "normal" with mean `first` and standard deviation
+            `second`; "truncated": normal with mean 0 and standard deviation 1, between the two.
+        first: first parameter of the distribution, see `kind`.
+        second: second parameter of the distribution, see `kind`.
+        scale: factor of the draws.
+        shift: number added after scaling.
         named: the function of torch.nn.init that drew, and its arguments.
-        rule: "fan": torch's default of a bias, uniform within 1 / sqrt(fan_in); "default": another one of
-            torch's layers; "": drawn by something else.
-        serial: which draw of the model it is.
+        rule: "fan": torch's default for a bias, uniform within 1 / sqrt(fan_in); "default": another
+            default of torch's layers; "": any other code drew.
+        serial: number of the draw, counted over the model.
     """
 
     kind: Literal["uniform", "normal", "truncated"]
@@ -108,7 +108,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Formula:
-    """An operator, element by element, on laws of which some are drawn."""
+    """An elementwise operator on laws, at least one of them drawn."""
 
     operator: str
     inputs: tuple[Law | Number, ...]
@@ -140,7 +140,7 @@ class Unset:
 
 @dataclass(frozen=True)
 class Other:
-    """Draws of which no law is known.
+    """Draws of an unknown law.
 
     Attributes:
         why: the operator or the reason.
@@ -154,8 +154,8 @@ class Patched:
     """A law with other values in slices of the first axis.
 
     Attributes:
-        law: of the whole.
-        patches: start, stop and law of each slice, in the order in which they were written.
+        law: law of the rest of the tensor.
+        patches: start, stop and law of each slice, in the order of the writes.
     """
 
     law: Law
@@ -166,109 +166,113 @@ Law = Constant | Computed | Sequence | Draw | Formula | Orthogonal | Norm | Unse
 
 
 def is_drawn(law: Law | Number) -> bool:
-    """Whether chance has a part in it."""
+    """Whether the law involves random draws."""
     match law:
         case Number() | Constant() | Computed() | Sequence() | Unset():
             return False
         case Patched():
-            return is_drawn(law.law) or any(is_drawn(one) for _, _, one in law.patches)
+            return is_drawn(law.law) or any(is_drawn(patch) for _, _, patch in law.patches)
         case Formula():
-            return any(is_drawn(one) for one in law.inputs)
+            return any(is_drawn(part) for part in law.inputs)
     return True
 
 
 def sequence(law: Law | Number) -> Sequence | None:
-    """The sequence that a formula without draws is about."""
+    """The sequence in a formula without draws."""
     match law:
         case Sequence():
             return law
         case Formula():
-            return next((one for part in law.inputs if (one := sequence(part))), None)
+            return next((nested for part in law.inputs if (nested := sequence(part))), None)
     return None
 
 
 def along(law: Law, axis: int, shape: tuple[int, ...]) -> Law:
-    """A law of a sequence, lying along another axis of a tensor of another shape."""
+    """Move the law of a sequence to another axis of a tensor of another shape."""
     match law:
         case Sequence():
             return replace(law, axis=axis, shape=shape)
         case Formula():
             inputs = tuple(
-                one if isinstance(one, Number) else along(one, axis, shape) for one in law.inputs
+                part if isinstance(part, Number) else along(part, axis, shape)
+                for part in law.inputs
             )
             return replace(law, inputs=inputs)
     return law
 
 
 def serials(law: Law | Number) -> set[int]:
-    """The draws that a law is made of."""
+    """Serial numbers of the draws in a law."""
     match law:
         case Draw() | Orthogonal():
             return {law.serial}
         case Formula():
-            return {serial for one in law.inputs for serial in serials(one)}
+            return {serial for part in law.inputs for serial in serials(part)}
         case Norm():
             return serials(law.of)
         case Patched():
-            inner = {serial for _, _, one in law.patches for serial in serials(one)}
+            inner = {serial for _, _, patch in law.patches for serial in serials(patch)}
             return serials(law.law) | inner
     return set()
 
 
-# Operators that a port can write for each element, by what torch calls them.
+# Elementwise operators that a port can write, by torch's names.
 ELEMENTWISE = (
     *("add", "sub", "rsub", "mul", "div", "neg", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt"),
     *("pow", "reciprocal", "abs", "sin", "cos", "tanh", "sigmoid", "softplus", "erfinv", "logit"),
     *("clamp", "clamp_min", "clamp_max", "square", "log2", "exp2", "sign"),
 )
 _EDGE = 1e-5
-# erfinv of uniform draws is a normal one times this.
+# erfinv of uniform draws, times this number, is normal.
 _SHRUNK = Number(1 / math.sqrt(2), literal=True)
 
 
 def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
-    """What an operator makes of laws, element by element."""
+    """The law of an elementwise operator's output."""
     first, *others = inputs
-    if isinstance(first, Patched) or any(isinstance(one, Patched) for one in others):
+    if isinstance(first, Patched) or any(isinstance(law, Patched) for law in others):
         return Other(operator)
-    if any(isinstance(one, Unset | Other) for one in inputs):
-        return next(one for one in inputs if isinstance(one, Unset | Other))
-    if not any(is_drawn(one) for one in inputs):
-        parts = [_number(one) for one in inputs]
+    if any(isinstance(law, Unset | Other) for law in inputs):
+        return next(law for law in inputs if isinstance(law, Unset | Other))
+    if not any(is_drawn(law) for law in inputs):
+        parts = [_number(law) for law in inputs]
         known = (
             operator in ELEMENTWISE
-            and len({id(one) for one in parts if not isinstance(one, Number)}) == 1
+            and len({id(part) for part in parts if not isinstance(part, Number)}) == 1
         )
-        plain = known and all(isinstance(one, Number | Sequence | Formula) for one in parts)
+        plain = known and all(isinstance(part, Number | Sequence | Formula) for part in parts)
         return Formula(operator, tuple(parts)) if plain else Computed()
-    numbers = [_number(one) for one in others]
+    numbers = [_number(law) for law in others]
     if operator in ("mul", "add") and isinstance(_number(first), Number) and len(inputs) == 2:
         return applied(operator, (inputs[1], inputs[0]))
     if isinstance(first, Draw) and len(numbers) == 1 and isinstance(numbers[0], Number):
-        found = _affine(operator, first, numbers[0])
-        if found is not None:
-            return found
+        scaled = _affine(operator, first, numbers[0])
+        if scaled is not None:
+            return scaled
     if isinstance(first, Draw) and operator == "neg":
         return _affine("mul", first, Number(-1.0, literal=True)) or Other(operator)
     if isinstance(first, Draw) and operator == "erfinv" and first.kind == "uniform":
-        edges = [_erfinv(one.value) for one in (first.first, first.second)]
+        edges = [_erfinv(bound.value) for bound in (first.first, first.second)]
         plain = first.scale.value == 1 and first.shift.value == 0
         if plain and edges[0] < edges[1]:
-            low, high = (Number(math.sqrt(2) * one) for one in edges)
+            low, high = (Number(math.sqrt(2) * edge_value) for edge_value in edges)
             return Draw("truncated", low, high, _SHRUNK, serial=first.serial)
     if operator == "clamp" and isinstance(first, Draw) and first.kind == "truncated":
-        # The end of torch's truncated normal: it takes away what rounding left outside.
+        # The end of torch's truncated normal: it clips what rounding left outside.
         ends = [_bound(first, edge.value) for edge in (first.first, first.second)]
-        limits = [one.value if isinstance(one, Number) else math.nan for one in numbers]
+        limits = [
+            limit_number.value if isinstance(limit_number, Number) else math.nan
+            for limit_number in numbers
+        ]
         near = [
             abs(limit - edge) <= _EDGE * max(1.0, abs(edge)) or math.isinf(edge)
             for limit, edge in zip(limits, ends, strict=False)
         ]
         if len(near) == 2 and all(near):
             return first
-    if operator not in ELEMENTWISE or any(isinstance(one, Computed) for one in inputs):
+    if operator not in ELEMENTWISE or any(isinstance(law, Computed) for law in inputs):
         return Other(operator)
-    return Formula(operator, tuple(_number(one) for one in inputs))
+    return Formula(operator, tuple(_number(law) for law in inputs))
 
 
 def _number(law: Law | Number) -> Law | Number:
@@ -286,7 +290,7 @@ def _erfinv(value: float) -> float:
 
 
 def _affine(operator: str, draw: Draw, by: Number) -> Draw | None:
-    """A draw times a number, or with a number added."""
+    """The law of a draw multiplied by a number, or with a number added."""
     match operator:
         case "mul" if draw.kind == "truncated" and draw.scale == _SHRUNK:
             scale, shift = _without_root(by), product(draw.shift, by)
@@ -320,11 +324,11 @@ def _without_root(by: Number) -> Number:
 
 def product(left: Number, right: Number) -> Number:
     """left · right."""
-    for one, other in ((left, right), (right, left)):
-        if one.value == 1 and one.literal:
+    for factor, other in ((left, right), (right, left)):
+        if factor.value == 1 and factor.literal:
             return other
-        if one.value == 0 and one.literal:
-            return one
+        if factor.value == 0 and factor.literal:
+            return factor
     return _joined(left.value * right.value, left, ast.Mult(), right)
 
 
@@ -339,8 +343,8 @@ def quotient(left: Number, right: Number) -> Number:
 
 def total(left: Number, right: Number) -> Number:
     """left + right."""
-    for one, other in ((left, right), (right, left)):
-        if one.value == 0 and one.literal:
+    for term, other in ((left, right), (right, left)):
+        if term.value == 0 and term.literal:
             return other
     return _joined(left.value + right.value, left, ast.Add(), right)
 
@@ -349,8 +353,8 @@ def _joined(value: float, left: Number, operator: ast.operator, right: Number) -
     literal = left.literal and right.literal
     if left.origin is None or right.origin is None:
         sides = [
-            ast.Constant(one.value) if one.origin is None and one.literal else one.origin
-            for one in (left, right)
+            ast.Constant(side.value) if side.origin is None and side.literal else side.origin
+            for side in (left, right)
         ]
         if literal or sides[0] is None or sides[1] is None:
             return Number(value, None, literal)

@@ -1,6 +1,6 @@
-"""What gives a number, while the code runs that computes it: the lines of its frames, followed upwards.
+"""Origins of numbers, read from the source lines of the running frames, innermost first.
 
-An expression is believed where it has the value of the number in the frame that is running.
+An expression counts as the origin only if it has the number's value in the running frame.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ _FUNCTIONS = ("sqrt", "log", "exp", "log2", "int", "float", "max", "min", "abs")
 
 
 def number(value: Any, frame: FrameType | None, names: tuple[str, ...] = ()) -> Number:
-    """A number that a frame's call is given, with what gives it.
+    """A number in the arguments of a frame's call, with its origin.
 
     Args:
         value: the number.
-        frame: it is among what the instruction that runs there computes with.
-        names: how the called function names it.
+        frame: the frame whose running instruction uses the number.
+        names: the called function's names for the argument.
     """
     plain = float(value)
     node = None if frame is None else running(frame)
     if node is None or frame is None:
         return Number(plain)
     for inner in _candidates(node, names):
-        found = _followed(inner, frame, value, 0)
-        if found is not None:
-            return Number(plain, None if isinstance(found, ast.Constant) else found, _fixed(found))
+        origin = _followed(inner, frame, value, 0)
+        if origin is not None:
+            return Number(
+                plain, None if isinstance(origin, ast.Constant) else origin, _fixed(origin)
+            )
     return Number(plain)
 
 
 def _candidates(node: ast.AST, names: tuple[str, ...]) -> Iterator[ast.expr]:
     match node:
         case ast.Call(args=given, keywords=keywords):
-            yield from (one.value for one in keywords if one.arg in names)
-            yield from (one.value for one in keywords if one.arg not in names)
+            yield from (keyword.value for keyword in keywords if keyword.arg in names)
+            yield from (keyword.value for keyword in keywords if keyword.arg not in names)
             yield from given
         case ast.BinOp(left=left, right=right):
             yield from (left, right)
@@ -60,15 +62,16 @@ def _candidates(node: ast.AST, names: tuple[str, ...]) -> Iterator[ast.expr]:
 
 
 def _fixed(node: ast.expr) -> bool:
-    """Whether an origin is made of nothing but numbers of the source."""
-    return not any(isinstance(one, Leaf) for one in ast.walk(node))
+    """Whether an origin consists only of numbers in the source."""
+    return not any(isinstance(leaf, Leaf) for leaf in ast.walk(node))
 
 
 def running(frame: FrameType) -> ast.AST | None:
-    """The node of the source that an instruction of a frame is."""
+    """The source node of a frame's running instruction."""
     at = frame.f_lasti // 2
     place = next(
-        (one for index, one in enumerate(frame.f_code.co_positions()) if index == at), None
+        (position for index, position in enumerate(frame.f_code.co_positions()) if index == at),
+        None,
     )
     if place is None or None in place:
         return None
@@ -87,17 +90,17 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.AST]:
 
 @cache
 def _function(code: CodeType) -> ast.FunctionDef | None:
-    """The function that a frame runs."""
+    """The function definition that a frame runs."""
     for node in ast.walk(tree_of(code.co_filename)):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
                 return node
     return None
 
 
 def evaluated(node: ast.expr, frame: FrameType) -> Any:
-    """The value of an expression without effects in a frame; None where it is none."""
+    """The value of a side-effect-free expression in a frame, or None."""
     match node:
         case ast.Constant(value=value):
             return value
@@ -112,10 +115,10 @@ def evaluated(node: ast.expr, frame: FrameType) -> Any:
             except Exception:  # whatever a property of another's raises
                 return None
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = evaluated(inner, frame)
-            return -found if _is_number(found) else None
+            number = evaluated(inner, frame)
+            return -number if _is_number(number) else None
         case ast.BinOp(op=operator) if isinstance(operator, _OPERATORS):
-            sides = [evaluated(one, frame) for one in (node.left, node.right)]
+            sides = [evaluated(side, frame) for side in (node.left, node.right)]
             return _computed(operator, *sides) if all(map(_is_number, sides)) else None
         case ast.BoolOp(op=ast.Or(), values=[first, second]):
             return evaluated(first, frame) or evaluated(second, frame)
@@ -123,8 +126,8 @@ def evaluated(node: ast.expr, frame: FrameType) -> Any:
             chosen = evaluated(test, frame)
             if isinstance(chosen, bool):
                 return evaluated(body if chosen else other, frame)
-            values = [evaluated(one, frame) for one in (body, other)]
-            numbers = [one for one in values if _is_number(one)]
+            values = [evaluated(branch, frame) for branch in (body, other)]
+            numbers = [branch_value for branch_value in values if _is_number(branch_value)]
             return numbers[0] if numbers and len(set(numbers)) == 1 else None
         case ast.Call(
             func=ast.Attribute(value=inner, attr="get_text_config"), args=[], keywords=[]
@@ -132,7 +135,7 @@ def evaluated(node: ast.expr, frame: FrameType) -> Any:
             holder = evaluated(inner, frame)
             return holder.get_text_config() if hasattr(holder, "get_text_config") else None
         case ast.Call(func=function, args=given, keywords=[]) if _named(function):
-            values = [evaluated(one, frame) for one in given]
+            values = [evaluated(argument, frame) for argument in given]
             return _called(_named(function), values) if all(map(_is_number, values)) else None
         case ast.Call(func=ast.Attribute(value=inner, attr="size"), args=[at], keywords=[]):
             return _side(evaluated(inner, frame), evaluated(at, frame))
@@ -200,22 +203,22 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _same(found: Any, value: Any) -> bool:
-    return _is_number(found) and math.isclose(found, value, rel_tol=1e-9)
+def _same(result: Any, value: Any) -> bool:
+    return _is_number(result) and math.isclose(result, value, rel_tol=1e-9)
 
 
 def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.expr | None:
-    """An expression with its names replaced by what they come from; None if it has another value."""
+    """The expression with each name replaced by its origin; None if its value differs."""
     if depth > _DEPTH or not _same(evaluated(node, frame), value):
         return None
     match node:
         case ast.Constant():
             return ast.Constant(node.value)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = _followed(inner, frame, -value, depth + 1)
-            return None if found is None else ast.UnaryOp(ast.USub(), found)
+            inner_origin = _followed(inner, frame, -value, depth + 1)
+            return None if inner_origin is None else ast.UnaryOp(ast.USub(), inner_origin)
         case ast.BinOp(left=left, op=operator, right=right):
-            sides = [_part(one, frame, depth + 1) for one in (left, right)]
+            sides = [_part(side, frame, depth + 1) for side in (left, right)]
             if sides[0] is None or sides[1] is None:
                 return None
             return ast.BinOp(sides[0], operator, sides[1])
@@ -223,10 +226,12 @@ def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.e
             chosen = first if evaluated(first, frame) else second
             return _followed(chosen, frame, value, depth + 1)
         case ast.IfExp(test=test, body=body, orelse=other):
-            given = evaluated(test, frame)
-            ways = [body, other] if not isinstance(given, bool) else [body if given else other]
-            told = (_followed(one, frame, value, depth + 1) for one in ways)
-            return next((one for one in told if one is not None), None)
+            condition = evaluated(test, frame)
+            ways = (
+                [body, other] if not isinstance(condition, bool) else [body if condition else other]
+            )
+            origins = (_followed(branch, frame, value, depth + 1) for branch in ways)
+            return next((origin for origin in origins if origin is not None), None)
         case ast.Call(func=ast.Attribute(value=inner, attr="size"), args=[at]):
             return _of_side(inner, evaluated(at, frame), frame, value)
         case ast.Subscript(value=ast.Attribute(value=inner, attr="shape"), slice=at):
@@ -238,14 +243,14 @@ def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.e
             if hasattr(holder, name):
                 return Leaf(holder, name, value)
             return _followed(rest[0], frame, value, depth + 1) if rest else None
-        case ast.Call(func=function, args=given) if _named(function):
-            parts = [_part(one, frame, depth + 1) for one in given]
-            if any(one is None for one in parts):
+        case ast.Call(func=function, args=condition) if _named(function):
+            parts = [_part(argument, frame, depth + 1) for argument in condition]
+            if any(part is None for part in parts):
                 return None
             name = _named(function)
             called = f"math.{name}" if hasattr(math, name) else name
-            made = ast.parse(called, mode="eval").body
-            return ast.Call(made, [one for one in parts if one is not None], [])
+            function_node = ast.parse(called, mode="eval").body
+            return ast.Call(function_node, [part for part in parts if part is not None], [])
         case ast.Attribute(value=inner, attr=name):
             holder = evaluated(inner, frame)
             return None if holder is None or inspect.ismodule(holder) else Leaf(holder, name, value)
@@ -260,7 +265,7 @@ def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.e
 
 
 def _entry(holder: ast.expr, key: str, frame: FrameType) -> ast.expr | None:
-    """What a local dict was made of: the expression behind a key."""
+    """The expression of a key in a dict display assigned to a local variable."""
     function = _function(frame.f_code)
     if function is None or not isinstance(holder, ast.Name):
         return None
@@ -271,9 +276,9 @@ def _entry(holder: ast.expr, key: str, frame: FrameType) -> ast.expr | None:
             ):
                 if target != holder.id:
                     continue
-                for name, one in zip(keys, values, strict=True):
+                for name, entry in zip(keys, values, strict=True):
                     if isinstance(name, ast.Constant) and name.value == key:
-                        return one
+                        return entry
     return None
 
 
@@ -283,7 +288,7 @@ def _part(node: ast.expr, frame: FrameType, depth: int) -> ast.expr | None:
 
 
 def _of_side(inner: ast.expr, axis: Any, frame: FrameType, value: Any) -> ast.expr | None:
-    """A side of a tensor that a module holds."""
+    """The origin of a size of a tensor that a module holds."""
     match inner:
         case ast.Attribute(value=above, attr=name):
             holder, tensor = evaluated(above, frame), evaluated(inner, frame)
@@ -293,7 +298,7 @@ def _of_side(inner: ast.expr, axis: Any, frame: FrameType, value: Any) -> ast.ex
 
 
 def _of_name(name: str, frame: FrameType, value: Any, depth: int) -> ast.expr | None:
-    """A local variable, by what was assigned to it; an argument, by what the caller gives."""
+    """The origin of a local variable (its assignment) or of an argument (the caller's expression)."""
     function = _function(frame.f_code)
     if function is None:
         return None
@@ -309,11 +314,11 @@ def _of_name(name: str, frame: FrameType, value: Any, depth: int) -> ast.expr | 
                 continue
         if isinstance(given, ast.Name) and given.id == name:
             continue
-        found = _followed(given, frame, value, depth + 1)
-        if found is not None:
-            return found
+        origin = _followed(given, frame, value, depth + 1)
+        if origin is not None:
+            return origin
     arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    order = [one.arg for one in arguments]
+    order = [parameter.arg for parameter in arguments]
     if name not in order:
         return None
     given_by = _given(name, order, frame, value, depth)
@@ -327,7 +332,9 @@ def _of_name(name: str, frame: FrameType, value: Any, depth: int) -> ast.expr | 
 def _given(
     name: str, order: list[str], frame: FrameType, value: Any, depth: int
 ) -> ast.expr | None:
-    """What the caller writes for an argument; its default, where that is a number and nothing is given."""
+    """The caller's expression for an argument, or its default if that is a number and not
+    overridden.
+    """
     above = frame.f_back
     while above is not None and above.f_code.co_filename.endswith(_PASSED):
         above = above.f_back
@@ -338,16 +345,18 @@ def _given(
                 return _followed(keyword.value, above, value, depth + 1)
         bound = 1 if order[0] in ("self", "cls") else 0
         at = order.index(name) - bound
-        if not any(isinstance(one, ast.Starred) for one in node.args) and 0 <= at < len(node.args):
-            found = _followed(node.args[at], above, value, depth + 1)
-            if found is not None:
-                return found
+        if not any(isinstance(argument, ast.Starred) for argument in node.args) and 0 <= at < len(
+            node.args
+        ):
+            origin = _followed(node.args[at], above, value, depth + 1)
+            if origin is not None:
+                return origin
     function = _function(frame.f_code)
     assert function is not None
     defaults = dict(
         zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)
     )
-    usual = next((one for arg, one in defaults.items() if arg.arg == name), None)
+    usual = next((default for arg, default in defaults.items() if arg.arg == name), None)
     if isinstance(usual, ast.Constant) and _same(usual.value, value):
         return ast.Constant(usual.value)
     return None

@@ -1,4 +1,4 @@
-"""What torch writes to the tensors of a model while its factory runs: draws, constants, copies."""
+"""Writes of torch to a model's tensors while its factory runs: draws, constants, copies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from converters.graph.starts.law import (
 from converters.graph.starts.origin import number
 
 _INIT = "torch/nn/init.py"
-# Code of torch and of libraries that stands between a call of the original's and the operator.
+# Code of torch and of libraries between a call in the original and the operator.
 _BETWEEN = (_INIT, "transformers/initialization.py", "torch/_tensor.py", "torch/_refs/__init__.py")
 _BETWEEN_NAMES = ("torch/utils/_", "torch/overrides.py", "torch/_ops.py", "graph/starts/")
 _COPIES = ("clone", "_to_copy", "contiguous", "lift_fresh", "lift_fresh_copy", "detach", "alias")
@@ -53,18 +53,18 @@ _RANDOM: tuple[str, ...] = (
     "cauchy",
 )
 _RANDOM += ("geometric", "log_normal", "random", "normal", "dropout", "randint_like", "binomial")
-# Functions of torch.nn.init that are told by their arguments, whatever operators they consist of.
+# Functions of torch.nn.init that are identified by their arguments, not by their operators.
 _FAR = 6.0  # standard deviations that no draw of float32 reaches
 _NAMED = ("kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_")
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a tensor of the model starts.
+    """Initial value of a tensor of the model.
 
     Attributes:
-        law: what it holds.
-        values: of one that is computed, or constant; None: it is drawn.
+        law: law of its values.
+        values: the values if they are computed or constant; None if they are drawn.
     """
 
     law: Law
@@ -72,29 +72,29 @@ class Start:
 
 
 class Starts(dict[str, Start]):
-    """How the parameters and buffers of a model start, by their names in the state dict.
+    """Initial values of a model's parameters and buffers, by their names in the state dict.
 
     Attributes:
-        paths: identity of each module of the model that was watched → its path there.
+        paths: identity of each watched module of the model → its path.
     """
 
-    def __init__(self, found: Mapping[str, Start], paths: Mapping[int, str]) -> None:
-        super().__init__(found)
+    def __init__(self, starts: Mapping[str, Start], paths: Mapping[int, str]) -> None:
+        super().__init__(starts)
         self.paths = paths
 
 
 @dataclass
 class _State:
-    """A storage: what it holds, and parts of it with other laws."""
+    """A storage's law, and slices with other laws."""
 
     law: Law
     patches: list[tuple[int, int, Law]] = field(default_factory=list)
-    # As long as it is kept, no other storage has its number; its memory is free.
+    # While this reference exists, no other storage gets its number; its memory is freed.
     storage: StorageWeakRef | None = None
 
 
 class Watch(TorchDispatchMode):
-    """Notes what each operator writes."""
+    """Dispatch mode that records what each operator writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator, and note what it wrote."""
+        """Run the operator and record what it wrote."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         try:
@@ -114,7 +114,7 @@ class Watch(TorchDispatchMode):
         return result
 
     def _forget(self, func: Any, values: Any) -> None:
-        """Take back what is known of the tensors of an operator."""
+        """Drop what is known of an operator's tensors."""
         for tensor in _tensors(values):
             with suppress(Exception):
                 law = Other(func._schema.name.partition("::")[2])
@@ -123,8 +123,10 @@ class Watch(TorchDispatchMode):
                 )
 
     def starts(self, model: torch.nn.Module) -> Starts:
-        """How each parameter and buffer of the model starts; what was not seen to be made is left out."""
-        found = {}
+        """Initial value of each parameter and buffer of the model; tensors not seen when made are
+        left out.
+        """
+        starts = {}
         named = [
             *model.named_parameters(remove_duplicate=False),
             *model.named_buffers(remove_duplicate=False),
@@ -136,16 +138,16 @@ class Watch(TorchDispatchMode):
                 continue
             if state is None:
                 continue
-            # One without elements (no register tokens) starts as anything.
+            # A tensor without elements (no register tokens) may start as anything.
             empty = Constant(Number(0.0, literal=True))
             law = self._law(tensor) if tensor.numel() else empty
             values = None
             if not is_drawn(law) and tensor.device.type == "cpu":
                 values = _array(tensor.detach())
-            found[name] = Start(law, values)
-        return Starts(found, {id(module): path for path, module in model.named_modules()})
+            starts[name] = Start(law, values)
+        return Starts(starts, {id(module): path for path, module in model.named_modules()})
 
-    # What an operator writes.
+    # Laws of what operators write.
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
         schema = func._schema
@@ -164,7 +166,7 @@ class Watch(TorchDispatchMode):
             storage = StorageWeakRef(args[0].untyped_storage())
             self.states[_key(args[0])] = _State(Computed(), storage=storage)
             return
-        if any(one.alias_info is not None for one in schema.returns):
+        if any(result.alias_info is not None for result in schema.returns):
             return  # a view
         for tensor in out if isinstance(out, list | tuple) else (out,):
             if isinstance(tensor, torch.Tensor):
@@ -190,7 +192,7 @@ class Watch(TorchDispatchMode):
             state.law = Computed()
 
     def _law(self, tensor: torch.Tensor) -> Law:
-        """What a tensor holds."""
+        """The law of a tensor."""
         state = self.states.get(_key(tensor))
         if state is None:
             return Computed()
@@ -219,13 +221,17 @@ class Watch(TorchDispatchMode):
     def _made(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: torch.Tensor
     ) -> Law:
-        """What an operator gives."""
+        """The law of an operator's output."""
         frames = _frames()
         named = _in_init(frames, target)
         if named is not None and (law := self._named(named, frames, target)) is not None:
             return law
-        caller = next((one for one in frames if not _between(one)), None)
-        values = [one for one in args if isinstance(one, int | float) and not isinstance(one, bool)]
+        caller = next((frame for frame in frames if not _between(frame)), None)
+        values = [
+            argument
+            for argument in args
+            if isinstance(argument, int | float) and not isinstance(argument, bool)
+        ]
         match name:
             case "uniform":
                 low, high = _two(args, kwargs, ("from", "to"), (0.0, 1.0))
@@ -255,8 +261,10 @@ class Watch(TorchDispatchMode):
         if name == "arange" and values and not isinstance(args[0], torch.Tensor):
             first, step = (values[0] if len(values) > 1 else 0, values[2] if len(values) > 2 else 1)
             numbers = [
-                Number(float(one), literal=True) if one in (0, 1) else number(one, caller)
-                for one in (first, step)
+                Number(float(number_value), literal=True)
+                if number_value in (0, 1)
+                else number(number_value, caller)
+                for number_value in (first, step)
             ]
             return Sequence(numbers[0], numbers[1], -1, tuple(target.shape))
         if name in _EMPTY:
@@ -267,14 +275,14 @@ class Watch(TorchDispatchMode):
             return self._law(args[1])
         if name in _COPIES:
             return self._law(args[0])
-        laws = [self._law(one) for one in _tensors((*args, *kwargs.values()))]
+        laws = [self._law(argument) for argument in _tensors((*args, *kwargs.values()))]
         drawn = any(is_drawn(law) for law in laws)
         if drawn and name in ("norm", "linalg_vector_norm") and args[1:2] in ((), (2,)):
             return Norm(laws[0])
         if not drawn and not any(sequence(law) for law in laws):
             return Computed()
-        made = self._applied(name, args, kwargs, caller)
-        return made if drawn or not isinstance(made, Other) else Computed()
+        law_of_call = self._applied(name, args, kwargs, caller)
+        return law_of_call if drawn or not isinstance(law_of_call, Other) else Computed()
 
     def _applied(
         self,
@@ -284,17 +292,17 @@ class Watch(TorchDispatchMode):
         caller: FrameType | None,
     ) -> Law:
         tensors = list(_tensors((*args, *kwargs.values())))
-        shapes = {one.shape for one in tensors if one.dim()}
+        shapes = {tensor.shape for tensor in tensors if tensor.dim()}
         alpha = kwargs.get("alpha", 1)
         if len(shapes) != 1 or alpha != 1 or (name in ("add", "sub") and len(args) > 2):
             return Other(name)
         inputs: list[Law | Number] = []
-        for one in args:
-            if isinstance(one, torch.Tensor):
-                inputs.append(self._law(one))
-            elif isinstance(one, int | float) and not isinstance(one, bool):
-                inputs.append(number(one, caller))
-            elif one is not None:
+        for argument in args:
+            if isinstance(argument, torch.Tensor):
+                inputs.append(self._law(argument))
+            elif isinstance(argument, int | float) and not isinstance(argument, bool):
+                inputs.append(number(argument, caller))
+            elif argument is not None:
                 return Other(name)
         if name == "clamp":
             low, high = _two(args, kwargs, ("min", "max"), (None, None))
@@ -332,34 +340,37 @@ class Watch(TorchDispatchMode):
         return Draw(kind, low, high, rule=rule, serial=self.draws)
 
     def _named(self, frame: FrameType, frames: list[FrameType], target: torch.Tensor) -> Law | None:
-        """What a function of torch.nn.init draws that is running."""
-        name, given = frame.f_code.co_name, frame.f_locals
-        caller = next((one for one in frames if not _between(one)), None)
+        """The law that a running function of torch.nn.init draws from."""
+        name, arguments = frame.f_code.co_name, frame.f_locals
+        caller = next((outer for outer in frames if not _between(outer)), None)
         if name == "trunc_normal_":
             self.draws += 1
-            std = number(given["std"], caller, ("std",))
-            mean = number(given["mean"], caller, ("mean",))
-            edges = [number(given[one], caller, (one,)) for one in ("a", "b")]
+            std = number(arguments["std"], caller, ("std",))
+            mean = number(arguments["mean"], caller, ("mean",))
+            edges = [number(arguments[edge_name], caller, (edge_name,)) for edge_name in ("a", "b")]
             named = {"mean": mean, "std": std, "a": edges[0], "b": edges[1]}
             fans = _by_fans(frames, target, std.value)
             ends = [
-                Number((one.value - mean.value) / std.value if std.value else 0.0) for one in edges
+                Number((edge.value - mean.value) / std.value if std.value else 0.0)
+                for edge in edges
             ]
             far = min(-ends[0].value, ends[1].value) > _FAR
             if fans is not None and std.origin is None and mean.value == 0 and far:
                 return Draw("normal", mean, std, named=fans, serial=self.draws)
-            told = (name, named)
-            return Draw("truncated", ends[0], ends[1], std, mean, told, serial=self.draws)
+            call = (name, named)
+            return Draw("truncated", ends[0], ends[1], std, mean, call, serial=self.draws)
         if name == "orthogonal_":
             self.draws += 1
-            return Orthogonal(number(given["gain"], caller, ("gain",)), self.draws)
+            return Orthogonal(number(arguments["gain"], caller, ("gain",)), self.draws)
         if name == "sparse_":
             return Other("sparse_")
-        if name in _NAMED and "tensor" in given:
+        if name in _NAMED and "tensor" in arguments:
             options: dict[str, Any] = {
-                key: given[key] for key in ("a", "mode", "nonlinearity", "gain") if key in given
+                key: arguments[key]
+                for key in ("a", "mode", "nonlinearity", "gain")
+                if key in arguments
             }
-            tensor = given["tensor"]
+            tensor = arguments["tensor"]
             self.draws += 1
             # Gains and bounds follow from these options and the tensor's shape.
             spread = Number(_spread(name, options, tensor))
@@ -372,7 +383,9 @@ class Watch(TorchDispatchMode):
 
 
 def _axis_of(tensor: torch.Tensor, held: Sequence) -> int | None:
-    """Along which axis of a view a sequence lies, counted from the end; None where it is cut or turned."""
+    """Axis of a view along which a sequence lies, counted from the end; None if it is cut or
+    transposed.
+    """
     if tensor.shape == held.shape and tensor.is_contiguous():
         return held.axis
     length = held.shape[held.axis]
@@ -386,7 +399,7 @@ def _axis_of(tensor: torch.Tensor, held: Sequence) -> int | None:
 
 
 def _few_constants(state: _State) -> bool:
-    """Whether a storage holds a number, and others in a few slices."""
+    """Whether a storage holds a constant with at most a few slices of other constants."""
     laws = [state.law, *(law for _, _, law in state.patches)]
     return len(laws) <= 5 and all(isinstance(law, Constant) for law in laws)
 
@@ -394,7 +407,9 @@ def _few_constants(state: _State) -> bool:
 def _by_fans(
     frames: list[FrameType], target: torch.Tensor, std: float
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Whether a library's initialiser divides by the numbers of inputs and outputs, and what it divides."""
+    """The library initializer that scales by fan-in and fan-out, and its arguments; None if there
+    is none.
+    """
     for frame in frames[:14]:
         if _file(frame).endswith(_INIT):
             continue
@@ -413,7 +428,7 @@ def _by_fans(
 
 
 def _spread(name: str, options: Mapping[str, Any], tensor: torch.Tensor) -> float:
-    """The bound of a uniform draw, the standard deviation of a normal one."""
+    """The bound of a uniform draw, or the standard deviation of a normal draw."""
     fan_in, fan_out = torch.nn.init._calculate_fan_in_and_fan_out(tensor)
     if name.startswith("xavier"):
         deviation = options["gain"] * (2.0 / (fan_in + fan_out)) ** 0.5
@@ -425,35 +440,39 @@ def _spread(name: str, options: Mapping[str, Any], tensor: torch.Tensor) -> floa
 
 
 def _given(value: Any, caller: FrameType | None, names: tuple[str, ...]) -> Number:
-    """A bound of a draw: 0 and 1 are most often not written."""
+    """A bound of a draw. 0 and 1 are usually defaults that the source does not write."""
     if value in (0.0, 1.0):
-        found = number(value, caller, names)
-        return found if found.origin is not None else Number(float(value), literal=True)
+        origin = number(value, caller, names)
+        return origin if origin.origin is not None else Number(float(value), literal=True)
     return number(value, caller, names)
 
 
 def _rule(frames: list[FrameType]) -> str:
-    """Whose default the draws of a `reset_parameters` of torch.nn are."""
-    frame = next(one for one in frames if one.f_code.co_name == "reset_parameters")
+    """torch.nn's default rule of the draws of a running `reset_parameters`: "fan" or "default"."""
+    frame = next(
+        frame_of_reset
+        for frame_of_reset in frames
+        if frame_of_reset.f_code.co_name == "reset_parameters"
+    )
     return "fan" if "fan_in" in frame.f_locals else "default"
 
 
 def _reset(frames: list[FrameType]) -> bool:
     return any(
-        one.f_code.co_name == "reset_parameters" and "torch/nn/modules/" in _file(one)
-        for one in frames[:6]
+        frame.f_code.co_name == "reset_parameters" and "torch/nn/modules/" in _file(frame)
+        for frame in frames[:6]
     )
 
 
 def _frames() -> list[FrameType]:
-    """The frames that are running, the innermost first."""
-    found: list[FrameType] = []
+    """The running frames, innermost first."""
+    frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < 40:
+    while frame is not None and len(frames) < 40:
         if frame.f_code.co_filename != __file__:
-            found.append(frame)
+            frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
 def _file(frame: FrameType) -> str:
@@ -466,14 +485,14 @@ def _between(frame: FrameType) -> bool:
 
 
 def _in_init(frames: list[FrameType], target: torch.Tensor) -> FrameType | None:
-    """The outermost function of torch.nn.init that is filling a tensor."""
-    found = None
+    """The outermost running function of torch.nn.init that fills the tensor."""
+    outermost = None
     for frame in frames[:12]:
         if _file(frame).endswith(_INIT):
             tensor = frame.f_locals.get("tensor")
             if isinstance(tensor, torch.Tensor) and _key(tensor) == _key(target):
-                found = frame
-    return found
+                outermost = frame
+    return outermost
 
 
 def _two(
@@ -485,11 +504,11 @@ def _two(
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif isinstance(one, list | tuple):
-            yield from _tensors(one)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _key(tensor: torch.Tensor) -> int:
@@ -507,7 +526,7 @@ def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Note how the tensors start that are made in here."""
+    """Record the initial values of tensors made in this context."""
     watch = Watch()
     with watch:
         yield watch

@@ -1,4 +1,4 @@
-"""Tensors of nothing but numbers: zeros, ranges, the unit matrix."""
+"""Tensors made from numbers alone: zeros, ranges, the unit matrix."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _INDEX = torch.int64
 
 
 def _full(out: Result, value: Any, size: Any = None) -> ast.expr:
-    """Args:
-    out: what it gives.
-    value: of each element.
-    size: what the original asked for: a side that is no input's may be a setting there.
+    """A tensor of one value.
+
+    Args:
+        out: the result.
+        value: the value of each element.
+        size: the size in the original; a side that is no input's may be a setting there.
     """
     shape = tuple(out.shape)
     if size is not None:
         asked = zip(size, shape, strict=True)
-        shape = tuple(one if isinstance(side, int) else side for one, side in asked)
+        shape = tuple(asked_side if isinstance(side, int) else side for asked_side, side in asked)
     if known(value) and value in (0, 1) and not isinstance(value, bool):
         return call("jnp.ones" if value else "jnp.zeros", shape, out.dtype)
     if isinstance(value, bool) and out.dtype == torch.bool:
@@ -75,7 +77,7 @@ _NOTHING = "torch does not say what is in it"
     ),
 )
 def empty(*size: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr:
-    """`jnp.zeros`: torch does not say what is in it."""
+    """`jnp.zeros`: torch leaves the values undefined."""
     return _full(out, 0, size[-1])
 
 
@@ -87,7 +89,7 @@ def empty(*size: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr
 def empty_permuted(
     size: Any, physical_layout: Any, out: Result, dtype: torch.dtype | None = None
 ) -> ast.expr:
-    """`jnp.zeros`: torch does not say what is in it."""
+    """`jnp.zeros`: torch leaves the values undefined."""
     return _full(out, 0, size)
 
 
@@ -98,17 +100,17 @@ def empty_permuted(
 def new_empty_strided(
     x: Any, size: Any, stride: Any, out: Result, dtype: torch.dtype | None = None
 ) -> ast.expr:
-    """`jnp.zeros`: torch does not say what is in it."""
+    """`jnp.zeros`: torch leaves the values undefined."""
     return _full(out, 0, size)
 
 
-def _like(name: str, *names: str, function: str, dtyped: bool = True, **given: Any) -> None:
+def _like(name: str, *names: str, function: str, dtyped: bool = True, **options: Any) -> None:
     def write(x: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr:
         return call(function, x) if x.dtype == out.dtype else call(function, x, dtype=out.dtype)
 
     write.__doc__ = f"`{function}`."
-    another = sample(integers(2), **({"dtype": torch.float32} if dtyped else {}), **given)
-    cases = (sample(real(2, 3), **given), another)
+    another = sample(integers(2), **({"dtype": torch.float32} if dtyped else {}), **options)
+    cases = (sample(real(2, 3), **options), another)
     op(name, *names, samples=cases)(write)
 
 
@@ -224,9 +226,9 @@ def arange_by(
 
 def _range(bounds: tuple[Any, ...], out: Result) -> ast.expr:
     bounds = tuple(
-        int(one) if isinstance(one, float) and one.is_integer() else one for one in bounds
+        int(bound) if isinstance(bound, float) and bound.is_integer() else bound for bound in bounds
     )
-    whole = all(isinstance(one, int | Size) for one in bounds)
+    whole = all(isinstance(bound, int | Size) for bound in bounds)
     if whole and out.dtype == torch.int64:
         return call("jnp.arange", *bounds)
     if not whole and not out.dtype.is_floating_point:
@@ -284,13 +286,13 @@ def _triangle(name: str) -> None:
         return call(f"jnp.{name}", x) if diagonal == 0 else call(f"jnp.{name}", x, diagonal)
 
     write.__doc__ = f"`jnp.{name}`."
-    given = (
+    cases = (
         sample(real(3, 4)),
         sample(real(2, 3, 3), 1),
         sample(real(3, 3), -1),
         sample(integers(3, 3)),
     )
-    op(f"aten.{name}.default", samples=given)(write)
+    op(f"aten.{name}.default", samples=cases)(write)
 
 
 _triangle("tril")
@@ -314,7 +316,7 @@ _triangle_indices("triu_indices")
     samples=(sample(integers(2, 3, high=4), 4), sample(integers(5, high=4), 6)),
 )
 def one_hot(x: Any, num_classes: Any = -1) -> ast.expr:
-    """`jax.nn.one_hot`; an index outside gives zeros, where torch raises."""
+    """`jax.nn.one_hot`. An index out of range gives zeros, where torch raises."""
     demand(not known(num_classes) or num_classes > 0, "one_hot without the number of classes")
     return call("jax.nn.one_hot", x, num_classes, dtype=torch.int64)
 
@@ -334,7 +336,7 @@ def meshgrid(tensors: Any, indexing: str) -> ast.expr:
 
 @op("aten.meshgrid.default", samples=(sample([real(2), real(3)]), sample([integers(2)])))
 def meshgrid_of_rows(tensors: Any) -> ast.expr:
-    """`torch.meshgrid` that is not told an order: "ij"."""
+    """`torch.meshgrid` without an order: "ij"."""
     return meshgrid(tensors, "ij")
 
 

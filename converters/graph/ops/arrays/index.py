@@ -18,7 +18,7 @@ _OF_TRUTHS = "sums of truths"
 
 
 def _bounds(x: Any, dim: int, start: Any, end: Any, step: Any) -> ast.Slice | None:
-    """The slice; None where it is the whole axis."""
+    """The slice, or None if it is the whole axis."""
     size = x.shape[axis_of(dim, x.ndim)]
     if known(start) and start == 0:
         start = None
@@ -126,16 +126,18 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
 
 
 def _masks(indices: Sequence[Any]) -> list[Any]:
-    return [one for one in indices if one is not None and one.dtype in (torch.bool, torch.uint8)]
+    return [
+        index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)
+    ]
 
 
 def _index(x: Any, indices: Sequence[Any]) -> ast.expr:
     """`x[a, :, b]`."""
-    items = [ast.Slice() if one is None else one.code for one in indices]
+    items = [ast.Slice() if index is None else index.code for index in indices]
     while items and isinstance(items[-1], ast.Slice):
         items.pop()
-    made = items[0] if len(items) == 1 else ast.Tuple(items, ast.Load())
-    return ast.Subscript(code("{x}", x=x), made, ast.Load())
+    subscript = items[0] if len(items) == 1 else ast.Tuple(items, ast.Load())
+    return ast.Subscript(code("{x}", x=x), subscript, ast.Load())
 
 
 @op(
@@ -152,12 +154,12 @@ def _index(x: Any, indices: Sequence[Any]) -> ast.expr:
     ),
 )
 def index(x: Any, indices: Any) -> ast.expr:
-    """`x[indices]`; beyond the end JAX takes the last element, where torch raises."""
+    """`x[indices]`. Beyond the end JAX takes the last element, where torch raises."""
     demand(
         not _masks(indices),
         "how many elements a mask selects depends on its values: JAX needs to know the shape",
     )
-    return _index(x, indices) if any(one is not None for one in indices) else code("{x}", x=x)
+    return _index(x, indices) if any(index is not None for index in indices) else code("{x}", x=x)
 
 
 @op(
@@ -177,19 +179,20 @@ def index(x: Any, indices: Any) -> ast.expr:
     ),
 )
 def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> ast.expr:
-    """`x.at[indices].set(values)`; of a mask, `jnp.where`."""
+    """`x.at[indices].set(values)`; for a mask, `jnp.where`."""
     values = cast(values, x.dtype)
     masks = _masks(indices)
     if not masks:
         demand(x.dtype != torch.bool or not accumulate, _OF_TRUTHS)
         return _set(x, _index(x, indices), values, "add" if accumulate else "set")
-    given = [one for one in indices if one is not None]
-    demand(len(given) == 1 and given[0].dtype == torch.bool, "a mask among other indices")
-    before = next(place for place, one in enumerate(indices) if one is not None)
+    arrays = [index for index in indices if index is not None]
+    demand(len(arrays) == 1 and arrays[0].dtype == torch.bool, "a mask among other indices")
+    before = next(place for place, index in enumerate(indices) if index is not None)
     after = x.ndim - before - masks[0].ndim
     mask = _spread(masks[0], after)
     rank = values.ndim
-    # The axes of the mask are one axis of the values: more than one element of it would be in order.
+    # The axes of the mask are one axis of the values. More than one element there would have to
+    # follow the mask's order.
     if rank > after and not (
         known(values.shape[rank - after - 1]) and values.shape[rank - after - 1] == 1
     ):
@@ -240,7 +243,7 @@ def _spread(mask: Any, after: int) -> ast.expr:
     ),
 )
 def index_select(x: Any, dim: int, index: Any) -> ast.expr:
-    """`jnp.take`; beyond the end it gives NaN, where torch raises."""
+    """`jnp.take`. Beyond the end it gives NaN, where torch raises."""
     demand(x.ndim, _NO_AXES)
     if index.ndim == 0:
         index = code("{index}[None]", index=index)
@@ -251,8 +254,8 @@ def _indexed(name: str, how: str) -> None:
     def write(x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> ast.expr:
         demand(x.ndim, _NO_AXES)
         demand(x.dtype != torch.bool or how == "set", _OF_TRUTHS)
-        given = source if alpha == 1 else code("{alpha} * {source}", alpha=alpha, source=source)
-        return _set(x, at(x, x.ndim, {dim: index.code}), given, how)
+        scaled = source if alpha == 1 else code("{alpha} * {source}", alpha=alpha, source=source)
+        return _set(x, at(x, x.ndim, {dim: index.code}), scaled, how)
 
     write.__doc__ = f"`x.at[:, index].{how}(source)`."
     cases = [
@@ -291,16 +294,16 @@ def index_fill(x: Any, dim: int, index: Any, value: Any) -> ast.expr:
 
 @op("aten.take.default", samples=(sample(real(4, 5), integers(2, 3, low=-20, high=20)),))
 def take(x: Any, index: Any) -> ast.expr:
-    """Elements by their number in the whole."""
+    """Elements by their index in the flat tensor."""
     return code("{x}.reshape(-1)[{index}]", x=x, index=index)
 
 
 def _fitting(x: Any, index: Any, dim: int) -> Any:
-    """The part of a tensor that an index of fewer elements along other axes speaks of."""
+    """The part of a tensor that an index covers, where it has fewer elements along other axes."""
     axis = axis_of(dim, x.ndim)
     cut: dict[int, Any] = {}
-    for place, (one, other) in enumerate(zip(x.shape, index.shape, strict=True)):
-        if place != axis and getattr(one, "hint", one) != getattr(other, "hint", other):
+    for place, (side, other) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if place != axis and getattr(side, "hint", side) != getattr(other, "hint", other):
             cut[place] = part(None, other)
     return at(x, x.ndim, cut) if cut else x
 
@@ -317,7 +320,7 @@ def _fitting(x: Any, index: Any, dim: int) -> Any:
     ),
 )
 def gather(x: Any, dim: int, index: Any, sparse_grad: bool = False) -> ast.expr:
-    """`jnp.take_along_axis`; beyond the end it gives NaN, where torch raises."""
+    """`jnp.take_along_axis`. Beyond the end it gives NaN, where torch raises."""
     if x.ndim == 0 or index.ndim == 0:
         demand(x.ndim == index.ndim == 0, "gather of a tensor without axes by one with axes")
         return code("{x}", x=x)
@@ -344,15 +347,17 @@ def _scatter(x: Any, dim: int, index: Any, value: Any, how: str = "set") -> ast.
     demand(x.dtype != torch.bool or how == "set", "sums and products of truths")
     if isinstance(value, Tensor):
         cut = [
-            getattr(one, "hint", one) != getattr(other, "hint", other)
-            for one, other in zip(value.shape, index.shape, strict=True)
+            getattr(side, "hint", side) != getattr(other, "hint", other)
+            for side, other in zip(value.shape, index.shape, strict=True)
         ]
         if any(cut):
-            sides = {place: part(None, index.shape[place]) for place, one in enumerate(cut) if one}
+            sides = {
+                place: part(None, index.shape[place]) for place, is_cut in enumerate(cut) if is_cut
+            }
             value = at(value, value.ndim, sides)
     axis = axis_of(dim, x.ndim)
     pairs = zip(x.shape, index.shape, strict=True)
-    if how == "set" and all(place == axis or _same(*one) for place, one in enumerate(pairs)):
+    if how == "set" and all(place == axis or _same(*pair) for place, pair in enumerate(pairs)):
         return call(
             "jnp.put_along_axis", x, index, value, axis=axis_name(dim, x.ndim), inplace=False
         )
@@ -366,11 +371,11 @@ def _scatter(x: Any, dim: int, index: Any, value: Any, how: str = "set") -> ast.
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two sides are the same, whatever the inputs."""
-    if known(one) or known(other):
-        return bool(known(one) and known(other) and one == other)
-    first, second = one.code, other.code
+def _same(side: Any, other: Any) -> bool:
+    """Whether two sides are equal for all inputs."""
+    if known(side) or known(other):
+        return bool(known(side) and known(other) and side == other)
+    first, second = side.code, other.code
     return isinstance(first, Hole) and isinstance(second, Hole) and first.value == second.value
 
 
@@ -391,7 +396,7 @@ _ROWS = values([[0, 2, 1, 0], [1, 0, 2, 2]])
     ),
 )
 def scatter(x: Any, dim: int, index: Any, src: Any) -> ast.expr:
-    """Values written where an index says; of two for one place, which of them is not said."""
+    """Write values at the indices. If two values share an index, which one stays is undefined."""
     if not isinstance(src, Tensor) and not x.dtype.is_floating_point and not x.dtype.is_complex:
         src = bool(src) if x.dtype == torch.bool else int(src)
     return _scatter(x, dim, index, src)
@@ -407,7 +412,7 @@ def scatter(x: Any, dim: int, index: Any, src: Any) -> ast.expr:
     ),
 )
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> ast.expr:
-    """Values added where an index says."""
+    """Add values at the indices."""
     return _scatter(x, dim, index, src, "add")
 
 
@@ -431,7 +436,7 @@ def scatter_add(x: Any, dim: int, index: Any, src: Any) -> ast.expr:
     ),
 )
 def scatter_with(x: Any, dim: int, index: Any, src: Any, reduce: str) -> ast.expr:
-    """Values added or multiplied where an index says."""
+    """Add or multiply values at the indices."""
     return _scatter(x, dim, index, src, reduce)
 
 
@@ -455,7 +460,7 @@ def scatter_with(x: Any, dim: int, index: Any, src: Any, reduce: str) -> ast.exp
 def scatter_reduce(
     x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
 ) -> ast.expr:
-    """Values put together where an index says."""
+    """Combine values at the indices."""
     demand(x.ndim > 0, "scatter of a tensor without axes")
     demand(x.dtype.is_floating_point or reduce != "mean", "the mean of integers")
     demand(x.dtype != torch.bool or reduce != "sum", _OF_TRUTHS)
@@ -485,7 +490,7 @@ def scatter_reduce(
     ),
 )
 def masked_scatter(x: Any, mask: Any, source: Any) -> ast.expr:
-    """The elements of a source, one after the other, where a mask is true."""
+    """The elements of a source, in order, where a mask is true."""
     return call("masked_scatter", x, mask, source)
 
 
@@ -499,7 +504,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> ast.expr:
     ),
 )
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> ast.expr:
-    """Elements written by their number in the whole."""
+    """Write elements by their index in the flat tensor."""
     demand(x.dtype != torch.bool or not accumulate, _OF_TRUTHS)
     if index.ndim != 1:
         index = code("{index}.reshape(-1)", index=index)
@@ -530,9 +535,9 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> ast.expr:
-    """Rows of a table; an id beyond it gives NaN, where torch raises.
+    """Rows of a table. An id beyond it gives NaN, where torch raises.
 
-    The row `padding_idx` takes no gradient.
+    The row `padding_idx` has no gradient.
     """
     rows = call("jnp.take", weight, indices, axis=0)
     if not isinstance(padding_idx, int) or padding_idx < 0:
@@ -562,7 +567,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Any = None,
 ) -> ast.expr:
-    """Where values would stand in what is sorted."""
+    """Insertion positions of values in sorted values."""
     demand(sorter is None, "searchsorted with a sorter")
     named = {"side": "right"} if right or side == "right" else {}
     if sorted_sequence.ndim == 1:
@@ -582,7 +587,7 @@ def searchsorted_number(
     side: str | None = None,
     sorter: Any = None,
 ) -> ast.expr:
-    """Where a number would stand in what is sorted."""
+    """Insertion position of a number in sorted values."""
     return searchsorted(sorted_sequence, x, out_int32, right, side, sorter)
 
 
@@ -596,7 +601,7 @@ def searchsorted_number(
     ),
 )
 def bucketize(x: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> ast.expr:
-    """`jnp.searchsorted`: which bucket a value falls into."""
+    """`jnp.searchsorted`: the bucket of each value."""
     return call("jnp.searchsorted", boundaries, x, **({"side": "right"} if right else {}))
 
 

@@ -15,7 +15,7 @@ _COMPLEX = torch.complex64
 
 
 def _spd(*shape: int) -> Any:
-    """Symmetric matrices whose eigenvalues are positive and apart."""
+    """Symmetric matrices with distinct positive eigenvalues."""
 
     def make(generator: torch.Generator) -> torch.Tensor:
         x = torch.randn(shape, generator=generator)
@@ -54,8 +54,8 @@ _one("matrix_exp", "matrix_exponential", sample(within(-0.5, 0.5, 3, 3), toleran
 )
 def cholesky(x: Any, upper: bool = False) -> ast.expr:
     """`jnp.linalg.cholesky`."""
-    made = call("jnp.linalg.cholesky", x)
-    return code("{made}.mT" if upper else "{made}", made=made)
+    factor = call("jnp.linalg.cholesky", x)
+    return code("{made}.mT" if upper else "{made}", made=factor)
 
 
 @op(
@@ -248,7 +248,7 @@ def _transform(name: str, real_in: bool = False, from_half: bool = False) -> Non
         named: dict[str, Any] = {} if s is None else {"s": tuple(s)}
         if dim is not None:
             named["axes"] = tuple(
-                axis_of(one, x.ndim) for one in ([dim] if isinstance(dim, int) else dim)
+                axis_of(axis, x.ndim) for axis in ([dim] if isinstance(dim, int) else dim)
             )
         elif s is not None:
             named["axes"] = tuple(range(x.ndim - len(s), x.ndim))

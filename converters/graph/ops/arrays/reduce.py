@@ -1,4 +1,4 @@
-"""Many elements to one: sums, means, extremes, norms; and running ones."""
+"""Reductions of many elements to one: sums, means, extremes, norms; and running ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from converters.graph.ops.registry import (
 
 
 def _options(x: Any, dim: Any, keepdim: bool) -> dict[str, Any]:
-    """`axis=…, keepdims=True`; no axis is all of them."""
+    """`axis=…, keepdims=True`; no axis means all axes."""
     named: dict[str, Any] = {}
     if x.ndim and dim is not None and not (isinstance(dim, list | tuple) and not dim):
         named["axis"] = axes_names(dim, x.ndim)
@@ -151,14 +151,14 @@ def _extreme(name: str, function: str) -> None:
         )
 
     write.__doc__ = f"`x.{function}(axis)`."
-    given = (
+    cases = (
         sample(distinct(2, 3, 4), [1]),
         sample(distinct(2, 3), [-1], True),
         sample(distinct(2, 3)),
         sample(integers(2, 3), [0, 1]),
         sample(values([[1.0, torch.nan]]), [1], gradient=False, why="NaN"),
     )
-    op(f"aten.{name}.default", samples=given)(write)
+    op(f"aten.{name}.default", samples=cases)(write)
 
 
 _extreme("amax", "max")
@@ -173,13 +173,13 @@ def _extreme_with_place(name: str) -> None:
         return code("({a}, {b})", a=method(x, name, **named), b=method(x, f"arg{name}", **named))
 
     write.__doc__ = f"`x.{name}(axis)` and `x.arg{name}(axis)`."
-    given = (
+    cases = (
         sample(distinct(2, 3, 4), 1),
         sample(distinct(2, 3), -1, True),
         sample(values([[1.0, torch.nan], [2.0, 1.0]]), 1, gradient=False, why="NaN"),
         sample(distinct(), 0),
     )
-    op(f"aten.{name}.dim", samples=given)(write)
+    op(f"aten.{name}.dim", samples=cases)(write)
 
     def whole(x: Any) -> ast.expr:
         return code("{x}", x=x) if x.ndim == 0 else method(x, name)
@@ -302,8 +302,8 @@ def _spread(name: str, function: str) -> None:
     def whole(x: Any, unbiased: bool = True) -> ast.expr:
         return correction_of(x, None, False, int(unbiased))
 
-    for one in (write, old, whole):
-        one.__doc__ = f"`x.{function}(axis, ddof=…)`."
+    for function_of_kind in (write, old, whole):
+        function_of_kind.__doc__ = f"`x.{function}(axis, ddof=…)`."
     cases = (
         sample(real(2, 3, 4), [1]),
         sample(real(2, 3), [-1], correction=0, keepdim=True),
@@ -425,7 +425,7 @@ def linalg_norm(
         named["axis"] = (
             axis_name(axes[0], x.ndim)
             if len(axes) == 1
-            else tuple(axis_of(one, x.ndim) for one in axes)
+            else tuple(axis_of(axis, x.ndim) for axis in axes)
         )
     return call("jnp.linalg.norm", x, **named, **({"keepdims": True} if keepdim else {}))
 
@@ -448,7 +448,7 @@ def matrix_norm(
     dtype: Any = None,
 ) -> ast.expr:
     """`jnp.linalg.norm` of matrices."""
-    named = {"axis": tuple(axis_of(one, x.ndim) for one in dim)} | (
+    named = {"axis": tuple(axis_of(axis, x.ndim) for axis in dim)} | (
         {"keepdims": True} if keepdim else {}
     )
     return call("jnp.linalg.norm", x if dtype is None else cast(x, dtype), ord=ord, **named)
@@ -477,7 +477,7 @@ def _running(name: str, function: str, *samples: Any) -> None:
         return call(function, x, axis=axis_name(dim, x.ndim))
 
     write.__doc__ = f"`{function}`."
-    given = (
+    cases = (
         sample(real(2, 3), 1),
         sample(real(2, 3), -2),
         sample(integers(5), 0),
@@ -486,7 +486,7 @@ def _running(name: str, function: str, *samples: Any) -> None:
         sample(truths(3), 0, dtype=torch.int32),
         sample(integers(3), 0, dtype=torch.float32),
     )
-    op(f"aten.{name}.default", samples=given + samples)(write)
+    op(f"aten.{name}.default", samples=cases + samples)(write)
 
 
 _running("cumsum", "jnp.cumsum")
@@ -547,7 +547,7 @@ def diff(x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = N
     named |= {} if axis_of(dim, x.ndim) == x.ndim - 1 else {"axis": axis_name(dim, x.ndim)}
     others = {"prepend": prepend, "append": append}
     return call(
-        "jnp.diff", x, **named, **{key: one for key, one in others.items() if one is not None}
+        "jnp.diff", x, **named, **{key: end for key, end in others.items() if end is not None}
     )
 
 
@@ -566,7 +566,7 @@ def trace(x: Any) -> ast.expr:
     ),
 )
 def histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> ast.expr:  # noqa: A002
-    """How many values fall into bins of equal widths; integers are counted where each has a bin."""
+    """Counts of values in bins of equal width. Integers are counted only if each has its own bin."""
     if not x.dtype.is_floating_point:
         if known(min) and min == 0 and max == bins - 1:
             flat = x if x.ndim == 1 else method(x, "reshape", -1)

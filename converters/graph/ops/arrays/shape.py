@@ -1,4 +1,4 @@
-"""The same elements in another shape or order: reshape, transpose, join, split."""
+"""Operators that keep the elements and change shape or order: reshape, transpose, join, split."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reshape_as(x: Any, other: Any) -> ast.expr:
     ),
 )
 def flatten(x: Any, start_dim: int = 0, end_dim: int = -1, *, out: Result) -> ast.expr:
-    """Several axes as one."""
+    """Merge several axes into one."""
     start, end = axis_of(start_dim, x.ndim), axis_of(end_dim, x.ndim)
     if start == end and x.ndim:
         return code("{x}", x=x)
@@ -67,7 +67,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1, *, out: Result) -> as
 
 @op("aten.unflatten.int", samples=(sample(real(2, 6), 1, [2, 3]), sample(real(6, 2), -2, [2, -1])))
 def unflatten(x: Any, dim: int, sizes: Any) -> ast.expr:
-    """One axis as several."""
+    """Split one axis into several."""
     axis = axis_of(dim, x.ndim)
     return reshaped(x, [*x.shape[:axis], *sizes, *x.shape[axis + 1 :]])
 
@@ -79,15 +79,15 @@ def ravel(x: Any) -> ast.expr:
 
 
 def broadcast(x: Any, shape: Sequence[Any]) -> ast.expr:
-    """`jnp.broadcast_to`, or the tensor itself where it has the shape."""
+    """`jnp.broadcast_to`, or the tensor itself if it already has the shape."""
     if _same_shape(x.shape, shape):
         return code("{x}", x=x)
     return call("jnp.broadcast_to", x, tuple(shape))
 
 
-def _same_shape(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(
-        known(a) and known(b) and a == b for a, b in zip(one, other, strict=True)
+def _same_shape(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(shape) == len(other) and all(
+        known(a) and known(b) and a == b for a, b in zip(shape, other, strict=True)
     )
 
 
@@ -108,10 +108,10 @@ def expand(x: Any, size: Any, *, implicit: bool = False) -> ast.expr:
     """`jnp.broadcast_to`."""
     before = len(size) - x.ndim
     sizes = [
-        x.shape[place - before] if known(one) and one == -1 else one
-        for place, one in enumerate(size)
+        x.shape[place - before] if known(side) and side == -1 else side
+        for place, side in enumerate(size)
     ]
-    if all(known(one) and one == -1 for one in size):
+    if all(known(side) and side == -1 for side in size):
         return code("{x}", x=x)
     return broadcast(x, sizes)
 
@@ -206,7 +206,7 @@ def matrix_transpose(x: Any) -> ast.expr:
     samples=(sample(real(2, 3, 4)), sample(real(2, 3, dtype=torch.complex64))),
 )
 def adjoint(x: Any) -> ast.expr:
-    """The matrices transposed, of complex numbers conjugated."""
+    """The matrices transposed; complex numbers are conjugated."""
     return code("{x}.mT.conj()" if x.dtype.is_complex else "{x}.mT", x=x)
 
 
@@ -249,8 +249,8 @@ def unsqueeze(x: Any, dim: int) -> ast.expr:
         index = [ast.Constant(...), _NEW, *[ast.Slice()] * after]
     elif axis and not after:
         index = [ast.Constant(...), _NEW]
-    made = index[0] if len(index) == 1 else ast.Tuple(index, ast.Load())
-    return ast.Subscript(code("{x}", x=x), made, ast.Load())
+    subscript = index[0] if len(index) == 1 else ast.Tuple(index, ast.Load())
+    return ast.Subscript(code("{x}", x=x), subscript, ast.Load())
 
 
 def _without(x: Any, axes: list[int], out: Result) -> ast.expr:
@@ -279,9 +279,9 @@ def _without(x: Any, axes: list[int], out: Result) -> ast.expr:
     ),
 )
 def squeeze(x: Any, dim: Any = None, *, out: Result) -> ast.expr:
-    """`x.squeeze(axis)`: only of axes of one element."""
+    """`x.squeeze(axis)`, only for axes of one element."""
     dims = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-    return _without(x, sorted({axis_of(one, x.ndim) for one in dims}) if x.ndim else [], out)
+    return _without(x, sorted({axis_of(axis, x.ndim) for axis in dims}) if x.ndim else [], out)
 
 
 @op(
@@ -300,12 +300,12 @@ def squeeze(x: Any, dim: Any = None, *, out: Result) -> ast.expr:
 )
 def cat(tensors: Any, dim: int = 0) -> ast.expr:
     """`jnp.concatenate`."""
-    kept = [one for one in tensors if one.shape != (0,)] or list(tensors)[:1]
-    if len({one.dtype for one in tensors}) > 1:
+    kept = [tensor for tensor in tensors if tensor.shape != (0,)] or list(tensors)[:1]
+    if len({tensor.dtype for tensor in tensors}) > 1:
         kind = tensors[0].dtype
-        for one in tensors[1:]:
-            kind = torch.promote_types(kind, one.dtype)
-        kept = [cast(one, kind) for one in kept]
+        for tensor in tensors[1:]:
+            kind = torch.promote_types(kind, tensor.dtype)
+        kept = [cast(tensor, kind) for tensor in kept]
     if len(kept) == 1:
         return code("{x}", x=kept[0])
     return call("jnp.concatenate", kept, axis=axis_name(dim, kept[0].ndim))
@@ -347,12 +347,12 @@ _joined("row_stack", "jnp.vstack")
 
 @op("aten.block_diag.default", samples=(sample([real(2, 3), real(1, 2)]),))
 def block_diag(tensors: Any) -> ast.expr:
-    """The matrices along the diagonal."""
+    """The matrices along the diagonal of one matrix."""
     return code("jax.scipy.linalg.block_diag({*tensors})", tensors=tensors)
 
 
 def _told_apart(size: Any) -> Any:
-    """What is the same for two sizes only if they are always equal."""
+    """A key that is equal for two sizes only if they are always equal."""
     if known(size):
         return size
     return size.code.value if isinstance(size.code, Hole) else ast.dump(size.code)
@@ -363,10 +363,10 @@ def _is_setting(size: Any) -> bool:
 
 
 def _split(x: Any, axis: int, out: Any) -> ast.expr:
-    """In parts as long as the results: equal ones by their number, others by where each begins."""
+    """Split into parts as long as the results: equal parts by their number, others by their starts."""
     if len(out) == 1:
         return code("({x},)", x=x)
-    sizes = [one.shape[axis] for one in out]
+    sizes = [result.shape[axis] for result in out]
     name = axis_name(axis, x.ndim)
     texts = {getattr(size, "text", "") for size in sizes}
     if len({_told_apart(size) for size in sizes}) == 1 and len(texts) == 1:
@@ -399,14 +399,16 @@ def _split(x: Any, axis: int, out: Any) -> ast.expr:
     ),
 )
 def split(x: Any, split_size: Any, dim: int = 0, *, out: Any) -> ast.expr:
-    """`jnp.split`, by numbers of parts or by where they begin."""
+    """`jnp.split`, by the number of parts or by their starts."""
     axis = axis_of(dim, x.ndim)
     if (
         not known(split_size)
         and not isinstance(split_size, Size)
-        and all(known(one) for one in split_size)
+        and all(known(size) for size in split_size)
     ):
-        out = [Result((*x.shape[:axis], one, *x.shape[axis + 1 :]), x.dtype) for one in split_size]
+        out = [
+            Result((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in split_size
+        ]
     return _split(x, axis, out)
 
 
@@ -437,7 +439,7 @@ def tensor_split(x: Any, sections: Any, dim: int = 0) -> ast.expr:
 
 @op("aten.tensor_split.indices", samples=(sample(real(2, 6), [1, 4], -1), sample(real(5, 2), [2])))
 def tensor_split_at(x: Any, indices: Any, dim: int = 0) -> ast.expr:
-    """`jnp.split` where the parts begin."""
+    """`jnp.split` at the starts of the parts."""
     return call("jnp.split", x, list(indices), axis=axis_name(dim, x.ndim))
 
 
@@ -461,7 +463,7 @@ def unbind(x: Any, dim: int = 0) -> ast.expr:
 )
 def repeat(x: Any, repeats: Any) -> ast.expr:
     """`jnp.tile`."""
-    if len(repeats) <= x.ndim and all(known(one) and one == 1 for one in repeats):
+    if len(repeats) <= x.ndim and all(known(count) and count == 1 for count in repeats):
         return code("{x}", x=x)
     return call("jnp.tile", x, tuple(repeats))
 
@@ -493,7 +495,7 @@ def repeat_interleave(
 def repeat_interleave_each(
     x: Any, repeats: Any, dim: int | None = None, *, output_size: Any = None
 ) -> ast.expr:
-    """`jnp.repeat`, each element as often as it is said."""
+    """`jnp.repeat`, with a count for each element."""
     demand(output_size is not None, "repeat_interleave by a tensor needs output_size")
     named = {} if dim is None else {"axis": axis_name(dim, x.ndim)}
     return call("jnp.repeat", x, repeats, **named, total_repeat_length=output_size)
@@ -512,7 +514,7 @@ def flip(x: Any, dims: Any) -> ast.expr:
         x,
         axis=axis_name(dims[0], x.ndim)
         if len(dims) == 1
-        else tuple(axis_of(one, x.ndim) for one in dims),
+        else tuple(axis_of(axis, x.ndim) for axis in dims),
     )
 
 
@@ -564,7 +566,7 @@ def rot90(x: Any, k: int = 1, dims: Any = (0, 1)) -> ast.expr:
     ),
 )
 def unfold(x: Any, dimension: int, size: Any, step: Any) -> ast.expr:
-    """Windows that slide along an axis, as a last axis."""
+    """Sliding windows along an axis, as a new last axis."""
     demand(x.ndim > 0, "windows of a tensor without axes")
     return call("sliding_windows", x, axis_name(dimension, x.ndim), size, step)
 
@@ -602,20 +604,22 @@ def diag(x: Any, diagonal: Any = 0) -> ast.expr:
 )
 def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> ast.expr:
     """Vectors as the diagonals of matrices."""
-    made = call("diagonal_matrices", x, offset) if offset else call("diagonal_matrices", x)
+    matrices = call("diagonal_matrices", x, offset) if offset else call("diagonal_matrices", x)
     axes = (axis_of(dim1, x.ndim + 1), axis_of(dim2, x.ndim + 1))
-    return made if axes == (x.ndim - 1, x.ndim) else call("jnp.moveaxis", made, (-2, -1), axes)
+    return (
+        matrices if axes == (x.ndim - 1, x.ndim) else call("jnp.moveaxis", matrices, (-2, -1), axes)
+    )
 
 
 @op("aten.pixel_shuffle.default", samples=(sample(real(2, 12, 2, 3), 2), sample(real(4, 2, 3), 2)))
 def pixel_shuffle(x: Any, upscale_factor: Any) -> ast.expr:
-    """Channels as finer pixels."""
+    """Rearrange channels into finer pixels."""
     return call("pixel_shuffle", x, upscale_factor)
 
 
 @op("aten.pixel_unshuffle.default", samples=(sample(real(2, 3, 4, 6), 2), sample(real(3, 4, 6), 2)))
 def pixel_unshuffle(x: Any, downscale_factor: Any) -> ast.expr:
-    """Pixels as channels."""
+    """Rearrange pixels into channels."""
     return call("pixel_unshuffle", x, downscale_factor)
 
 
@@ -625,7 +629,7 @@ def pixel_unshuffle(x: Any, downscale_factor: Any) -> ast.expr:
     samples=(sample(real(2, 6, 2, 3), 3),),
 )
 def channel_shuffle(x: Any, groups: Any) -> ast.expr:
-    """The channels of the groups in turn."""
+    """Interleave the channels of the groups."""
     sides = x.shape[2:]
     return code(
         "{x}.reshape({n}, {groups}, -1, {*sides}).swapaxes(1, 2).reshape({n}, {c}, {*sides})",
@@ -643,12 +647,13 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 def _padded(x: Any, pad: Sequence[Any], mode: str, value: Any) -> ast.expr:
     sides = [(pad[place], pad[place + 1]) for place in range(0, len(pad), 2)][::-1]
     widths: list[tuple[Any, Any]] = [(0, 0)] * (x.ndim - len(sides)) + sides
-    if all(known(one) and one == 0 for pair in widths for one in pair):
+    if all(known(width) and width == 0 for pair in widths for width in pair):
         return code("{x}", x=x)
-    if any(known(one) and one < 0 for one in pad):
+    if any(known(width) and width < 0 for width in pad):
         demand(mode == "constant", f"padding by less than nothing, {mode}")
         demand(
-            all(known(one) for one in pad), "padding by less than nothing and by sizes of inputs"
+            all(known(width) for width in pad),
+            "padding by less than nothing and by sizes of inputs",
         )
         number_ = value if value else 0
         filled = code("{v}", v=int(number_) if not x.dtype.is_floating_point else float(number_))
@@ -677,7 +682,7 @@ def _padded(x: Any, pad: Sequence[Any], mode: str, value: Any) -> ast.expr:
     ),
 )
 def pad(x: Any, pad: Any, mode: str = "constant", value: Any = None) -> ast.expr:
-    """`jnp.pad`; where it is negative, the rim goes."""
+    """`jnp.pad`; negative padding crops."""
     if value is not None and known(value):
         value = bool(value) if x.dtype == torch.bool else value
     if isinstance(value, float) and not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -706,8 +711,8 @@ def _pad(mode: str, *names: str) -> None:
     shapes = {1: (2, 3, 5), 2: (2, 3, 5, 4), 3: (1, 2, 4, 5, 4)}
     for name in names:
         count = int(name[-2]) if name[-1] == "d" else 2
-        given = sample(real(*shapes[count]), [1, 2, 0, 1, 2, 1][: 2 * count])
-        op(f"aten.{name}.default", samples=(given,))(write)
+        case = sample(real(*shapes[count]), [1, 2, 0, 1, 2, 1][: 2 * count])
+        op(f"aten.{name}.default", samples=(case,))(write)
 
 
 _pad("reflect", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")

@@ -1,4 +1,4 @@
-"""Order: sorted, the largest, the middle."""
+"""Order of elements: sorting, the largest, the median."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False) -> ast.expr:
 def sort_stable(
     x: Any, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> ast.expr:
-    """`jnp.sort` and `jnp.argsort`, which keep the order of what is equal."""
+    """`jnp.sort` and `jnp.argsort`, which keep the order of equal elements."""
     return _sorted(x, dim, descending)
 
 
@@ -65,7 +65,7 @@ def argsort(x: Any, dim: int = -1, descending: bool = False) -> ast.expr:
     ),
 )
 def argsort_stable(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> ast.expr:
-    """`jnp.argsort`, which keeps the order of what is equal."""
+    """`jnp.argsort`, which keeps the order of equal elements."""
     return call("jnp.argsort", x, **_order(x, dim, descending))
 
 
@@ -86,7 +86,7 @@ def msort(x: Any) -> ast.expr:
     ),
 )
 def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> ast.expr:  # noqa: A002
-    """`jax.lax.top_k`, which knows the last axis and the largest."""
+    """`jax.lax.top_k`, which takes the largest along the last axis."""
     last = axis_of(dim, x.ndim) == max(x.ndim, 1) - 1
     if last and largest and x.ndim:
         return call("jax.lax.top_k", x, k)
@@ -101,7 +101,7 @@ def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = Tru
     "aten.kthvalue.default", samples=(sample(distinct(2, 5), 2), sample(distinct(5, 2), 3, 0, True))
 )
 def kthvalue(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> ast.expr:
-    """The k-th smallest, and where it is."""
+    """The k-th smallest element and its index."""
     if x.ndim == 0:
         return code("({x}, jnp.zeros((), jnp.int32))", x=x)
     place = int(k) - 1 if known(k) else code("{k} - 1", k=k)
@@ -120,7 +120,7 @@ def _taken(x: Any, place: Any, dim: int, keepdim: bool) -> ast.expr:
 
 @op("aten.median.dim", samples=(sample(distinct(2, 5), 1), sample(distinct(4, 2), 0, True)))
 def median(x: Any, dim: int, keepdim: bool = False) -> ast.expr:
-    """The middle one, of two the smaller, and where it is."""
+    """The median (the smaller of two) and its index."""
     if x.ndim == 0:
         return code("({x}, jnp.zeros((), jnp.int32))", x=x)
     side = x.shape[axis_of(dim, x.ndim)]
@@ -133,7 +133,7 @@ def median(x: Any, dim: int, keepdim: bool = False) -> ast.expr:
     samples=(sample(distinct(2, 5)), sample(distinct(7)), sample(integers(6))),
 )
 def median_all(x: Any) -> ast.expr:
-    """The middle one, of two the smaller."""
+    """The median, the smaller of two."""
     return code("jnp.sort({x}.reshape(-1))[({x}.size - 1) // 2]", x=x)
 
 

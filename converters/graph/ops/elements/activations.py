@@ -94,7 +94,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> ast.expr:
     ),
 )
 def prelu(x: Any, weight: Any) -> ast.expr:
-    """A slope for each channel where the input is negative."""
+    """A slope for each channel, applied where the input is negative."""
     if weight.ndim == 1 and weight.shape[0] != 1 and x.ndim > 2:
         weight = code(
             "{w}[{*axes}]", w=weight, axes=[ast.Slice(), *[ast.Constant(None)] * (x.ndim - 2)]
@@ -107,11 +107,11 @@ def prelu(x: Any, weight: Any) -> ast.expr:
     samples=(*_REAL, sample(real(5), 2), sample(values(5.0, 25.0, 9.0)), sample(real(5), 1.5, 0.5)),
 )
 def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> ast.expr:
-    """`log(1 + exp(beta * x)) / beta`; the line itself above the threshold."""
+    """`log(1 + exp(beta * x)) / beta`; `x` itself above the threshold."""
     if threshold >= 20:
         scaled = x if beta == 1 else code("{beta} * {x}", beta=beta, x=x)
-        made = call("jax.nn.softplus", scaled)
-        return made if beta == 1 else code("{made} / {beta}", made=made, beta=beta)
+        softened = call("jax.nn.softplus", scaled)
+        return softened if beta == 1 else code("{made} / {beta}", made=softened, beta=beta)
     return code(
         "jnp.where({beta} * {x} > {threshold}, {x}, jax.nn.softplus({beta} * {x}) / {beta})",
         beta=beta,
@@ -146,25 +146,25 @@ def hardswish(x: Any) -> ast.expr:
 
 @op("aten.hardshrink.default", samples=(*_REAL, sample(real(5), 0.2)))
 def hardshrink(x: Any, lambd: Any = 0.5) -> ast.expr:
-    """0 where the number is small."""
+    """`x`, or 0 where its absolute value is at most `lambd`."""
     return code("jnp.where(jnp.abs({x}) > {lambd}, {x}, 0.0)", x=x, lambd=lambd)
 
 
 @op("aten.softshrink.default", samples=(*_REAL, sample(real(5), 0.2)))
 def softshrink(x: Any, lambd: Any = 0.5) -> ast.expr:
-    """Nearer to 0 by `lambd`."""
+    """`x` moved towards 0 by `lambd`."""
     return code("jnp.sign({x}) * jnp.maximum(jnp.abs({x}) - {lambd}, 0.0)", x=x, lambd=lambd)
 
 
 @op("aten.threshold.default", samples=(sample(real(2, 3), 0.1, 20.0), sample(integers(4), 3, 0)))
 def threshold(x: Any, threshold: Any, value: Any) -> ast.expr:
-    """`value` where the number is not above the threshold."""
+    """`x` above the threshold, else `value`."""
     return code("jnp.where({x} > {threshold}, {x}, {value})", x=x, threshold=threshold, value=value)
 
 
 @op("aten.glu.default", samples=(sample(real(2, 4)), sample(real(4, 3), 0)))
 def glu(x: Any, dim: int = -1) -> ast.expr:
-    """`jax.nn.glu`: one half times the sigmoid of the other."""
+    """`jax.nn.glu`: one half of `x` times the sigmoid of the other half."""
     return call("jax.nn.glu", x, axis=axis_name(dim, x.ndim))
 
 

@@ -1,4 +1,4 @@
-"""Element by element: arithmetic."""
+"""Elementwise arithmetic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from converters.graph.ops.registry import (
 
 _BFLOAT = torch.bfloat16
 
-# Two operands as torch mixes them: dtypes, tensors without axes, Python numbers, no elements.
+# Pairs of operands by torch's promotion rules: dtypes, tensors without axes, Python numbers, no
+# elements.
 _MIXED = (
     sample(real(2, 3), real(3)),
     sample(real(2, 3), 2.5),
@@ -98,7 +99,7 @@ def mul(x: Any, other: Any) -> ast.expr:
     ),
 )
 def div(x: Any, other: Any, out: Result) -> ast.expr:
-    """`x / other`: of integers too, with fractions."""
+    """`x / other`; integers give fractions too."""
     x, other = operands(x, other)
     if isinstance(x, Tensor) and not (x.dtype.is_floating_point or x.dtype.is_complex):
         x = cast(x, out.dtype)
@@ -119,9 +120,11 @@ _DIVISIONS = (
     "aten.div.Scalar_mode",
     samples=(
         *tuple(
-            sample(*given, rounding_mode=mode, gradient=False, why="it is zero nearly everywhere")
+            sample(
+                *operands, rounding_mode=mode, gradient=False, why="it is zero nearly everywhere"
+            )
             for mode in ("floor", "trunc")
-            for given in (
+            for operands in (
                 (real(2, 3), positive(3)),
                 (integers(4, low=-9), values(4, -4, 3, -2)),
                 (integers(4, low=-9), 4),
@@ -134,7 +137,7 @@ _DIVISIONS = (
     ),
 )
 def div_mode(x: Any, other: Any, rounding_mode: str | None, out: Result) -> ast.expr:
-    """`x // other`, towards zero, or with fractions."""
+    """`x // other`, rounded towards zero, or the exact quotient."""
     if rounding_mode is None:
         return div(x, other, out)
     x, other = operands(x, other)
@@ -280,7 +283,7 @@ def square(x: Any) -> ast.expr:
     ),
 )
 def maximum(x: Any, other: Any) -> ast.expr:
-    """The larger of two, NaN if one is."""
+    """The larger of two, NaN if either is NaN."""
     return call("jnp.maximum", *operands(x, other))
 
 
@@ -295,7 +298,7 @@ def maximum(x: Any, other: Any) -> ast.expr:
     ),
 )
 def minimum(x: Any, other: Any) -> ast.expr:
-    """The smaller of two, NaN if one is."""
+    """The smaller of two, NaN if either is NaN."""
     return call("jnp.minimum", *operands(x, other))
 
 
@@ -307,7 +310,7 @@ def minimum(x: Any, other: Any) -> ast.expr:
     ),
 )
 def fmax(x: Any, other: Any) -> ast.expr:
-    """The larger of two, the other one if one is NaN."""
+    """The larger of two, ignoring NaN."""
     return call("jnp.fmax", *operands(x, other))
 
 
@@ -319,7 +322,7 @@ def fmax(x: Any, other: Any) -> ast.expr:
     ),
 )
 def fmin(x: Any, other: Any) -> ast.expr:
-    """The smaller of two, the other one if one is NaN."""
+    """The smaller of two, ignoring NaN."""
     return call("jnp.fmin", *operands(x, other))
 
 
@@ -360,11 +363,11 @@ def addcdiv(x: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> ast.expr:
 def _pairwise(*names: str, function: str, samples: Any, to_real: bool = True) -> None:
     def write(x: Any, other: Any, out: Result) -> ast.expr:
         demand(function != "jnp.heaviside" or out.dtype.is_floating_point, "a step of integers")
-        one, two = operands(x, other)
+        first, two = operands(x, other)
         if to_real and out.dtype.is_floating_point:
-            one = cast(one, out.dtype) if isinstance(one, Tensor) else one
+            first = cast(first, out.dtype) if isinstance(first, Tensor) else first
             two = cast(two, out.dtype) if isinstance(two, Tensor) else two
-        return call(function, one, two)
+        return call(function, first, two)
 
     op(*names, samples=samples)(write)
 
@@ -407,12 +410,12 @@ _pairwise(
     ),
 )
 def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> ast.expr:
-    """Numbers in place of NaN and the infinities."""
+    """Replace NaN and the infinities by numbers."""
     if not x.dtype.is_floating_point:
         return code("{x}", x=x)
-    given = {"nan": nan, "posinf": posinf, "neginf": neginf}
+    replacements = {"nan": nan, "posinf": posinf, "neginf": neginf}
     return call(
-        "jnp.nan_to_num", x, **{name: one for name, one in given.items() if one is not None}
+        "jnp.nan_to_num", x, **{name: one for name, one in replacements.items() if one is not None}
     )
 
 
@@ -426,7 +429,7 @@ def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) 
     ),
 )
 def rounded(x: Any, decimals: int = 0) -> ast.expr:
-    """The nearest whole number, halves to the even one."""
+    """The nearest integer; halves round to even."""
     if not x.dtype.is_floating_point:
         return code("{x}", x=x)
     return call("jnp.round", x, decimals) if decimals else call("jnp.round", x)
@@ -436,8 +439,8 @@ def _whole(name: str, function: str) -> None:
     def write(x: Any) -> ast.expr:
         return call(function, x) if x.dtype.is_floating_point else code("{x}", x=x)
 
-    given = (sample(values(0.5, 1.5, -0.5, -1.2, 2.0)), sample(integers(3)))
-    op(f"aten.{name}.default", samples=given)(write)
+    cases = (sample(values(0.5, 1.5, -0.5, -1.2, 2.0)), sample(integers(3)))
+    op(f"aten.{name}.default", samples=cases)(write)
 
 
 _whole("floor", "jnp.floor")
@@ -448,7 +451,7 @@ _whole("fix", "jnp.trunc")
 
 @op("aten.frac.default", samples=(sample(values(0.5, 1.5, -0.5, -1.2)),))
 def frac(x: Any) -> ast.expr:
-    """What is left of a number without its whole part."""
+    """The fractional part of a number."""
     return code("{x} - jnp.trunc({x})", x=x)
 
 
@@ -471,7 +474,7 @@ def frac(x: Any) -> ast.expr:
     ),
 )
 def clamp(x: Any, min: Any = None, max: Any = None) -> ast.expr:  # noqa: A002
-    """Not below `min`, not above `max`."""
+    """Clamp between `min` and `max`."""
     for bound in (min, max):
         if bound is not None:
             x = operands(x, bound)[0]
@@ -495,7 +498,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> ast.expr:  # noqa: A002
     samples=(sample(real(2, 3), 0), sample(real(2, 3), real(3)), sample(integers(3), 2.5)),
 )
 def clamp_min(x: Any, min: Any) -> ast.expr:  # noqa: A002
-    """Not below `min`."""
+    """Clamp from below at `min`."""
     return clamp(x, min)
 
 
@@ -505,13 +508,13 @@ def clamp_min(x: Any, min: Any) -> ast.expr:  # noqa: A002
     samples=(sample(real(2, 3), 0), sample(real(2, 3), real(3)), sample(integers(3), 2.5)),
 )
 def clamp_max(x: Any, max: Any) -> ast.expr:  # noqa: A002
-    """Not above `max`."""
+    """Clamp from above at `max`."""
     return clamp(x, None, max)
 
 
 @op("aten.abs.default", samples=(sample(real(2, 3)), sample(integers(3, low=-5))))
 def absolute(x: Any) -> ast.expr:
-    """The size of a number."""
+    """The absolute value."""
     return call("jnp.abs", x)
 
 
@@ -531,7 +534,7 @@ def ldexp(x: Any, other: Any, out: Result) -> ast.expr:
     ),
 )
 def sign(x: Any) -> ast.expr:
-    """-1, 0 or 1; of a complex number its direction."""
+    """-1, 0 or 1; for a complex number its direction."""
     return code("{x}", x=x) if x.dtype == torch.bool else call("jnp.sign", x)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons, logic, bits, choices."""
+"""Comparisons, logic, bit operations, selection."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def _bitwise(name: str, other_name: str | None, sign: str) -> None:
     names = [f"aten.{name}.Tensor", f"aten.{name}.Scalar"]
     if other_name:
         names += [f"aten.{other_name}.Tensor", f"aten.{other_name}.Scalar"]
-    given = (
+    cases = (
         _BITS if "shift" not in name else (sample(integers(3), integers(3)), sample(integers(3), 2))
     )
     if name.endswith("shift"):
         names[1] = f"aten.{name}.Tensor_Scalar"
-    op(*names, samples=given)(write)
+    op(*names, samples=cases)(write)
 
 
 _bitwise("bitwise_and", "__and__", "&")
@@ -95,7 +95,7 @@ def _truth(x: Any) -> Any:
     samples=(sample(truths(3)), sample(integers(5, high=2)), sample(real(3))),
 )
 def logical_not(x: Any) -> ast.expr:
-    """`~x` of truths; whether a number is 0."""
+    """`~x` for booleans; for numbers, whether they are 0."""
     return code("~{x}", x=x) if x.dtype == torch.bool else code("{x} == 0", x=x)
 
 
@@ -104,8 +104,8 @@ def _logical(name: str, sign: str) -> None:
         return code(f"{{x}} {sign} {{other}}", x=_truth(x), other=_truth(other))
 
     write.__doc__ = f"`x {sign} other` of truths; a number is true unless it is 0."
-    given = (sample(truths(2, 3), truths(3)), sample(integers(5, high=2), real(5)))
-    op(f"aten.{name}.default", samples=given)(write)
+    cases = (sample(truths(2, 3), truths(3)), sample(integers(5, high=2), real(5)))
+    op(f"aten.{name}.default", samples=cases)(write)
 
 
 _logical("logical_and", "&")
@@ -137,14 +137,14 @@ _logical("logical_xor", "^")
 def where(condition: Any, x: Any, other: Any, out: Result) -> ast.expr:
     """`jnp.where`."""
     if not isinstance(x, Tensor) and not isinstance(other, Tensor):
-        made = call("jnp.where", condition, x, other)
-        return made if out.dtype == torch.bool else method(made, "astype", out.dtype)
+        chosen = call("jnp.where", condition, x, other)
+        return chosen if out.dtype == torch.bool else method(chosen, "astype", out.dtype)
     x, other = operands(x, other)
     return call("jnp.where", condition, x, other)
 
 
 def _as(value: Any, dtype: torch.dtype) -> Any:
-    """A number as torch would store it."""
+    """A number as torch would store it in a dtype."""
     if isinstance(value, Tensor):
         return cast(value, dtype)
     if isinstance(value, Size):

@@ -1,4 +1,4 @@
-"""Other dtypes, and what leaves a tensor as it is."""
+"""Conversions of dtype, and operators that return the tensor unchanged."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def conj(x: Any) -> ast.expr:
     ),
 )
 def copy(x: Any, src: Any, non_blocking: bool = False, *, out: Result) -> ast.expr:
-    """The other tensor, in this one's shape and dtype."""
+    """The other tensor, in this tensor's shape and dtype."""
     src = cast(src, x.dtype)
     if tuple(src.shape) == tuple(x.shape):
         return code("{x}", x=src)
@@ -228,7 +228,7 @@ def imaginary_part(x: Any) -> ast.expr:
     samples=(sample(real(3, dtype=torch.complex64)),),
 )
 def view_as_real(x: Any) -> ast.expr:
-    """The real and the imaginary part on an axis of their own."""
+    """The real and the imaginary part on a new last axis."""
     return code("jnp.stack([{x}.real, {x}.imag], axis=-1)", x=x)
 
 
@@ -243,7 +243,7 @@ def view_as_complex(x: Any) -> ast.expr:
 
 @op("aten.complex.default", samples=(sample(real(2, 3), real(2, 3)), sample(real(2, 3), real(3))))
 def complex_(real: Any, imag: Any) -> ast.expr:
-    """A complex number of its parts."""
+    """A complex number from its real and imaginary parts."""
     if tuple(real.shape) == tuple(imag.shape):
         return call("jax.lax.complex", real, imag)
     return code("{real} + 1j * {imag}", real=real, imag=imag)
@@ -254,17 +254,17 @@ def complex_(real: Any, imag: Any) -> ast.expr:
     samples=(sample(positive(2, 3), real(2, 3)), sample(positive(2, 3), real(3))),
 )
 def polar(abs: Any, angle: Any) -> ast.expr:  # noqa: A002
-    """A complex number of its length and angle."""
+    """A complex number from its absolute value and angle."""
     return code("{abs} * jnp.exp(1j * {angle})", abs=abs, angle=angle)
 
 
 @op("aten._is_all_true.default", samples=(sample(truths(3)), sample(truths(0, 2))))
 def is_all_true(x: Any) -> ast.expr:
-    """Whether all are true."""
+    """Whether all elements are true."""
     return code("{x}.all()", x=x)
 
 
 @op("aten._is_any_true.default", samples=(sample(truths(3)), sample(truths(0, 2))))
 def is_any_true(x: Any) -> ast.expr:
-    """Whether one is true."""
+    """Whether any element is true."""
     return code("{x}.any()", x=x)

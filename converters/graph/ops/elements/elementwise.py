@@ -1,4 +1,4 @@
-"""Element by element: functions of one number."""
+"""Elementwise functions of one number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INSIDE = (sample(within(-0.9, 0.9, 2, 3)),)
 
 
 def _function(*names: str, function: str, samples: tuple[Sample, ...]) -> None:
-    """Register what is one call in JAX; integers become real as in torch."""
+    """Register an operator that is one call in JAX. Integers become real as in torch."""
 
     def write(x: Any, out: Result) -> ast.expr:
         return call(function, inexact(x, out))
@@ -114,7 +114,7 @@ _test("isneginf", "jnp.isneginf")
 
 @op("aten.signbit.default", samples=(sample(values(1.0, -0.0, -3.0)), sample(integers(3, low=-4))))
 def signbit(x: Any) -> ast.expr:
-    """Whether a number has a minus."""
+    """Whether the sign bit is set."""
     if x.dtype.is_floating_point:
         return call("jnp.signbit", x)
     if x.dtype == torch.bool:

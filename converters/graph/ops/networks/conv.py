@@ -22,22 +22,24 @@ def _convolved(
     rank = weight.ndim - 2
     alone = x.ndim == rank + 1
     named: dict[str, Any] = {"dimension_numbers": _numbers(rank)}
-    if any(one != 1 for one in dilation):
+    if any(step != 1 for step in dilation):
         named["rhs_dilation"] = tuple(dilation)
     if not known(groups) or groups != 1:
         named["feature_group_count"] = groups
-    given = code("{x}[None]", x=x) if alone else x
-    made = call("jax.lax.conv_general_dilated", given, weight, tuple(stride), padding, **named)
-    return _finished(made, bias, rank, alone)
+    batched = code("{x}[None]", x=x) if alone else x
+    convolved = call(
+        "jax.lax.conv_general_dilated", batched, weight, tuple(stride), padding, **named
+    )
+    return _finished(convolved, bias, rank, alone)
 
 
-def _finished(made: ast.expr, bias: Any, rank: int, alone: bool) -> ast.expr:
+def _finished(output: ast.expr, bias: Any, rank: int, alone: bool) -> ast.expr:
     if alone:
-        made = code("{made}[0]", made=made)
+        output = code("{made}[0]", made=output)
     if bias is None:
-        return made
+        return output
     places = [ast.Slice(), *[ast.Constant(None)] * rank]
-    return code("{made} + {bias}[{*places}]", made=made, bias=bias, places=places)
+    return code("{made} + {bias}[{*places}]", made=output, bias=bias, places=places)
 
 
 def _convolution(rank: int) -> None:
@@ -50,7 +52,7 @@ def _convolution(rank: int) -> None:
         dilation: Any = (1,) * rank,
         groups: Any = 1,
     ) -> ast.expr:
-        pads = [(one, one) for one in listed(padding, rank)]
+        pads = [(width, width) for width in listed(padding, rank)]
         return _convolved(
             x, weight, bias, listed(stride, rank), pads, listed(dilation, rank), groups
         )
@@ -71,7 +73,7 @@ def _convolution(rank: int) -> None:
                 step * (_number(side) - 1)
                 for step, side in zip(steps, weight.shape[2:], strict=True)
             ]
-            pads = [(one // 2, one - one // 2) for one in total]
+            pads = [(width // 2, width - width // 2) for width in total]
         return _convolved(x, weight, bias, listed(stride, rank), pads, steps, groups)
 
     def back(
@@ -145,13 +147,13 @@ def _transposed(
         ("dilation", dilation, 1),
     ):
         many: Sequence[Any] = listed(value, rank)
-        if any(one != default for one in many):
+        if any(setting != default for setting in many):
             named[name] = tuple(many)
     if not known(groups) or groups != 1:
         named["groups"] = groups
-    given = code("{x}[None]", x=x) if alone else x
-    made = call("conv_transpose", given, weight, tuple(listed(stride, rank)), **named)
-    return _finished(made, bias, rank, alone)
+    batched = code("{x}[None]", x=x) if alone else x
+    convolved = call("conv_transpose", batched, weight, tuple(listed(stride, rank)), **named)
+    return _finished(convolved, bias, rank, alone)
 
 
 for _rank in (1, 2, 3):
@@ -180,7 +182,7 @@ def convolution(
     if transposed:
         return _transposed(x, weight, bias, stride, padding, output_padding, groups, dilation)
     rank = weight.ndim - 2
-    pads = [(one, one) for one in listed(padding, rank)]
+    pads = [(width, width) for width in listed(padding, rank)]
     return _convolved(x, weight, bias, listed(stride, rank), pads, listed(dilation, rank), groups)
 
 
@@ -206,10 +208,10 @@ def conv_tbc(x: Any, weight: Any, bias: Any, pad: int = 0) -> ast.expr:
 )
 def im2col(x: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> ast.expr:
     """The patches under a kernel, side by side (`torch.nn.functional.unfold`)."""
-    made = call(
+    columns = call(
         "patches", _batched(x), tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation)
     )
-    return code("{made}[0]", made=made) if x.ndim == 3 else made
+    return code("{made}[0]", made=columns) if x.ndim == 3 else columns
 
 
 @op(
@@ -223,18 +225,18 @@ def im2col(x: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -
 def col2im(
     x: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 ) -> ast.expr:
-    """Patches added up to the image that they are of (`torch.nn.functional.fold`)."""
-    given = code("{x}[None]", x=x) if x.ndim == 2 else x
-    made = call(
+    """Patches added up to their image (`torch.nn.functional.fold`)."""
+    batched = code("{x}[None]", x=x) if x.ndim == 2 else x
+    images = call(
         "from_patches",
-        given,
+        batched,
         tuple(output_size),
         tuple(kernel_size),
         tuple(stride),
         tuple(padding),
         tuple(dilation),
     )
-    return code("{made}[0]", made=made) if x.ndim == 2 else made
+    return code("{made}[0]", made=images) if x.ndim == 2 else images
 
 
 def _batched(x: Any) -> Any:

@@ -17,8 +17,8 @@ def _reduced(value: ast.expr, reduction: int) -> ast.expr:
     return value if how is None else method(value, how)
 
 
-def _cases(*given: Any) -> tuple[Any, ...]:
-    return tuple(sample(*given, reduction) for reduction in (0, 1, 2))
+def _cases(*arguments: Any) -> tuple[Any, ...]:
+    return tuple(sample(*arguments, reduction) for reduction in (0, 1, 2))
 
 
 @op("aten.mse_loss.default", samples=_cases(real(2, 3), real(2, 3)))
@@ -29,7 +29,7 @@ def mse_loss(x: Any, target: Any, reduction: int = 1) -> ast.expr:
 
 @op("aten.l1_loss.default", samples=_cases(real(2, 3), real(2, 3)))
 def l1_loss(x: Any, target: Any, reduction: int = 1) -> ast.expr:
-    """The size of the difference."""
+    """The absolute difference."""
     return _reduced(call("jnp.abs", code("{x} - {y}", x=x, y=target)), reduction)
 
 
@@ -38,14 +38,14 @@ def l1_loss(x: Any, target: Any, reduction: int = 1) -> ast.expr:
     samples=(*_cases(real(2, 3), real(2, 3)), sample(real(5), real(5), 1, 0.5)),
 )
 def smooth_l1_loss(x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> ast.expr:
-    """Squared where the difference is small, else its size."""
+    """The squared difference where it is small, else the absolute difference."""
     away = call("jnp.abs", code("{x} - {y}", x=x, y=target))
     if beta == 0:
         return _reduced(away, reduction)
-    made = code(
+    losses = code(
         "jnp.where({d} < {beta}, 0.5 * {d} ** 2 / {beta}, {d} - 0.5 * {beta})", d=away, beta=beta
     )
-    return _reduced(made, reduction)
+    return _reduced(losses, reduction)
 
 
 @op(
@@ -53,14 +53,14 @@ def smooth_l1_loss(x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -
     samples=(*_cases(real(2, 3), real(2, 3)), sample(real(5), real(5), 1, 0.5)),
 )
 def huber_loss(x: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> ast.expr:
-    """Squared where the difference is small, else its size."""
+    """The squared difference where it is small, else the absolute difference."""
     away = call("jnp.abs", code("{x} - {y}", x=x, y=target))
-    made = code(
+    losses = code(
         "jnp.where({d} < {delta}, 0.5 * {d} ** 2, {delta} * ({d} - 0.5 * {delta}))",
         d=away,
         delta=delta,
     )
-    return _reduced(made, reduction)
+    return _reduced(losses, reduction)
 
 
 @op(
@@ -73,12 +73,12 @@ def huber_loss(x: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> a
 def bce_with_logits(
     x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> ast.expr:
-    """The cross entropy of truths, of logits."""
+    """The binary cross entropy of logits."""
     yes = code("{y} * jax.nn.log_sigmoid({x})", x=x, y=target)
     if pos_weight is not None:
         yes = code("{w} * {yes}", w=pos_weight, yes=yes)
-    made = code("-({yes} + (1 - {y}) * jax.nn.log_sigmoid(-{x}))", x=x, y=target, yes=yes)
-    return _reduced(made if weight is None else code("{w} * {m}", w=weight, m=made), reduction)
+    losses = code("-({yes} + (1 - {y}) * jax.nn.log_sigmoid(-{x}))", x=x, y=target, yes=yes)
+    return _reduced(losses if weight is None else code("{w} * {m}", w=weight, m=losses), reduction)
 
 
 @op(
@@ -90,22 +90,22 @@ def bce_with_logits(
     ),
 )
 def bce(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> ast.expr:
-    """The cross entropy of truths, of probabilities; their logarithms are at least -100."""
+    """The binary cross entropy of probabilities, whose logarithms are at least -100."""
     yes = code("{y} * jnp.maximum(jnp.log({x}), -100)", x=x, y=target)
     no = code("(1 - {y}) * jnp.maximum(jnp.log(1 - {x}), -100)", x=x, y=target)
-    made = code("-({yes} + {no})", yes=yes, no=no)
-    return _reduced(made if weight is None else code("{w} * {m}", w=weight, m=made), reduction)
+    losses = code("-({yes} + {no})", yes=yes, no=no)
+    return _reduced(losses if weight is None else code("{w} * {m}", w=weight, m=losses), reduction)
 
 
 @op("aten.soft_margin_loss.default", samples=_cases(real(2, 3), values([1.0, -1.0, 1.0])))
 def soft_margin_loss(x: Any, target: Any, reduction: int = 1) -> ast.expr:
-    """How far the sign is from that of the target, softly."""
+    """`log(1 + exp(-target * x))`."""
     return _reduced(code("jax.nn.softplus(-{y} * {x})", x=x, y=target), reduction)
 
 
 @op("aten.kl_div.default", samples=_cases(real(2, 3), positive(2, 3)))
 def kl_div(x: Any, target: Any, reduction: int = 1, *, log_target: bool = False) -> ast.expr:
-    """How far one distribution is from another, of logarithms."""
+    """The Kullback-Leibler divergence, with log probabilities as input."""
     if log_target:
         return _reduced(code("jnp.exp({y}) * ({y} - {x})", x=x, y=target), reduction)
     return _reduced(code("jax.scipy.special.xlogy({y}, {y}) - {y} * {x}", x=x, y=target), reduction)
@@ -129,15 +129,15 @@ def cross_entropy(
     ignore_index: Any = -100,
     label_smoothing: float = 0.0,
 ) -> ast.expr:
-    """The cross entropy of logits and classes, or probabilities."""
+    """The cross entropy of logits with classes or probabilities."""
     demand(weight is None, "a cross entropy with weights of classes")
     demand(x.ndim > 1, "a cross entropy of a single example")
     if target.dtype.is_floating_point:
         demand(label_smoothing == 0, "smoothed probabilities")
-        made = code("-({y} * jax.nn.log_softmax({x}, axis=1)).sum(axis=1)", x=x, y=target)
+        losses = code("-({y} * jax.nn.log_softmax({x}, axis=1)).sum(axis=1)", x=x, y=target)
         if reduction == 1 and x.ndim > 2:
-            return method(made, "mean")
-        return _reduced(made, reduction)
+            return method(losses, "mean")
+        return _reduced(losses, reduction)
     named: dict[str, Any] = {} if reduction == 1 else {"reduction": _REDUCED[reduction]}
     named |= {} if ignore_index == -100 else {"ignore": ignore_index}
     named |= {"smoothing": label_smoothing} if label_smoothing else {}
@@ -156,7 +156,7 @@ def cross_entropy(
 def nll_loss(
     x: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: Any = -100
 ) -> ast.expr:
-    """Minus the logarithm that the right class has."""
+    """Minus the log probability of the target class."""
     demand(weight is None, "a loss with weights of classes")
     demand(x.ndim > 1, "a loss of a single example")
     named: dict[str, Any] = {} if reduction == 1 else {"reduction": _REDUCED[reduction]}

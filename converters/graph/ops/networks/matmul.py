@@ -101,8 +101,8 @@ def kron(x: Any, other: Any) -> ast.expr:
 )
 def linear(x: Any, weight: Any, bias: Any = None) -> ast.expr:
     """`x @ weight.T + bias`."""
-    made = code("{x} @ {w}.T" if weight.ndim > 1 else "{x} @ {w}", x=x, w=weight)
-    return made if bias is None else code("{made} + {bias}", made=made, bias=bias)
+    product = code("{x} @ {w}.T" if weight.ndim > 1 else "{x} @ {w}", x=x, w=weight)
+    return product if bias is None else code("{made} + {bias}", made=product, bias=bias)
 
 
 def _times(value: Any, factor: Any) -> Any:
@@ -114,7 +114,9 @@ def _added(x: Any, product: ast.expr, beta: Any, alpha: Any) -> ast.expr:
     plain = beta in (0, 1) and alpha == 1
     whole = x.dtype != torch.bool and isinstance(beta, int) and isinstance(alpha, int)
     demand(real_ or plain or whole, "integers times numbers with fractions, cut off")
-    if isinstance(beta, int | float) and beta == 0:  # nothing of `x` counts then, NaN neither
+    if (
+        isinstance(beta, int | float) and beta == 0
+    ):  # with beta 0 nothing of `x` counts, not even NaN
         return code("{p}", p=_times(product, alpha))
     return code("{x} + {p}", x=_times(x, beta), p=_times(product, alpha))
 
@@ -128,7 +130,7 @@ _ADDED = (
 
 @op("aten.addmm.default", samples=_ADDED)
 def addmm(x: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> ast.expr:
-    """`x + mat1 @ mat2`: written with the product first, as a layer's bias."""
+    """`x + mat1 @ mat2`, written with the product first, like a layer's bias."""
     product = code("{a} @ {b}", a=mat1, b=mat2)
     if beta == 1 and alpha == 1:
         return code("{p} + {x}", p=product, x=x)
@@ -201,8 +203,8 @@ def einsum(equation: str, tensors: Any, *, path: Any = None) -> ast.expr:
 )
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> ast.expr:
     """`input1 @ weight @ input2` for each output."""
-    made = code("jnp.einsum('...i,oij,...j->...o', {a}, {w}, {b})", a=input1, b=input2, w=weight)
-    return made if bias is None else code("{made} + {bias}", made=made, bias=bias)
+    product = code("jnp.einsum('...i,oij,...j->...o', {a}, {w}, {b})", a=input1, b=input2, w=weight)
+    return product if bias is None else code("{made} + {bias}", made=product, bias=bias)
 
 
 _KEYS = (real(2, 4, 3, 8), real(2, 4, 5, 8), real(2, 4, 5, 8))
@@ -211,7 +213,7 @@ _HALF = tuple(real(2, 4, 3, 8, dtype=_BFLOAT) for _ in range(3))
 
 
 def is_usual(scale: float, query: Tensor) -> bool:
-    """Whether a scale is what is taken where none is given: one over the root of the features."""
+    """Whether a scale is the default, one over the square root of the features."""
     features = query.shape[-1]
     return isinstance(features, int) and math.isclose(scale, features**-0.5, rel_tol=1e-12)
 
@@ -256,10 +258,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> ast.expr:
-    """`jax.nn.dot_product_attention`, which has the heads behind the length.
+    """`jax.nn.dot_product_attention`, whose heads come after the length.
 
-    A query that a mask of truths shuts off from every key gets 0 in torch and the mean of all values in JAX:
-    the function `masked_attention` gives 0 too.
+    A query that a boolean mask shuts off from every key gets 0 in torch and the mean of all values
+    in JAX: the function `masked_attention` gives 0 too.
     """
     demand(dropout_p == 0, "attention with dropout draws random numbers")
     options: dict[str, Any] = {}
@@ -273,17 +275,17 @@ def attention(
             key, value = (
                 call(
                     "jnp.repeat",
-                    one,
-                    code("{q} // {k}", q=query.shape[-3], k=one.shape[-3]),
+                    heads,
+                    code("{q} // {k}", q=query.shape[-3], k=heads.shape[-3]),
                     axis=-3,
                 )
-                for one in (key, value)
+                for heads in (key, value)
             )
         if mask is not None:
             options["mask"] = mask
         return call("general_attention", query, key, value, **options)
     axes = (0, 1) if query.ndim == 3 else (1, 2)
-    heads_last = [method(one, "swapaxes", *axes) for one in (query, key, value)]
+    heads_last = [method(heads, "swapaxes", *axes) for heads in (query, key, value)]
     function = "jax.nn.dot_product_attention"
     if mask is not None:
         function = "masked_attention" if mask.dtype == torch.bool else "biased_attention"
@@ -292,10 +294,12 @@ def attention(
 
 
 def _has_its_form(query: Any, key: Any, value: Any) -> bool:
-    """Whether JAX's function takes these: equal batches, and values as wide as keys."""
+    """Whether JAX's function accepts these: equal batches, and values as wide as keys."""
     if query.ndim not in (3, 4) or not query.ndim == key.ndim == value.ndim:
         return False
-    hints = [[getattr(side, "hint", side) for side in one.shape] for one in (query, key, value)]
+    hints = [
+        [getattr(side, "hint", side) for side in tensor.shape] for tensor in (query, key, value)
+    ]
     q, k, v = hints
     if 0 in q + k + v:
         return False
@@ -320,11 +324,11 @@ def flash_attention(
     attn_mask: Any = None,
     scale: float | None = None,
 ) -> ast.expr:
-    """The attention, and the logarithms of its sums."""
+    """The attention, and the logarithm of the sum of its exponential scores."""
     demand(attn_mask is None, "the logarithms of a masked attention's sums")
-    made = attention(query, key, value, None, dropout_p, is_causal, scale=scale)
+    attended = attention(query, key, value, None, dropout_p, is_causal, scale=scale)
     named = {} if scale is None else {"scale": scale}
-    return tupled(made, call("attention_log_sums", query, key, is_causal, **named))
+    return tupled(attended, call("attention_log_sums", query, key, is_causal, **named))
 
 
 def _by_groups(x: Any, weight: Any, offs: Any) -> ast.expr:
@@ -349,14 +353,14 @@ def _by_groups(x: Any, weight: Any, offs: Any) -> ast.expr:
 def grouped_mm(
     x: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> ast.expr:
-    """`jax.lax.ragged_dot`: the rows up to each offset times a matrix of their own."""
+    """`jax.lax.ragged_dot`: the rows up to each offset times a separate matrix."""
     demand(
         isinstance(offs, Tensor) and bias is None,
         "a grouped product without offsets, or with a bias",
     )
     demand(x.ndim == 2 and mat2.ndim == 3, "a grouped product of other than rows by matrices")
-    made = _by_groups(x, mat2, offs)
-    return made if out_dtype in (None, x.dtype) else method(made, "astype", out_dtype)
+    product = _by_groups(x, mat2, offs)
+    return product if out_dtype in (None, x.dtype) else method(product, "astype", out_dtype)
 
 
 @op(
@@ -367,5 +371,5 @@ def grouped_mm(
     ),
 )
 def grouped_mm_of_transformers(x: Any, weight: Any, offs: Any) -> ast.expr:
-    """`jax.lax.ragged_dot`: the rows up to each offset times a matrix of their own."""
+    """`jax.lax.ragged_dot`: the rows up to each offset times a separate matrix."""
     return _by_groups(x, weight, offs)

@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Normalization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPS = 1e-5
 
 
 def _given(**named: Any) -> dict[str, Any]:
-    return {name: one for name, one in named.items() if one is not None}
+    return {name: weight for name, weight in named.items() if weight is not None}
 
 
 def _layer_norm(x: Any, count: int, weight: Any, bias: Any, eps: Any) -> ast.expr:
@@ -40,7 +40,7 @@ def layer_norm(
     eps: Any = _EPS,
     cudnn_enable: bool = True,
 ) -> ast.expr:
-    """The mean of the last axes to 0, their variance to 1."""
+    """Normalize the last axes to mean 0 and variance 1."""
     return _layer_norm(x, len(normalized_shape), weight, bias, eps)
 
 
@@ -68,7 +68,7 @@ def layer_norm(
     ),
 )
 def native_layer_norm(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> ast.expr:
-    """The same, with the mean and one over the standard deviation."""
+    """Layer norm, with the mean and the reciprocal standard deviation."""
     axes = tuple(range(-len(normalized_shape), 0)) if len(normalized_shape) > 1 else -1
     return code(
         "({made}, {mean}, jax.lax.rsqrt({var} + {eps}))",
@@ -88,16 +88,16 @@ def native_layer_norm(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps
     ),
 )
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> ast.expr:
-    """The mean square of the last axes to 1."""
+    """Normalize the last axes to mean square 1."""
     axes = tuple(range(-len(normalized_shape), 0)) if len(normalized_shape) > 1 else -1
-    # torch computes 16 bits in float32, and takes its smallest step.
+    # torch computes 16 bits in float32, and uses float32's epsilon.
     kind = torch.promote_types(x.dtype, torch.float32)
     small = torch.finfo(kind).eps if eps is None else eps
     wide = cast(x, kind)
     mean = code("jnp.square({x}).mean(axis={axes}, keepdims=True)", x=wide, axes=axes)
-    made = code("{x} * jax.lax.rsqrt({mean} + {eps})", x=wide, mean=mean, eps=small)
-    made = cast(Tensor(x.shape, kind, made), x.dtype).code
-    return made if weight is None else code("{made} * {weight}", made=made, weight=weight)
+    normed = code("{x} * jax.lax.rsqrt({mean} + {eps})", x=wide, mean=mean, eps=small)
+    normed = cast(Tensor(x.shape, kind, normed), x.dtype).code
+    return normed if weight is None else code("{made} * {weight}", made=normed, weight=weight)
 
 
 @op(
@@ -116,7 +116,7 @@ def group_norm(
     eps: Any = _EPS,
     cudnn_enabled: bool = True,
 ) -> ast.expr:
-    """Groups of channels to mean 0 and variance 1."""
+    """Normalize groups of channels to mean 0 and variance 1."""
     return call("group_norm", x, num_groups, **_given(weight=weight, bias=bias), eps=eps)
 
 
@@ -152,7 +152,7 @@ def group_norm(
 def native_group_norm(
     x: Any, weight: Any, bias: Any, n: Any, c: Any, places: Any, group: Any, eps: Any
 ) -> ast.expr:
-    """The same, with the means and one over the standard deviations."""
+    """Group norm, with the means and the reciprocal standard deviations."""
     groups = code("{x}.reshape({n}, {g}, -1)", x=x, n=n, g=group)
     return code(
         "({made}, {groups}.mean(axis=-1), jax.lax.rsqrt({groups}.var(axis=-1) + {eps}))",
@@ -181,7 +181,7 @@ def instance_norm(
     eps: Any,
     cudnn_enabled: bool,
 ) -> ast.expr:
-    """Each channel of each example to mean 0 and variance 1."""
+    """Normalize each channel of each example to mean 0 and variance 1."""
     if not use_input_stats:
         return _batch_norm(x, weight, bias, running_mean, running_var, eps)
     demand(running_mean is None, "instance_norm that keeps running statistics in training")
@@ -215,7 +215,7 @@ def batch_norm(
     eps: Any,
     cudnn_enabled: bool,
 ) -> ast.expr:
-    """Channels by their statistics: those that are kept, or in training those of the batch."""
+    """Normalize channels by the running statistics, or in training by those of the batch."""
     if not training:
         return _batch_norm(x, weight, bias, running_mean, running_var, eps)
     demand(
@@ -236,9 +236,9 @@ def _of_batch(x: Any) -> tuple[ast.expr, ast.expr]:
 def native_batch_norm_eval(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: Any
 ) -> ast.expr:
-    """By the statistics that are kept; torch gives two empty tensors beside."""
-    made = _batch_norm(x, weight, bias, running_mean, running_var, eps)
-    return code("({made}, jnp.zeros(0), jnp.zeros(0))", made=made)
+    """Batch norm by the running statistics; torch returns two empty tensors too."""
+    normed = _batch_norm(x, weight, bias, running_mean, running_var, eps)
+    return code("({made}, jnp.zeros(0), jnp.zeros(0))", made=normed)
 
 
 @op(
@@ -277,12 +277,15 @@ def native_batch_norm(
     momentum: Any,
     eps: Any,
 ) -> ast.expr:
-    """By the statistics of the batch; with them, and what is kept of them (the variance without bias)."""
+    """Batch norm by the batch's statistics, with these and the new running statistics.
+
+    The running variance is unbiased.
+    """
     if not training:
-        made = _batch_norm(x, weight, bias, running_mean, running_var, eps)
+        normed = _batch_norm(x, weight, bias, running_mean, running_var, eps)
         return code(
             "({made}, jnp.zeros(0), jnp.zeros(0), {m}, {v})",
-            made=made,
+            made=normed,
             m=running_mean,
             v=running_var,
         )
@@ -320,7 +323,7 @@ def native_batch_norm(
 def native_batch_norm_plain(
     x: Any, weight: Any, bias: Any, training: bool, momentum: Any, eps: Any
 ) -> ast.expr:
-    """By the statistics of the batch, and these."""
+    """Batch norm by the batch's statistics, with these."""
     mean, var = _of_batch(x)
     return code(
         "({made}, {mean}, jax.lax.rsqrt({var} + {eps}))",
@@ -345,7 +348,7 @@ def weight_norm(v: Any, g: Any, dim: int = 0) -> ast.expr:
 
 
 def _weight_norm(v: Any, g: Any, dim: int) -> tuple[ast.expr, ast.expr]:
-    axes = tuple(one for one in range(v.ndim) if dim == -1 or one != dim % v.ndim)
+    axes = tuple(axis for axis in range(v.ndim) if dim == -1 or axis != dim % v.ndim)
     named = {} if dim == -1 else {"axis": axes if len(axes) > 1 else axes[0], "keepdims": True}
     length = call("jnp.linalg.vector_norm", v, **named)
     return code("{v} * ({g} / {length})", v=v, g=g, length=length), length
@@ -363,9 +366,9 @@ def _weight_norm(v: Any, g: Any, dim: int) -> tuple[ast.expr, ast.expr]:
     ),
 )
 def weight_norm_interface(v: Any, g: Any, dim: int = 0) -> ast.expr:
-    """A direction times a length, and the direction's length."""
-    made, length = _weight_norm(v, g, dim)
-    return code("({a}, {b})", a=made, b=length)
+    """A direction times a length, and the norm of the direction."""
+    weight, length = _weight_norm(v, g, dim)
+    return code("({a}, {b})", a=weight, b=length)
 
 
 @op(
@@ -386,9 +389,9 @@ def pairwise_distance(
 ) -> ast.expr:
     """The norm of the difference."""
     named = {"ord": p} if p != 2 else {}
-    made = code("{a} - {b} + {eps}", a=x1, b=x2, eps=eps)
+    difference = code("{a} - {b} + {eps}", a=x1, b=x2, eps=eps)
     return call(
-        "jnp.linalg.norm", made, **named, axis=-1, **({"keepdims": True} if keepdim else {})
+        "jnp.linalg.norm", difference, **named, axis=-1, **({"keepdims": True} if keepdim else {})
     )
 
 
@@ -397,10 +400,10 @@ def pairwise_distance(
     samples=(sample(real(2, 3, 4), real(2, 5, 4)), sample(real(3, 4), real(5, 4), 1.0)),
 )
 def cdist(x1: Any, x2: Any, p: Any = 2, compute_mode: Any = None) -> ast.expr:
-    """The distances of every two points."""
+    """The distances between all pairs of points."""
     named = {"ord": p} if p != 2 else {}
-    made = code("{a}[..., :, None, :] - {b}[..., None, :, :]", a=x1, b=x2)
-    return call("jnp.linalg.norm", made, **named, axis=-1)
+    differences = code("{a}[..., :, None, :] - {b}[..., None, :, :]", a=x1, b=x2)
+    return call("jnp.linalg.norm", differences, **named, axis=-1)
 
 
 @op(
@@ -408,8 +411,8 @@ def cdist(x1: Any, x2: Any, p: Any = 2, compute_mode: Any = None) -> ast.expr:
     samples=(sample(within(0.5, 2, 3, 4), 2, 0, 1.5), sample(within(0.5, 2, 3, 4), 1, -1, 1.5)),
 )
 def renorm(x: Any, p: Any, dim: int, maxnorm: Any) -> ast.expr:
-    """Parts whose norm is too large, made shorter."""
-    axes = tuple(one for one in range(x.ndim) if one != dim % x.ndim)
+    """Slices scaled down to the maximum norm."""
+    axes = tuple(axis for axis in range(x.ndim) if axis != dim % x.ndim)
     length = call(
         "jnp.linalg.vector_norm", x, ord=p, axis=axes if len(axes) > 1 else axes[0], keepdims=True
     )

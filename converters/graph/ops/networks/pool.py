@@ -18,7 +18,7 @@ def _window(
     kernel = tuple(listed(kernel, rank))
     named: dict[str, Any] = {}
     for name, value, default in (("padding", padding, 0), ("dilation", dilation, 1)):
-        if any(one != default for one in listed(value, rank)):
+        if any(setting != default for setting in listed(value, rank)):
             named[name] = tuple(listed(value, rank))
     if ceil_mode:
         named["ceil_mode"] = True
@@ -131,7 +131,7 @@ def _adaptive(rank: int) -> None:
     axes = tuple(range(-rank, 0))
 
     def mean(x: Any, output_size: Any) -> ast.expr:
-        if all(known(one) and one == 1 for one in output_size):
+        if all(known(side) and side == 1 for side in output_size):
             return method(x, "mean", axis=axes if rank > 1 else -1, keepdims=True)
         return call("adaptive_avg_pool", x, tuple(output_size))
 

@@ -1,4 +1,4 @@
-"""Recurrent layers that a module calls with weights of its own."""
+"""Recurrent layers that a module calls with its own weights."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _named(bidirectional: bool, batch_first: bool) -> dict[str, Any]:
 def _params(
     gates: int, hidden: int, width: int, layers: int, turns: int, biases: bool
 ) -> list[Any]:
-    made: list[Any] = []
+    parameters: list[Any] = []
     for layer in range(layers):
         inputs = width if layer == 0 else hidden * turns
         for _ in range(turns):
-            made += [real(gates * hidden, inputs), real(gates * hidden, hidden)]
-            made += [real(gates * hidden), real(gates * hidden)] if biases else []
-    return made
+            parameters += [real(gates * hidden, inputs), real(gates * hidden, hidden)]
+            parameters += [real(gates * hidden), real(gates * hidden)] if biases else []
+    return parameters
 
 
 def _state(layers: int, turns: int, x: tuple[int, ...], batch_first: bool) -> Any:
@@ -79,7 +79,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> ast.expr:
-    """The outputs of the last layer, and the last states."""
+    """The outputs of the last layer, and the final states."""
     demand(not (train and dropout), "dropout in training draws random numbers")
     demand(x.ndim == 3, "a recurrent layer without a batch")
     layers = _layers(params, has_biases, num_layers, bidirectional)
@@ -136,8 +136,8 @@ _simple("rnn_relu", "simple_rnn", 1, relu=True)
 def lstm_cell(
     x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
 ) -> ast.expr:
-    """One step: the output, which is the hidden state, and the cell's."""
-    weights = [one for one in (w_ih, w_hh, b_ih, b_hh) if one is not None]
+    """One step: the output, which is the hidden state, and the cell state."""
+    weights = [weight for weight in (w_ih, w_hh, b_ih, b_hh) if weight is not None]
     return call("lstm_step", hx[0], hx[1], code("{x} @ {w}.T", x=x, w=w_ih), weights)
 
 
@@ -150,5 +150,5 @@ def lstm_cell(
 )
 def gru_cell(x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> ast.expr:
     """One step."""
-    weights = [one for one in (w_ih, w_hh, b_ih, b_hh) if one is not None]
+    weights = [weight for weight in (w_ih, w_hh, b_ih, b_hh) if weight is not None]
     return call("gru_step", hx, code("{x} @ {w}.T", x=x, w=w_ih), weights)

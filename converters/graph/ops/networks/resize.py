@@ -1,4 +1,4 @@
-"""Images of other sizes, and images sampled where a grid says."""
+"""Resized images, and images sampled at a grid."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from converters.graph.ops.registry import Result, op, real, sample, within
 
 
 def _scales(x: Any, out: Result, factors: Any, rank: int) -> dict[str, Any]:
-    """The scales that torch goes by where they are given and are not those of the sizes."""
-    if not factors or all(one is None for one in factors):
+    """The scale factors that torch uses, if they are given and differ from the ratio of the sizes."""
+    if not factors or all(factor is None for factor in factors):
         return {}
     for side, new, factor in zip(x.shape[-rank:], out.shape[-rank:], factors, strict=True):
         old, wanted = getattr(side, "hint", side), getattr(new, "hint", new)
@@ -30,15 +30,15 @@ def _nearest(x: Any, out: Result, factors: Any, exact: bool, rank: int) -> ast.e
         for factor in factors or ()
         if factor is not None and float(factor).is_integer() and factor >= 1
     ]
-    if not whole and all(known(one) for one in (*size, *x.shape[-rank:])):
+    if not whole and all(known(side) for side in (*size, *x.shape[-rank:])):
         ratios = [new / old for new, old in zip(size, x.shape[-rank:], strict=True)]
-        whole = [one for one in ratios if one.is_integer() and one >= 1]
+        whole = [ratio for ratio in ratios if ratio.is_integer() and ratio >= 1]
     if len(whole) == rank:
-        made = code("{x}", x=x)
+        resized = code("{x}", x=x)
         for axis, factor in zip(range(-rank, 0), whole, strict=True):
             if factor != 1:
-                made = call("jnp.repeat", made, int(factor), axis=axis)
-        return made
+                resized = call("jnp.repeat", resized, int(factor), axis=axis)
+        return resized
     named = _scales(x, out, factors, rank) | ({"exact": True} if exact else {})
     return call("resize_nearest", x, size, **named)
 
@@ -156,7 +156,8 @@ def _smooth(name: str, rank: int, kind: str = "linear", antialias: bool = False)
     for function in (write, default):
         function.__doc__ = f"Between pixels, {kind}."
     x = real(*_SHAPES[rank])
-    # With antialiasing to a width of 1 torch's rows are all the same, which is not what it says.
+    # With antialiasing to a width of 1 all of torch's rows are equal, which differs from its
+    # documentation.
     sizes = ([7, 9, 4][:rank], [3, 2, 2][:rank], [10, 3 if antialias else 1, 6][:rank])
     modes = (False,) if antialias else (False, True)
     cases = tuple(sample(x, size, align, None) for size in sizes for align in modes)
@@ -211,7 +212,7 @@ _SOLIDS = tuple(
 def grid_sampler_2d(
     x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> ast.expr:
-    """Pixels where a grid says."""
+    """Pixels sampled at a grid."""
     return _grid(x, grid, interpolation_mode, padding_mode, align_corners)
 
 
@@ -219,7 +220,7 @@ def grid_sampler_2d(
 def grid_sampler_3d(
     x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> ast.expr:
-    """Pixels where a grid says."""
+    """Pixels sampled at a grid."""
     return _grid(x, grid, interpolation_mode, padding_mode, align_corners)
 
 
@@ -227,7 +228,7 @@ def grid_sampler_3d(
 def grid_sampler(
     x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> ast.expr:
-    """Pixels where a grid says."""
+    """Pixels sampled at a grid."""
     return _grid(x, grid, interpolation_mode, padding_mode, align_corners)
 
 
@@ -240,5 +241,5 @@ def grid_sampler(
     ),
 )
 def affine_grid(theta: Any, size: Any, align_corners: bool) -> ast.expr:
-    """The grid that an affine map makes."""
+    """The grid of an affine map."""
     return call("affine_grid", theta, tuple(size), bool(align_corners))
