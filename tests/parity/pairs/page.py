@@ -9,12 +9,18 @@ from tests.parity.pairs.catalogue import FAULTS, PAIRS
 PAGE = Path(__file__).parents[3] / "docs/parity/faults.md"
 HEAD = """# Planted faults
 
-What `migrate parity` is held to. {pairs} pairs of a torch model and its port (`tests/parity/pairs`)
-match with five seeds, in float32 and in bfloat16. In {faults} of such ports one mistake each is planted,
-as people make it. `tests/parity/test_faults.py` demands of each that it is found, in the layer that has
-it, and, where a cause stands in the table, that it is the first that is named. "the model" is what the
-outermost module computes itself, between the layers inside it; what a port has not as a module of its
-own shows in what its neighbour is given.
+Check that `migrate parity` finds known mistakes:
+
+```bash
+python -m pytest tests/parity/test_faults.py
+```
+
+{pairs} pairs of a torch model and its port (`tests/parity/pairs`) match with five seeds, in float32 and in bfloat16.
+Each of {faults} faults is one typical mistake, planted in such a port. The test requires that the fault is found in
+the layer that has it. If the table names a cause, that cause must be the first in the report.
+
+"The model" means the code of the outermost module between its inner layers. If a port has no module for the faulty
+operation, the fault shows in the input of the next layer.
 
 | pair | mistake | what it imitates | layer | cause |
 |---|---|---|---|---|
