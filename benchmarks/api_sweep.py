@@ -131,7 +131,7 @@ class Heard(threading.Thread):
 
 
 def compared(reference: Any, answer: Any) -> str:
-    """Return what two replicas of XLA do otherwise than two processes of gloo; nothing where it is the same."""
+    """Return what two replicas of XLA do otherwise than two of gloo; empty where it is the same."""
     if not isinstance(reference, dict):
         return f"on gloo: {reference or 'no answer'}; on XLA: {answer}"[:200]
     if not isinstance(answer, dict):
