@@ -174,6 +174,8 @@ def worker(index: int, kind: str, start: int, only: str, device_type: str) -> No
     if kind == "replicas":
         more |= _joined(index, device_type)
     else:
+        import torch_xla  # noqa: F401
+
         torch.ones(1, device="xla", requires_grad=True).sum().backward()
     listed = operators() if kind == "operators" else blocks(kind)
     for number, (name, setup, step) in enumerate(listed):

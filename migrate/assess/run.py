@@ -93,10 +93,10 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
         except HangError as error:
             return Ran(error.what, failed=True)
         except RunTimeoutError:
-            seen = observed(folder)
+            seen = observed(folder, stopped=True)
             late = f"it made no training step in {timeout:.0f} s (--run-timeout)"
             return _told(seen, ready, replicas, timeout) if seen.loops else Ran(late)
-        seen = observed(folder)
+        seen = observed(folder, stopped=_enough(folder, replicas))
         if result.returncode:
             said = last_error(result.output) or f"exit code {result.returncode}"
             return Ran(f"it fails{_where(ready, result.output)}: {said.rstrip(': ')}", failed=True)

@@ -44,14 +44,20 @@ _NONE = (None, None)
 _READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronises"
 
 
-def partings(steps: Sequence[Interval]) -> Iterator[Parting]:
-    """Yield where each replica parts from the first, for those that do."""
+def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[Parting]:
+    """Yield the first program of each replica that differs from the first replica's.
+
+    Args:
+        steps: intervals of all replicas.
+        stopped: whether the run was stopped from outside. Some replicas were further then, and what only
+            they have run is no difference.
+    """
     by_rank: dict[int, list[Interval]] = defaultdict(list)
     for step in steps:
         by_rank[step.rank].append(step)
     first, *others = sorted(by_rank) or [0]
     for other in others:
-        if found := _first(by_rank[first], by_rank[other]):
+        if found := _first(by_rank[first], by_rank[other], stopped):
             yield found
 
 
@@ -86,9 +92,11 @@ def _is_pending(execution: Execution | None, program: Program) -> bool:
     return any(one is execution for one in program.before[: program.pending])
 
 
-def _first(ours: Sequence[Interval], theirs: Sequence[Interval]) -> Parting | None:
+def _first(ours: Sequence[Interval], theirs: Sequence[Interval], stopped: bool) -> Parting | None:
     known = _graphs(ours, theirs)
     for mine, other in zip_longest(_programs(ours), _programs(theirs)):
+        if stopped and (mine is None or other is None):
+            return None
         if mine is None or other is None or not _same(mine[0], other[0], known):
             return _parting(mine, other, known, (ours[0].rank, theirs[0].rank))
     return None

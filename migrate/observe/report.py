@@ -205,13 +205,16 @@ class Observed:
 LineOf = Callable[[Frame], Line]
 
 
-def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
+def observed(
+    folder: Path, names: Mapping[Path, str] | None = None, *, stopped: bool = False
+) -> Observed:
     """Return the report of the run that wrote to `folder`.
 
     Args:
         folder: as `run_script` was given it.
         names: what to call files whose own name says nothing, such as a rewritten script that is only
             there for the run.
+        stopped: whether the run was stopped from outside, where one replica may have been further.
     """
     steps = read_lines(folder)
     known = {str(path.resolve()): name for path, name in (names or {}).items()}
@@ -222,7 +225,7 @@ def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
         reads=tuple(_reads(steps, line_of)),
         recompilations=tuple(_recompilations(steps, line_of)),
         fallbacks=tuple(_fallbacks(steps, line_of)),
-        divergences=tuple(_divergences(partings(steps), line_of)),
+        divergences=tuple(_divergences(partings(steps, stopped=stopped), line_of)),
         alone=tuple(_divergences(alone(steps), line_of)),
         untrained=tuple(_untrained(folder, line_of)),
         unended=tuple(_unended(steps, line_of)),

@@ -73,6 +73,16 @@ def test_a_line_that_a_killed_replica_left_between_others(tmp_path: Path) -> Non
     assert read_lines(tmp_path) == [step(0, 1), step(0, 3)]
 
 
+def test_a_run_that_was_stopped_from_outside(tmp_path: Path) -> None:
+    """One replica was further: that is no difference, another graph before still is."""
+    written(tmp_path, *(step(rank, 1, cut("g"), sync("a")) for rank in (0, 1)))
+    written(tmp_path, step(0, 2, cut("g"), sync("a")))
+    assert observed(tmp_path).divergences
+    assert observed(tmp_path, stopped=True).divergences == ()
+    written(tmp_path, step(1, 2, cut("h", 9), sync("b", 9)))
+    assert observed(tmp_path, stopped=True).divergences
+
+
 def test_equal_graphs(tmp_path: Path) -> None:
     written(tmp_path, *(step(rank, 1, cut("g"), sync("a")) for rank in (0, 1)))
     assert observed(tmp_path).divergences == ()

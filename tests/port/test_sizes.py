@@ -355,6 +355,20 @@ def test_the_arguments_of_a_constructor_are_seen() -> None:
     assert seen.of(Gated()) is None
 
 
+def test_a_constructor_that_takes_its_list_apart_is_called_again_with_the_list() -> None:
+    class Blocks(nn.Module):
+        def __init__(self, blocks: list[dict[str, object]]) -> None:
+            super().__init__()
+            self.kinds = [block.pop("kind") for block in blocks]
+            del blocks[1:]
+
+    with constructions() as seen:
+        model = Blocks([{"kind": "conv"}, {"kind": "pool"}])
+    created = seen.of(model)
+    assert created is not None
+    assert created.build(created.copied()).kinds == ["conv", "pool"]
+
+
 def test_every_candidate_is_another_value() -> None:
     for value in (1, 2, 3, 8, 12, 64, 30000, 1e-6, 0.5, 10000.0, (2, 2), (16, 32), (1, 2, 3)):
         leaf = Leaf(("x",), value)

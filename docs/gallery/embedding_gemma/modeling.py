@@ -155,7 +155,11 @@ class Gemma3TextScaledWordEmbedding(Module):
         self.embed_scale = jnp.full((), self.config.hidden_size**0.5, jnp.float32)
 
     def __call__(self, input_ids: Array) -> Array:
-        hidden = jnp.take(self.embedding, input_ids, axis=0)
+        hidden = jnp.where(
+            (input_ids == 0)[..., None],
+            jax.lax.stop_gradient(jnp.take(self.embedding, input_ids, axis=0)),
+            jnp.take(self.embedding, input_ids, axis=0),
+        )
         return hidden * self.embed_scale.astype(hidden.dtype)
 
 

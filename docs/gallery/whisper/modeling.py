@@ -55,6 +55,18 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
     return jnp.asarray(found)
 
 
+class PaddedEmbed(nn.Embed):
+    """`torch.nn.Embedding` with `padding_idx`: looking that row up gives it no gradient."""
+
+    padding_idx: int = 0
+
+    def __call__(self, inputs: Array) -> Array:
+        """Rows of the table: (…, features) for ids of shape (…)."""
+        rows = super().__call__(inputs)
+        padding = (inputs == self.padding_idx)[..., None]
+        return jnp.where(padding, jax.lax.stop_gradient(rows), rows)
+
+
 class Module(nn.Module, kw_only=True):
     """A module of this model.
 
@@ -290,9 +302,12 @@ class WhisperDecoder(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        init = zero_row(nn.initializers.normal(0.02), 0)
-        self.embed_tokens = nn.Embed(
-            self.config.vocab_size, self.config.d_model, embedding_init=init, **self.dtypes
+        self.embed_tokens = PaddedEmbed(
+            self.config.vocab_size,
+            self.config.d_model,
+            padding_idx=0,
+            embedding_init=zero_row(nn.initializers.normal(0.02), 0),
+            **self.dtypes,
         )
         self.embed_positions = WhisperPositionalEmbedding(self.config, **self.numerics)
         self.layers = [

@@ -94,4 +94,17 @@ def _construction(cls: type, code: Any, values: Mapping[str, Any]) -> Constructi
         count += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         arguments |= values.get(code.co_varnames[count], {})
-    return Construction(cls, arguments, rest, tuple(code.co_varnames[1 : code.co_argcount]))
+    # A constructor may take apart the lists that it is called with, as timm's builders do.
+    arguments = {name: _contents(value) for name, value in arguments.items()}
+    return Construction(
+        cls, arguments, _contents(rest), tuple(code.co_varnames[1 : code.co_argcount])
+    )
+
+
+def _contents(value: Any) -> Any:
+    """Return a list or dict with copies of the lists and dicts in it; other values as they are."""
+    if type(value) is dict:
+        return {key: _contents(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_contents, value))
+    return value
