@@ -132,7 +132,8 @@ def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
             yield Waste(
                 "padding",
                 held.source,
-                f"{held.array} ({held.name or held.kind}) takes {held.bytes / held.array.size:.1f} times its size",
+                f"{held.array} ({held.name or held.kind}) takes "
+                f"{held.bytes / held.array.size:.1f} times its size",
                 "let its last two sides be multiples of 8 and 128, or merge small ones",
                 lost / memory.peak,
             )
