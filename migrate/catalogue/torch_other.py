@@ -89,6 +89,11 @@ UNSUPPORTED_TENSORS = (
         "torch.logdet(x.cpu()).to(x.device), or the diagonal of a Cholesky factor",
         does="its gradient raises on XLA",
     ),
+    *_unsupported(
+        "_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_",
+        "write the update with torch._foreach_mul_, torch._foreach_addcmul_ and the like",
+        does="raises on XLA",
+    ),
 )
 
 _checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")

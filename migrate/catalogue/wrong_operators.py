@@ -16,6 +16,8 @@ CLAMPS = words("clamp clamp_ clip clip_ clamp_min clamp_min_ clamp_max clamp_max
 INFINITE_NORMS = words(
     "torch.norm torch.nn.functional.normalize torch.nn.functional.pairwise_distance"
 )
+# Divide by another number where two of their arguments meet.
+AVERAGE_POOLS = words("torch.nn.functional.avg_pool2d torch.nn.functional.avg_pool3d")
 # Pack other rows than those of the sequences.
 PACKS = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
 # Integer types that torch adds up in int64, and torch_xla in themselves.
@@ -23,3 +25,15 @@ SMALL_TYPES = words("torch.uint8 torch.int8 torch.int16 torch.short")
 # Functions that take no tensor of the host beside those of the device, not even one of a single number.
 ONLY_OF_DEVICE = words("where clamp clip lerp remainder atan2 xlogy index_fill index_fill_")
 LOSSES = words("mse_loss smooth_l1_loss l1_loss")
+# Give a wrong gradient where their input is negative, unless they work in place.
+ELU_FUNCTIONS = words(
+    "torch.nn.functional.elu torch.nn.functional.celu torch.nn.functional.selu torch.celu torch.selu"
+)
+ELU_CLASSES = words("torch.nn.ELU torch.nn.CELU torch.nn.SELU")
+# Layers whose backward pass does not need their output.
+NEED_NO_OUTPUT = words(
+    "torch.nn.Linear torch.nn.Conv1d torch.nn.Conv2d torch.nn.Conv3d torch.nn.ConvTranspose1d "
+    "torch.nn.ConvTranspose2d torch.nn.ConvTranspose3d torch.nn.BatchNorm1d torch.nn.BatchNorm2d "
+    "torch.nn.BatchNorm3d torch.nn.SyncBatchNorm torch.nn.LayerNorm torch.nn.GroupNorm "
+    "torch.nn.InstanceNorm1d torch.nn.InstanceNorm2d torch.nn.InstanceNorm3d"
+)

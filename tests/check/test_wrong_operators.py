@@ -36,6 +36,8 @@ OTHERWISE = [
     "x.diagonal(dim1=0, dim2=1)",
     "torch.diagonal(x, 0, 0, 1)",
     "torch.einsum('iib->b', x[:, :2])",
+    "torch.linalg.matrix_rank(x)",
+    "F.avg_pool2d(x, 2, 1, ceil_mode=True, padding=1, count_include_pad=False, divisor_override=3)",
     "pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True).data",
 ]
 REFUSED = [
@@ -66,15 +68,24 @@ RIGHT = [
     "torch.diagonal(x, 0, 0, 2)",
     "torch.einsum('bii->bi', x[:, :, :3])",
     "torch.einsum('iib->ib', x[:, :2])",
+    "F.avg_pool2d(x, 2, divisor_override=3)",
     "torch.where(x > 3, x, 0.0)",
     "torch.where(x > 3, x, torch.tensor(0.0, device=x.device))",
     "x * torch.tensor(2.0) + torch.maximum(x, torch.tensor(3.0))",
     "x.clamp(min=1e-6)",
 ]
+# Gradients of activations, where the input is negative.
+ELU = ["F.elu(z)", "F.elu(z, 0.5)", "F.selu(z)", "F.celu(z)", "torch.selu(z)", "nn.ELU()(z)"]
+IN_PLACE = [
+    "F.elu(z.clone(), 0.5, inplace=True)",
+    "torch.selu_(z.clone())",
+    "nn.ELU(inplace=True)(z * 1)",
+]
 NAMES = """
 import json, math, sys
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 """
 MEASURE = f"""{NAMES}
@@ -91,6 +102,21 @@ def same(spelled):
             return "raises"
     a, b = results
     return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a.double(), b.double())
+
+print(json.dumps({{spelled: same(spelled) for spelled in json.loads(sys.argv[1])}}))
+"""
+MEASURE_SLOPES = f"""{NAMES}
+import torch_xla
+
+torch.ones(1, device="xla", requires_grad=True).sum().backward()
+
+def same(spelled):
+    slopes = []
+    for device in ("cpu", "xla"):
+        z = torch.linspace(-2, 2, 8).to(device).requires_grad_()
+        result = eval(spelled, globals() | {{"z": z}})
+        slopes.append(torch.autograd.grad(result.sum(), z)[0].cpu())
+    return torch.allclose(*slopes, 1e-4, 1e-5)
 
 print(json.dumps({{spelled: same(spelled) for spelled in json.loads(sys.argv[1])}}))
 """
@@ -116,6 +142,15 @@ def test_torch_xla_computes_what_the_table_says() -> None:
     measured = json.loads(done.stdout.splitlines()[-1])
     want = dict.fromkeys(OTHERWISE, False) | dict.fromkeys(REFUSED, "raises")
     assert measured == want | dict.fromkeys(RIGHT, True)
+
+
+@pytest.mark.xla
+def test_the_gradient_of_elu_is_right_in_place_only() -> None:
+    """XLA883 (the rule elu-gradient) says so, and rewrites the first to the second."""
+    command = [sys.executable, "-c", MEASURE_SLOPES, json.dumps(ELU + IN_PLACE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    measured = json.loads(done.stdout.splitlines()[-1])
+    assert measured == dict.fromkeys(ELU, False) | dict.fromkeys(IN_PLACE, True)
 
 
 @pytest.mark.parametrize("spelled", OTHERWISE)

@@ -22,18 +22,21 @@ METHODS = {
     "refine_names": "torch.Tensor.refine_names",
     "slogdet": "torch.slogdet",
 }
+# Called by optimizers of CUDA only, with lists of parameters.
+FUSED = "torch._fused_"
 
 
 class UnsupportedTensors(Hazard):
     """A function of torch is called that raises for tensors of XLA.
 
     **Why.** Nested tensors, tensors with named dimensions and DLPack are for the CPU and for GPUs. `logdet`
-    and `slogdet` run, but their gradient raises "Expected a proper Tensor but got None". On CUDA all of these
-    work.
+    and `slogdet` run, but their gradient raises "Expected a proper Tensor but got None". The fused updates of
+    optimizers, such as `torch._fused_adamw_`, raise too. On CUDA all of these work.
 
     **What to do.** Pad the sequences and pass a mask; leave the names out. For `logdet` compute on the host,
     `torch.logdet(x.cpu()).to(x.device)`, or, of a positive definite matrix,
-    `2 * torch.linalg.cholesky(x).diagonal(dim1=-2, dim2=-1).log().sum(-1)`.
+    `2 * torch.linalg.cholesky(x).diagonal(dim1=-2, dim2=-1).log().sum(-1)`. Write the update of an optimizer
+    with `torch._foreach_mul_` and the like, or use `torch.optim.AdamW`.
 
     Source: torch_xla 2.9, measured.
     """
@@ -42,7 +45,17 @@ class UnsupportedTensors(Hazard):
     name = "unsupported-tensors"
     severity = Severity.ERROR
     nodes = (cst.Call,)
-    words = spelled({*METHODS, "dlpack", "nested_tensor"})
+    words = spelled(
+        {
+            *METHODS,
+            "dlpack",
+            "nested_tensor",
+            "_fused_adam_",
+            "_fused_adamw_",
+            "_fused_sgd_",
+            "_fused_adagrad_",
+        }
+    )
     examples = (
         example(
             """
@@ -54,6 +67,21 @@ class UnsupportedTensors(Hazard):
                     packed = torch.nested.nested_tensor(parts)  # XLA882
                     x = x.refine_names("batch", "feature")  # XLA882
                     return torch.logdet(x) + x.slogdet()[1]  # XLA882 # XLA882
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Scaled(torch.optim.Optimizer):
+                @torch.no_grad()
+                def step(self):
+                    for group in self.param_groups:
+                        grads = [p.grad for p in group["params"]]
+                        torch._fused_sgd_(  # XLA882
+                            group["params"], grads, [], weight_decay=0.0, momentum=0.0, lr=0.1
+                        )
             """
         ),
         example(
@@ -95,6 +123,9 @@ class UnsupportedTensors(Hazard):
             values = [arg.value for arg in node.args]
         entry = catalogue.of(name)
         if entry is None or entry.code != self.code:
+            return
+        if name.startswith(FUSED):
+            yield self.hit(node, f"{code(node.func)}: {entry.says()}")
             return
         inside = facts.steps.inside(node)
         parts = [

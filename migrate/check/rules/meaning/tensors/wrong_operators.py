@@ -61,13 +61,17 @@ class WrongOperators(Hazard):
     - `x.norm(float("inf"))` is 1 everywhere, and so are `F.normalize` and `F.pairwise_distance` with that p;
     - `x.diagonal(dim1=0, dim2=1)` of more than two dimensions takes the last two, and so does
       `einsum("iib->b", x)`;
+    - `F.avg_pool2d(x, …, divisor_override=n)` divides by another number with `ceil_mode=True` or
+      `count_include_pad=False`;
+    - `torch.linalg.matrix_rank(x)` and the nuclear norm of a batch of matrices have another shape;
     - `pack_padded_sequence` packs rows of another sequence where lengths differ, and LSTM, GRU and RNN raise
       on what it returns.
 
     **What to do.** `x.max()`, `x.min()`, `x.sum()`; `(x != 0).sum()`; `mask.cumsum(dim, dtype=torch.int64)`;
     `count.clamp(min=1)`, or `count.float()` first; `torch.arange(10, device=device) * 0.1`, or
     `torch.linspace`; `torch.linalg.vector_norm(x, float("inf"))` or `x.abs().max()`; move the dimensions to
-    the end: `x.movedim((0, 1), (-2, -1))`; run the recurrent layer over the padded batch, and take with
+    the end: `x.movedim((0, 1), (-2, -1))`; multiply an average by its own divisor; take
+    `torch.linalg.svdvals(x)` and sum or count; run the recurrent layer over the padded batch, and take with
     `gather` what it gives at the last step of each sequence.
 
     Source: torch_xla 2.9, measured.
@@ -89,6 +93,10 @@ class WrongOperators(Hazard):
                 "einsum",
                 "norm",
                 "pairwise_distance",
+                "matrix_norm",
+                "matrix_rank",
+                "avg_pool2d",
+                "avg_pool3d",
             ),
             *("pack_padded_sequence", "pack_sequence"),
         }
@@ -111,6 +119,8 @@ class WrongOperators(Hazard):
                     far = x.norm(float("inf")) + torch.norm(x, p=math.inf, dim=1).sum()  # XLA880 # XLA880
                     unit = F.normalize(x, p=math.inf)  # XLA880
                     own = torch.diagonal(x, dim1=0, dim2=1) + torch.einsum("iib->b", x)  # XLA880 # XLA880
+                    rank = torch.linalg.matrix_rank(x)  # XLA880 warning
+                    whole = F.avg_pool2d(x, 3, ceil_mode=True, divisor_override=2)  # XLA880
                     return x.sum(dim=()) / scale  # XLA880
             """
         ),
@@ -193,6 +203,12 @@ def _of_name(name: str | None, last: str) -> Callable[[OperatorCall], Answer] | 
         return _norm
     if name == "torch.linalg.diagonal":
         return _diagonal
+    if name == "torch.linalg.matrix_rank":
+        return _ranked
+    if name == "torch.linalg.matrix_norm":
+        return _matrix_norm
+    if name in wrong.AVERAGE_POOLS:
+        return _averaged
     if name is None or name == f"torch.{last}":
         return _OPERATORS.get(last)
     return None
@@ -286,10 +302,43 @@ def _range(asked: OperatorCall) -> Answer:
 def _norm(asked: OperatorCall) -> Answer:
     tensors = ("x2",) if asked.last == "pairwise_distance" else ()
     arguments = asked.given((*tensors, "p"))
+    if "p" in arguments and string_value(arguments["p"]) == "nuc":
+        return _of_a_batch("the nuclear norm", ".sum(-1)")
     if "p" not in arguments or not is_infinite(arguments["p"], asked.facts):
         return NOTHING
     what = "norm" if asked.last == "norm" else f"the norm of {asked.last}"
     return f"{what} with an infinite p is 1 everywhere on XLA: torch.linalg.vector_norm(x, p)", None
+
+
+def _matrix_norm(asked: OperatorCall) -> Answer:
+    order = asked.given(("ord",)).get("ord")
+    if order is None or string_value(order) != "nuc":
+        return NOTHING
+    return _of_a_batch("the nuclear norm", ".sum(-1)")
+
+
+def _ranked(asked: OperatorCall) -> Answer:
+    return _of_a_batch("matrix_rank", " and count what is above a tolerance")
+
+
+def _of_a_batch(what: str, then: str) -> Answer:
+    message = (
+        f"{what} of a batch of matrices has another shape on XLA: torch.linalg.svdvals(x){then}"
+    )
+    return message, Severity.WARNING
+
+
+def _averaged(asked: OperatorCall) -> Answer:
+    arguments = asked.given(
+        ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+    )
+    changed = {"ceil_mode": "False", "count_include_pad": "True"}
+    if "divisor_override" not in arguments or code(arguments["divisor_override"]) == "None":
+        return NOTHING
+    if all(code(arguments[name]) == plain for name, plain in changed.items() if name in arguments):
+        return NOTHING
+    what = f"{asked.last} divides by another number than divisor_override on XLA with ceil_mode or without"
+    return f"{what} count_include_pad: leave divisor_override out, and multiply", None
 
 
 def _diagonal(asked: OperatorCall) -> Answer:
