@@ -28,7 +28,7 @@ PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
 
 
 class Status(StrEnum):
-    """How a check came out."""
+    """Outcome of a check."""
 
     OK = "ok"
     MISSING = "missing"  # an optional part is not installed
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the diagnosis.
+    """Line of the diagnosis.
 
     Args:
         subject: what was looked at.
@@ -148,21 +148,21 @@ def check_commands(checks: Iterable[Check], missing: Sequence[str]) -> Iterator[
             yield Readiness(command)
 
 
-def check_versions(found: Mapping[str, str | None]) -> Iterator[Check]:
+def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
     """Yield a check for each package: there, missing, or at odds with another one."""
-    for package, version in found.items():
+    for package, version in versions.items():
         if version is None:
             users = [command for command, needs in NEEDS.items() if package in needs]
             detail = f"not installed; needed for {', '.join(users) or 'everything'}"
             yield Check(package, Status.MISSING, detail, INSTALL[package])
         else:
             yield Check(package, Status.OK, version)
-    torch, xla = found.get("torch"), found.get("torch_xla")
+    torch, xla = versions.get("torch"), versions.get("torch_xla")
     if torch and xla and _minor(torch) != _minor(xla):
         detail = f"torch_xla {xla} is built against torch {_minor(xla)}, torch is {torch}"
         remedy = f"pip install 'torch=={_minor(xla)}.*'"
         yield Check("torch / torch_xla", Status.FAIL, detail, remedy, ("torch_xla",))
-    libtpu, jax = found.get("libtpu"), found.get("jax")
+    libtpu, jax = versions.get("libtpu"), versions.get("jax")
     if libtpu and xla and jax:
         yield Check(
             "libtpu",

@@ -69,7 +69,7 @@ class Place:
         return self.inside(self._here)
 
     def inside(self, path: Path) -> Path:
-        """Where a file lies in the mirror; a path that is not mirrored stays as it is."""
+        """Return the location of a file in the mirror; a path that is not mirrored stays unchanged."""
         absolute = Path(os.path.abspath(self._here / path))
         resolved = absolute.parent.resolve() / absolute.name
         for known in (absolute, resolved):
@@ -112,7 +112,7 @@ class Place:
         return text
 
     def text_outside(self, text: str) -> str:
-        """What a run said, with the user's paths for those of the mirror."""
+        """Return the output of a run, with the user's paths for those of the mirror."""
         return text.replace(str(self._root), "")
 
     def args(self, args: Sequence[str]) -> list[str]:
@@ -121,13 +121,13 @@ class Place:
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The environment of the script, whose PYTHONPATH may name its folder."""
-        found = {name: self.text_inside(value) for name, value in variables.items()}
+        inside = {name: self.text_inside(value) for name, value in variables.items()}
         known = {
             "HOME": str(Path.home()),
             "PWD": str(self.folder),
             stand_in.MIRROR: str(self._root),
         }
-        return {**found, **known}
+        return {**inside, **known}
 
     def changed(self) -> list[Path]:
         """The user's files and folders behind links that the run has changed."""
@@ -175,7 +175,7 @@ class Place:
                         later.append((entry.stat().st_size, path))
                 elif entry.is_symlink():
                     self._link(path)
-        for size, path in sorted(later, key=lambda one: (one[0] > _SMALL, one[0], one[1])):
+        for size, path in sorted(later, key=lambda entry: (entry[0] > _SMALL, entry[0], entry[1])):
             if size > LARGE or self._copied + size > COPIED:
                 self._link(path)
                 continue
@@ -207,15 +207,15 @@ def _owned(script_folder: Path, here: Path) -> Iterator[Path]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size if stat.S_ISREG(found.st_mode) else 0)
+    return (status.st_mtime_ns, status.st_size if stat.S_ISREG(status.st_mode) else 0)

@@ -25,7 +25,7 @@ def wait(
     seconds: float | None,
     meanwhile: Callable[[], int | None] = lambda: None,
 ) -> int | None:
-    """Its exit code, or what `meanwhile` says first; None: its time is over, and it still runs.
+    """Return the exit code, or what `meanwhile` returns first; None if the time is over and it still runs.
 
     Args:
         seconds: that it has; None: for ever.

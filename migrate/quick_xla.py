@@ -1,4 +1,4 @@
-"""How XLA compiles for the CPU where a program is only to be compared or looked at, not to be fast.
+"""Flags that make XLA compile for the CPU quickly, for programs that are only compared or inspected.
 
 Most of a short run of a small model is LLVM, which optimises each graph for a program that runs for hours.
 Measured on a ViT of 0.1 M parameters, two simulated replicas, 32 steps: 45 s of CPU time instead of 77. The
@@ -19,5 +19,5 @@ def compiling_quickly(environment: Mapping[str, str]) -> dict[str, str]:
     Args:
         environment: of the program.
     """
-    given = environment.get(FLAGS, "")
-    return {} if _LEVEL in given else {FLAGS: f"{given} {_LEVEL}=0".strip()}
+    flags = environment.get(FLAGS, "")
+    return {} if _LEVEL in flags else {FLAGS: f"{flags} {_LEVEL}=0".strip()}

@@ -1,4 +1,4 @@
-"""What draws random numbers on the device that its tensors are on, and what libraries seed torch by."""
+"""Functions that draw random numbers on the device of their tensors, and functions that seed torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the catalogue says of one name of a library."""
+"""Entry of the catalogue for one name of a library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class OnXla(StrEnum):
-    """What comes of a name on XLA; the value is how a finding says it."""
+    """Behavior of a name on XLA; the value is the wording in a finding."""
 
     WORKS = "works"
     CALLED = "works in the calls that its rule reads"  # other uses are reported
@@ -17,8 +17,8 @@ class OnXla(StrEnum):
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What XLA makes of a name, and what to write in its place.
+class CatalogueEntry:
+    """Behavior of a name on XLA, and its replacement.
 
     Args:
         name: its qualified name; unless it works, all that lies below it is meant too.
@@ -66,11 +66,11 @@ class Family:
 
     def __call__(
         self, names: str, native: str = "", portable: str = "", does: str = ""
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[CatalogueEntry, ...]:
         """Return an entry for each of `names`, which follow the module after a dot."""
         does = does or self.does
         return tuple(
-            Entry(
+            CatalogueEntry(
                 f"{self.module}.{name}",
                 self.on_xla,
                 native,
@@ -118,7 +118,7 @@ def public(name: str) -> str:
     return name
 
 
-def names(*entries: Entry) -> frozenset[str]:
+def names(*entries: CatalogueEntry) -> frozenset[str]:
     """Return the names of `entries`, and those that they have at home."""
     public_ones = {entry.name for entry in entries}
     at_home = {

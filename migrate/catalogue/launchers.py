@@ -1,4 +1,4 @@
-"""What starts replicas, or processes of which each may be one."""
+"""Calls that start replicas, or processes that may each be a replica."""
 
 from __future__ import annotations
 

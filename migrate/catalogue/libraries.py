@@ -1,22 +1,24 @@
-"""What becomes of other libraries on a TPU: those that need CUDA, and those that train by themselves."""
+"""Other libraries on a TPU: those that need CUDA, and those that train by themselves."""
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WRONG, WORKS = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS
 
 
-def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[Entry, ...]:
-    return tuple(Entry(name, RAISES, native, does=does, code=code) for name in packages.split())
+def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[CatalogueEntry, ...]:
+    return tuple(
+        CatalogueEntry(name, RAISES, native, does=does, code=code) for name in packages.split()
+    )
 
 
 def _trains(
     packages: str, does: str, native: str, code: str = "", *, leaves_script: bool = False
-) -> tuple[Entry, ...]:
+) -> tuple[CatalogueEntry, ...]:
     """Return entries of what trains, shards or scales by itself, for the rule frameworks."""
     return tuple(
-        Entry(
+        CatalogueEntry(
             name,
             WRONG,
             native,
@@ -74,7 +76,7 @@ LAUNCHERS = (
         "XLA411",
     ),
     # Nothing is known of it but that it starts the replicas.
-    Entry("ray", WORKS),
+    CatalogueEntry("ray", WORKS),
 )
 # Of these what runs the training, and the classes that it trains: a script that uses one stays as it is.
 ACCELERATE_STATES = frozenset(
@@ -113,7 +115,7 @@ APEX_ALONE = (
 )
 # Its uses are reported too, where no rule takes care of them.
 APEX = (
-    Entry(
+    CatalogueEntry(
         "apex",
         RAISES,
         "torch.autocast('xla', dtype=torch.bfloat16), torch's DDP and torch.optim",

@@ -1,4 +1,4 @@
-"""What a file can concern, decided on its text: whether any rule at all, and which."""
+"""Rules that may concern a file, decided on its text."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import cache
 from typing import ClassVar, Protocol, TypeVar
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import Entry
+from migrate.catalogue.entry import CatalogueEntry
 
 # Names that are shorter are parts of many words.
 SHORT = 6
 
 
-def seen_by(words: bytes, entries: Iterable[Entry]) -> re.Pattern[bytes]:
+def seen_by(words: bytes, entries: Iterable[CatalogueEntry]) -> re.Pattern[bytes]:
     """Return the expression for `words`, and for the names of `entries` that hold none of them."""
-    for name in sorted((entry.name for entry in entries), key=lambda one: (one.count("."), one)):
+    for name in sorted((entry.name for entry in entries), key=lambda name: (name.count("."), name)):
         if re.search(words, name.encode()) is None:
             last = re.escape(name.rpartition(".")[2]).encode()
             words += rb"|\b" + last + rb"\b" if len(last) < SHORT else b"|" + last
@@ -73,7 +73,11 @@ def concerned(text: str, candidates: Iterable[Asked]) -> Sequence[Asked]:
     """
     if STAR.search(text):
         return list(candidates)
-    return [one for one in candidates if not one.words or _compiled(one.words).search(text)]
+    return [
+        candidate
+        for candidate in candidates
+        if not candidate.words or _compiled(candidate.words).search(text)
+    ]
 
 
 def spelled(names: Iterable[str]) -> str:

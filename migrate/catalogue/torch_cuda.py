@@ -1,4 +1,4 @@
-"""What XLA makes of the names of torch.cuda and torch.accelerator, in groups that the rules ask too.
+"""Support of XLA for the names of torch.cuda and torch.accelerator, in groups that rules use too.
 
 For torch 2.9 the accelerator is a GPU. Measured with torch 2.9.1 and torch_xla 2.9.0 on a machine without
 one, which a TPU's host is: `tests/reading/test_catalogue.py` does it again.
@@ -6,7 +6,7 @@ one, which a TPU's host is: `tests/reading/test_catalogue.py` does it again.
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WRONG, NOTHING = OnXla.RAISES, OnXla.WRONG, OnXla.NOTHING
 
@@ -219,7 +219,7 @@ TORCH_CUDA = (
     *(*SEEDS, *RANDOM_SEEDS, *STATE_OF_ONE, *STATE_OF_ALL),
     *(*AUTOCAST, *SCALERS),
     *(
-        Entry(
+        CatalogueEntry(
             name, RAISES, f"make it with dtype=torch.{dtype}", code="XLA833", rule="typed-tensors"
         )
         for name, dtype in TYPES.items()

@@ -1,4 +1,4 @@
-"""What XLA makes of names of torch beside torch.cuda and torch.distributed (torch_xla 2.9, measured)."""
+"""Support of XLA for names of torch outside of torch.cuda and torch.distributed (torch_xla 2.9, measured)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What torch_xla 2.9 makes of its own names: gone, deprecated."""
+"""Names of torch_xla itself that are removed or deprecated in torch_xla 2.9."""
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WORKS = OnXla.RAISES, OnXla.WORKS
 
@@ -41,11 +41,13 @@ TORCH_XLA = (
         does="raises with a device as its argument",
     ),
     *(
-        Entry(name, RAISES, f"{now}()", does="is gone in 2.9", code="XLA819", rule="old-torch-xla")
+        CatalogueEntry(
+            name, RAISES, f"{now}()", does="is gone in 2.9", code="XLA819", rule="old-torch-xla"
+        )
         for name, now in GONE_TO.items()
     ),
     *(
-        Entry(name, WORKS, now, does="is deprecated", code="XLA820", rule="old-torch-xla")
+        CatalogueEntry(name, WORKS, now, does="is deprecated", code="XLA820", rule="old-torch-xla")
         for name, now in OLD_TO.items()
     ),
 )

@@ -1,4 +1,4 @@
-"""What names say: of torch, numpy and Python, and those that scripts give to what they keep.
+"""Meanings of names: of torch, numpy and Python, and of the names that scripts choose.
 
 Every list of names that stands for a model, an optimizer, a scaler, a loader, an evaluation, a read, a log,
 a save, a wait, a device, options or the index of a replica stands here, once, with why; rules, hazards and

@@ -1,4 +1,4 @@
-"""How often Python looks for garbage while a script is worked at.
+"""Frequency of Python's garbage collection while a script is analyzed.
 
 The tree of a script is a hundred thousand objects that all stay in use: to look for garbage among them again
 and again took a fifth of the time of a rewrite.

@@ -1,4 +1,4 @@
-"""Which line of a script each line of its rewritten form comes from."""
+"""Lines of a script that the lines of its rewritten form come from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
     if before == after:
         return {number: (number, 0) for number in range(1, len(before) + 1)}
     old, new = [line.strip() for line in before], [line.strip() for line in after]
-    found = {}
+    lines = {}
     for tag, i1, i2, j1, j2 in _opcodes(old, new):
         if tag in ("delete", "insert"):
             continue
@@ -35,24 +35,24 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
         for i, j in pairs:
             i, j = i + i1, j + j1
             shift = _indentation(before[i]) - _indentation(after[j])
-            found[j + 1] = (i + 1, shift)
-    for i, j in _moved(old, new, found):
-        found[j + 1] = (i + 1, _indentation(before[i]) - _indentation(after[j]))
-    return found
+            lines[j + 1] = (i + 1, shift)
+    for i, j in _moved(old, new, lines):
+        lines[j + 1] = (i + 1, _indentation(before[i]) - _indentation(after[j]))
+    return lines
 
 
 def _moved(
-    old: Sequence[str], new: Sequence[str], found: Mapping[int, tuple[int, int]]
+    old: Sequence[str], new: Sequence[str], known: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield the lines that stand elsewhere after, unchanged, as a read below the step that it was in."""
-    taken = {line for line, _ in found.values()}
+    taken = {line for line, _ in known.values()}
     gone: dict[str, list[int]] = defaultdict(list)
     come: dict[str, list[int]] = defaultdict(list)
     for i, text in enumerate(old):
         if i + 1 not in taken and WORD.search(text):
             gone[text].append(i)
     for j, text in enumerate(new):
-        if j + 1 not in found and text in gone:
+        if j + 1 not in known and text in gone:
             come[text].append(j)
     for text, places in come.items():
         if len(places) == len(gone[text]):
@@ -115,9 +115,9 @@ def _paired(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, 
         first = best + 1 if matches else first
 
 
-def _alike(one: str, other: str) -> float:
+def _alike(line: str, other: str) -> float:
     """Return how much of their words two lines share: from 0 to 1."""
-    words, others = set(WORD.findall(one)), set(WORD.findall(other))
+    words, others = set(WORD.findall(line)), set(WORD.findall(other))
     return 2 * len(words & others) / max(1, len(words) + len(others))
 
 

@@ -1,4 +1,4 @@
-"""Where each node of a tree starts and ends, found while the tree is written out once.
+"""Start and end of each node of a tree, recorded while the tree is written out once.
 
 libcst's own provider makes lines and columns for every node. Here a node is noted with the number of tokens
 before and after it; lines and columns are counted for the few nodes that are asked for.

@@ -70,7 +70,7 @@ class Source:
 
     @cached_property
     def positions(self) -> Positions:
-        """Where each node of the tree starts and ends."""
+        """Start and end of each node of the tree."""
         return Positions(self.module)
 
     @cached_property

@@ -78,12 +78,12 @@ def keyword(call: cst.Call, name: str) -> cst.Arg | None:
 
 def parameters_of(function: cst.FunctionDef, call: cst.Call) -> list[str]:
     """Return the parameters of `function` for which `call`, which runs it, passes something: not `self`."""
-    given = (
+    parameters = (
         *function.params.posonly_params,
         *function.params.params,
         *function.params.kwonly_params,
     )
-    names = [one.name.value for one in given]
+    names = [parameter.name.value for parameter in parameters]
     return names[names[:1] == ["self"] and isinstance(call.func, cst.Attribute) :]
 
 

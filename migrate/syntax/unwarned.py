@@ -32,7 +32,7 @@ def syntax_tree(code: bytes | str) -> ast.Module:
 
 
 def compiled(code: bytes | str) -> CodeType:
-    """What Python would run of the user's code.
+    """Return the code object that Python would run for the user's code.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as `compile`.

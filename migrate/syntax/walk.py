@@ -38,7 +38,7 @@ WHITE_PREFIXES = ("whitespace", "lines_after_")
 
 
 class _Plain(ABCMeta):
-    """What libcst's nodes are classes of, with `isinstance` as other classes have it."""
+    """Metaclass for libcst nodes, with the `isinstance` of ordinary classes."""
 
     __instancecheck__ = type.__instancecheck__
 
@@ -87,9 +87,9 @@ def _learn(node: cst.CSTNode) -> tuple[Values, Values]:
     of_code = [
         name for name in names if name not in WHITE_FIELDS and not name.startswith(WHITE_PREFIXES)
     ]
-    found = _reader(names), _reader(of_code)
-    _readers[type(node)] = found
-    return found
+    readers = _reader(names), _reader(of_code)
+    _readers[type(node)] = readers
+    return readers
 
 
 def _reader(names: list[str]) -> Values:
@@ -131,10 +131,10 @@ def nodes_of(root: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
     """Yield the nodes of type `kind` at and below `root`, in the order of the source."""
     is_kind, white = _of_kind(kind)
     for node in _walk(root, 0 if white else 1):
-        found = is_kind.get(type(node))
-        if found is None:
-            found = is_kind[type(node)] = isinstance(node, kind)
-        if found:
+        is_match = is_kind.get(type(node))
+        if is_match is None:
+            is_match = is_kind[type(node)] = isinstance(node, kind)
+        if is_match:
             yield node  # type: ignore[misc]
 
 
@@ -152,10 +152,10 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
 
 def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
     """Return what `nodes` yields, and by its id the node above each."""
-    found: list[cst.CSTNode] = []
+    nodes: list[cst.CSTNode] = []
     above: dict[int, cst.CSTNode] = {}
     stack = [root]
-    pop, push, note = stack.pop, stack.append, found.append
+    pop, push, note = stack.pop, stack.append, nodes.append
     none, absent, blank = type(None), cst.MaybeSentinel, BLANK
     while stack:
         node = pop()
@@ -170,16 +170,16 @@ def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]
             elif kind is not none and kind is not absent and kind not in blank:
                 above[id(value)] = node
                 push(value)
-    return found, above
+    return nodes, above
 
 
 def _below(node: cst.CSTNode, which: int) -> list[cst.CSTNode]:
-    found: list[cst.CSTNode] = []
+    nodes: list[cst.CSTNode] = []
     readers = _readers.get(type(node)) or _learn(node)
     for value in reversed(readers[which](node)):
         kind = type(value)
         if kind is tuple or kind is list:
-            found.extend(value)
+            nodes.extend(value)
         elif value is not None and kind is not cst.MaybeSentinel:
-            found.append(value)
-    return found
+            nodes.append(value)
+    return nodes

@@ -18,7 +18,7 @@ MARK = re.compile(r"^pass  # __migrate_x*cell_\d+__", re.MULTILINE)
 
 
 class NotMappedError(Exception):
-    """What rules made of the joined cells cannot be taken apart again: a defect of the rules."""
+    """Error: rules changed the joined cells so that they cannot be split again, a defect of the rules."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +140,15 @@ def code_of(data: bytes, path: Path) -> bytes:
 
 def _imported(notebook: Notebook, name: str) -> frozenset[str]:
     """Return the names that the cells import."""
-    found: set[str] = set()
+    imported: set[str] = set()
     for cell in notebook.cells:
         code, _ = hidden(cell.source, Magics(name))
         if parses(code) is None:
             for node in ast.walk(syntax_tree(code.encode())):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = (alias.asname or alias.name.split(".")[0] for alias in node.names)
-                    found.update(names)
-    return frozenset(found)
+                    imported.update(names)
+    return frozenset(imported)
 
 
 def _framed(new: str, old: str) -> str:

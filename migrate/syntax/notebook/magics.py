@@ -1,4 +1,4 @@
-"""What in a code cell is IPython's and not Python's: hidden from the parser, put back as it was.
+"""IPython syntax in code cells: hidden from the parser, and restored unchanged.
 
 `%matplotlib inline`, `!ls`, `files = !ls`, `x?` and whole cells under `%%bash` become calls of made-up
 functions, which get as arguments the imported names that the hidden text may use: an import is not unused
@@ -46,8 +46,8 @@ class Magics:
         """Return the call that stands for `text`."""
         self.texts.append(text)
         shell = text.lstrip().startswith("!") or _cell_magic(text) in SHELLS
-        found = IN_SHELL.findall(text) if shell else IDENTIFIER.findall(text)
-        names = [name for name in dict.fromkeys(found) if name in self.imported]
+        words = IN_SHELL.findall(text) if shell else IDENTIFIER.findall(text)
+        names = [name for name in dict.fromkeys(words) if name in self.imported]
         return f"{self.name}{len(self.texts) - 1}__({', '.join(names)})"
 
     def numbers(self, code: str) -> list[int]:

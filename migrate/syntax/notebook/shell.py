@@ -38,6 +38,6 @@ def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
             if line.lstrip().startswith("#") or not (in_shell or SHELL.match(line)):
                 continue
             for what, advice in ADVICE.items():
-                if found := what.search(line):
-                    yield cell.number, number, f"{found[0].strip(' !')}: {advice}"
+                if match := what.search(line):
+                    yield cell.number, number, f"{match[0].strip(' !')}: {advice}"
                     break

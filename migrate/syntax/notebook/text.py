@@ -248,7 +248,7 @@ def _without_indentation(line: str, written: str) -> str:
 def _written_lines(value: str) -> list[tuple[str, str, int]]:
     """Return the lines of a source, each as it is, as it is written, and at which offset in `value`."""
     spans = [(0, len(value))] if value.startswith('"') else list(_items(value, 0))
-    found: list[tuple[str, str, int]] = []
+    lines: list[tuple[str, str, int]] = []
     line, written, offset = "", "", None
     for start, end in spans:
         for match in _WRITTEN.finditer(value, start + 1, end - 1):
@@ -256,11 +256,11 @@ def _written_lines(value: str) -> list[tuple[str, str, int]]:
             character = json.loads(f'"{match[0]}"', strict=False)
             line, written = line + character, written + match[0]
             if character == "\n":
-                found.append((line, written, offset))
+                lines.append((line, written, offset))
                 line, written, offset = "", "", None
     if offset is not None:
-        found.append((line, written, offset))
-    return found
+        lines.append((line, written, offset))
+    return lines
 
 
 # A cell that writes a script of its own.
