@@ -1,4 +1,4 @@
-"""What is known about the calls of one file, as plain values that can be sent to another process."""
+"""Facts about the calls of one file, as plain values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
 
-# Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
+# End of a call: line (from 1) and column (from 0, in characters). No two calls end at the same position.
 End = tuple[int, int]
 
 UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
-# A process group for tensors of the CPU too: without a backend, or with one of each kind of device.
+# Process group for CPU tensors too: without a backend, or with one backend per kind of device.
 BACKENDS = re.compile(
     rb"init_process_group\s*\((?!\s*[\"'](?!cpu:)|\s*backend\s*=\s*[\"'](?!cpu:))"
 )
-# What makes layers of SyncBatchNorm of others.
+# Functions that convert layers to SyncBatchNorm.
 CONVERTS = re.compile(rb"convert_sync_?batchnorm|convert_syncbn_model|sync_batch_norm\(")
 # What a file names that sets attributes of parameters.
 SETS_PARAMETERS = re.compile(
@@ -94,11 +94,11 @@ MOST_CLASSES = 3  # that a message names
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or method of the project.
+    """Function or method of the project.
 
     Args:
         path, line, name: the file, the line of its `def`, its name.
-        bound: how many of its first parameters the call that runs it does not give, besides `self`.
+        bound: how many of its first parameters get no argument from the call, besides `self`.
         calls: the last parts of the names of what its body calls.
         returns: whether it returns a value.
     """
@@ -113,7 +113,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class ModuleCalls:
-    """What the calls of one file run.
+    """Facts about the calls of one file.
 
     Args:
         effects: what each call does to the training state; calls that do nothing to it are left out.

@@ -18,7 +18,7 @@ from migrate.model.objects.programs import programs_of
 
 @dataclass(frozen=True)
 class Nested:
-    """Functions that are whole steps and hold steps of their own.
+    """Functions that are whole steps and contain steps of their own.
 
     Args:
         functions: the functions whose bodies get the blocks.
@@ -31,9 +31,9 @@ class Nested:
 
 @lru_cache(maxsize=2)
 def nested_of(analysis: Analysis) -> Nested:
-    """Return the functions of a project that hold steps and are run as a part of a step.
+    """Return the functions of a project that contain steps and run as a part of a step.
 
-    A function that is run by one call of its own file is left out: the rule for steps goes into it anyway.
+    A function with a single call in its own file is left out: the rule for steps enters it anyway.
     """
     training = programs_of(analysis).training
     functions: set[Function] = set()
