@@ -35,15 +35,15 @@ IMPORTS = NAMES | _by_name(LIBRARIES)
 
 @lru_cache(maxsize=10_000)
 def of(name: str) -> CatalogueEntry | None:
-    """Return what is known of the qualified `name`: its own entry, else that of the longest name above it.
+    """Return the entry of the qualified `name`, otherwise that of its longest known prefix.
 
-    A name that works says nothing of what lies below it.
+    The entry of a working name does not apply to the names below it.
     """
     return _longest(name, NAMES)
 
 
 def of_import(name: str) -> CatalogueEntry | None:
-    """Return the same of a module, or of a name in one, that is imported."""
+    """Return the entry of an imported module, or of an imported name."""
     return _longest(name, IMPORTS)
 
 

@@ -27,5 +27,5 @@ PROCESS = frozenset(
     }
 )
 STARTS = LAUNCHERS | PROCESS
-# What is handed to one of these runs in a job of a cluster: the script only asks for the job.
+# Functions passed to one of these run in a job of a cluster: the script only submits the job.
 SUBMITTERS = frozenset({"submitit"})

@@ -75,7 +75,7 @@ LAUNCHERS = (
         "a loop of your own with DistributedDataParallel on the 'xla' process group",
         "XLA411",
     ),
-    # Nothing is known of it but that it starts the replicas.
+    # Only known to start the replicas.
     CatalogueEntry("ray", WORKS),
 )
 # Of these what runs the training, and the classes that it trains: a script that uses one stays as it is.
@@ -96,7 +96,7 @@ RUNNERS = frozenset(
 LED_CLASSES = frozenset(
     f"{home}.{name}" for home in _LIGHTNING for name in ("LightningModule", "LightningDataModule")
 )
-# Of apex, what torch has no counterpart of.
+# Features of apex without a counterpart in torch.
 _alone = Family("apex", RAISES, "XLA404", "apex-optimizers")
 APEX_ALONE = (
     *_alone(
@@ -113,7 +113,7 @@ APEX_ALONE = (
         "parallel.LARC", "copy apex/parallel/LARC.py beside the script", does="is plain Python"
     ),
 )
-# Its uses are reported too, where no rule takes care of them.
+# Its uses are reported too, if no rule handles them.
 APEX = (
     CatalogueEntry(
         "apex",

@@ -18,7 +18,7 @@ IN_ORDER = "XLA orders its own work, remove it"
 TRACE = "torch_xla.debug.profiler.Trace"
 TPU_INFO = "tpu-info, on the command line"
 
-# These only tell CUDA something: the rewrite takes such a call out where it is a statement.
+# These only configure CUDA: the rewrite removes such a call if it is a statement.
 _quiet = Family("torch.cuda", NOTHING, "XLA802", "cuda-memory")
 _told = Family("torch.cuda", RAISES, "XLA802", "cuda-memory")
 IGNORED = (
@@ -35,7 +35,7 @@ IGNORED = (
         "reset_accumulated_memory_stats reset_peak_memory_stats", "remove it"
     ),
 )
-# What a script asks of a GPU, and no TPU's host answers.
+# Queries of a GPU that the host of a TPU does not answer.
 _zero = Family("torch", WRONG, "XLA802", "cuda-memory", does="silently 0 on XLA")
 _empty = Family("torch", WRONG, "XLA802", "cuda-memory", does="empty on XLA")
 IN_USE, AT_THE_PEAK = (

@@ -7,7 +7,7 @@ from migrate.catalogue.entry import Family, OnXla
 RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CALLED
 
 _works = Family("torch", WORKS)
-# For the device that they name: those of CUDA silently compute in float32 on XLA.
+# Applies to the device that they name: the CUDA ones silently compute in float32 on XLA.
 TYPED_AUTOCAST = _works("autocast amp.autocast")
 CPU_SEEDS = _works("manual_seed random.manual_seed")
 DATA_LOADERS = _works("utils.data.DataLoader")

@@ -12,20 +12,20 @@ XR = "torch_xla.runtime"
 SCALERS = Family("torch_xla.amp", RAISES, "XLA804", "grad-scaler")(
     "GradScaler", "remove it", does="is gone in torch_xla 2.9, and bf16 needs none"
 )
-# What is gone, and its successor, which takes no argument.
+# Removed names, with a successor that takes no argument.
 GONE_TO = {
     f"{XM}.get_ordinal": f"{XR}.global_ordinal",
     f"{XM}.get_local_ordinal": f"{XR}.local_ordinal",
     f"{XM}.xrt_world_size": f"{XR}.world_size",
 }
-# What is deprecated, and its successor.
+# Deprecated names, with their successors.
 OLD_TO = {
     f"{XM}.xla_device": "torch_xla.device",
     f"{XM}.mark_step": "torch_xla.sync",
     "torch_xla.distributed.xla_multiprocessing.spawn": "torch_xla.launch",
 }
 _gone = Family("torch_xla", RAISES, rule="old-torch-xla")
-# What is gone without a successor that does the same.
+# Removed names without an equivalent successor.
 GONE = (
     *_gone("experimental.pjrt", XR, does="PJRT is the only runtime"),
     *_gone("test.test_utils", does="is no longer installed"),

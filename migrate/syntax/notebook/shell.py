@@ -1,4 +1,4 @@
-"""Lines of a notebook that go to the shell, and what of them means CUDA or starts its processes."""
+"""Shell lines of a notebook, and those of them that use CUDA or start processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADVICE = {
 
 
 def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
-    """Yield cell, line and what to do for each shell line that does not work on a TPU."""
+    """Yield the cell, the line and the advice for each shell line that does not work on a TPU."""
     for cell in notebook.cells:
         whole = SHELL_CELL.match(cell.source)
         in_shell = whole is not None and whole[1] in SHELLS
