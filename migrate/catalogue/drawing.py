@@ -206,7 +206,7 @@ LIBRARY_MODELS = (
     "torchvision.models.swin",
     "torchvision.models.vgg",
 )
-# Transforms of libraries that draw on the host where to cut, or what to do, by what makes them.
+# Transforms of libraries that draw on the host how to cut or what to do, by the functions that make them.
 # (MixUp of torchvision draws a factor alone, which is data to the graph; so does timm's without CutMix.)
 HOST_TRANSFORMS = re.compile(
     r"timm\.data\.(?:mixup\.)?(?:Mixup|RandomErasing)|timm\.data\.random_erasing\.RandomErasing"

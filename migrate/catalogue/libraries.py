@@ -16,7 +16,7 @@ def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[Catal
 def _trains(
     packages: str, does: str, native: str, code: str = "", *, leaves_script: bool = False
 ) -> tuple[CatalogueEntry, ...]:
-    """Return entries of what trains, shards or scales by itself, for the rule frameworks."""
+    """Return entries of libraries that train, shard or scale by themselves, for the rule frameworks."""
     return tuple(
         CatalogueEntry(
             name,

@@ -170,7 +170,7 @@ STATE_OF_ALL = (
     ),
 )
 
-# The types of CUDA's tensors, by the dtypes of what they make.
+# Types of CUDA tensors, by the dtypes of the tensors that they make.
 TYPES = {
     "torch.cuda.BFloat16Tensor": "bfloat16",
     "torch.cuda.BoolTensor": "bool",

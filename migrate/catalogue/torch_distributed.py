@@ -55,7 +55,7 @@ TORCH_DISTRIBUTED = (
     *_works("get_world_size get_global_rank get_group_rank get_process_group_ranks"),
     *_works("is_available is_initialized is_torchelastic_launched is_gloo_available"),
     *_works("is_mpi_available is_ucc_available is_xccl_available"),
-    # The rule reduce-op speaks of the old name, which torch 2.9 still has.
+    # The rule reduce-op handles the old name, which torch 2.9 still has.
     *(entry for name in REDUCTIONS for entry in _works(f"ReduceOp.{name} reduce_op.{name}")),
     *Family(MODULE, CALLED, stands=True)(
         "new_group", does="see that its backend is 'xla' or 'gloo'"

@@ -13,7 +13,7 @@ CPU_SEEDS = _works("manual_seed random.manual_seed")
 DATA_LOADERS = _works("utils.data.DataLoader")
 SAMPLERS = _works("utils.data.DistributedSampler")
 CLIPS = _works("nn.utils.clip_grad_norm_ nn.utils.clip_grad_value_ nn.utils.clip_grad_norm")
-# They take `foreach`, of which torch has no implementation for XLA tensors.
+# These take `foreach`, which torch does not implement for XLA tensors.
 NORMS = _works("nn.utils.get_total_norm nn.utils.clip_grads_with_norm_")
 TYPED_SCALERS = Family("torch", CALLED, "XLA804", "grad-scaler")(
     "GradScaler amp.GradScaler",

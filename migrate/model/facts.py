@@ -350,11 +350,11 @@ class ModuleCalls:
 
     @property
     def run_on_accelerator(self) -> bool:
-        """Whether a loop of the file runs on an accelerator, whatever file moves there what it uses."""
+        """Whether a loop of the file runs on an accelerator, by moves in any file."""
         return bool(self.marked) or any(self.on_accelerator.values())
 
     def outside(self, name: str) -> str:
-        """Return the imported `name`; what it is outside, where a module of the project hands that on."""
+        """Return the imported `name`, or the external name if a module of the project re-exports it."""
         head = name if self.reexported else ""
         while head and head not in self.reexported:
             head = head.rpartition(".")[0]
@@ -876,7 +876,7 @@ def _sampled(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool |
 
 
 def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
-    """Yield the line of each loop that is said to run on the CPU, and that of what it moves elsewhere."""
+    """Yield the line of each loop marked for the CPU, with the line of a move that contradicts it."""
     if b"migrate:" not in top.module.data:
         return
     for scope in (top, *top.functions):

@@ -207,13 +207,13 @@ def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> boo
     return "optim" in _last_name(node).lower()
 
 
-def _told_zero_grad(module: SourceModule) -> frozenset[str]:
+def _receivers_of_zero_grad(module: SourceModule) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `zero_grad`."""
-    return _told(module, "zero_grad")
+    return _receivers_of(module, "zero_grad")
 
 
 @lru_cache(maxsize=64)
-def _told(module: SourceModule, method: str) -> frozenset[str]:
+def _receivers_of(module: SourceModule, method: str) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `method`."""
     return frozenset(
         _last_name(node.value).lower()
@@ -243,10 +243,12 @@ def _is_optimizer(
     name = _last_name(receiver).lower()
     if not name or name in ("self", "lr", "super") or _is_entered(receiver, scope, evaluator):
         return False
-    if call.args and name in _told(scope.module, "reset") - _told_zero_grad(scope.module):
+    if call.args and name in _receivers_of(scope.module, "reset") - _receivers_of_zero_grad(
+        scope.module
+    ):
         return False  # an environment: it is reset, and its step takes an action
     if NOT_OPTIMIZERS.search(name):
-        return name in _told_zero_grad(scope.module)  # only optimizers and models are
+        return name in _receivers_of_zero_grad(scope.module)  # only optimizers and models are
     held = [_last_name(node).lower() for node in evaluator.iterated(receiver, scope)]
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 

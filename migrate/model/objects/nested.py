@@ -1,7 +1,7 @@
 """Steps in functions that steps of other functions call: the inner steps keep their blocks.
 
 `with torch_xla.step():` around `train_step(…)`, in which a loop has steps, would be a step in a step.
-The block goes into `train_step`, below that loop, whichever file it is in.
+The block is put into `train_step`, below that loop, in any file.
 """
 
 from __future__ import annotations

@@ -354,10 +354,10 @@ def may_evaluate(
     """
     if EVALUATES.search(top.module.data) is None:
         return False
-    reported = _told(top)
+    modules = _receivers_of_module_methods(top)
     return any(
         _is_named_model(call.func)
-        or (bool(reported) and ast.unparse(call.func) in reported)
+        or (bool(modules) and ast.unparse(call.func) in modules)
         or is_module(call.func, scope, analysis)
         or not forwards.isdisjoint(analysis.running[call].functions)
         for inner in analysis.regions(region)
@@ -384,7 +384,7 @@ def _called(func: ast.expr) -> str:
 
 
 @lru_cache(maxsize=2)
-def _told(top: ModuleScope) -> frozenset[str]:
+def _receivers_of_module_methods(top: ModuleScope) -> frozenset[str]:
     """Return the receivers of module methods: `x.eval()`, and `x.cuda()` as a statement."""
     nodes = top.module.nodes
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}

@@ -27,7 +27,7 @@ NESTED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 @lru_cache(maxsize=2)
 def ending_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that may stop their caller, themselves or by what they run."""
+    """Return the functions of a project that may stop their caller, directly or through calls."""
     first: Mapping[Function, bool] = {
         function: True for scope in analysis.scopes.values() for function in _stopping(scope)
     }
