@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import Entry
+from migrate.catalogue.entry import CatalogueEntry
 from migrate.check.rules import all_hazards
 from migrate.rewrite.rules import all_rules
 from shims.patches import assemble, cuda, rng
@@ -28,7 +28,7 @@ def page() -> str:
     return HEAD + "\n" + "\n".join(table) + "\n"
 
 
-def _row(entry: Entry, shims: dict[str, str]) -> str:
+def _row(entry: CatalogueEntry, shims: dict[str, str]) -> str:
     cells = (
         f"`{entry.name}`",
         entry.does or entry.on_xla.value,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def many(count: int, one: str, several: str = "") -> str:
-    """As "1 layer", "2 layers", "1,200 layers"; `several` where more are not `one` with an s."""
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
+def many(count: int, noun: str, several: str = "") -> str:
+    """Return "1 layer", "2 layers", "1,200 layers"; `several` is a plural that does not just add an s."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"

@@ -28,23 +28,23 @@ PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
 
 
 class Status(StrEnum):
-    """How a check came out."""
+    """Outcome of a check."""
 
     OK = "ok"
-    MISSING = "missing"  # an optional part is not installed
-    WARNING = "warning"  # works, perhaps not as meant
+    MISSING = "missing"  # an optional component is not installed
+    WARNING = "warning"  # works, perhaps not as intended
     FAIL = "fail"  # something will go wrong
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the diagnosis.
+    """Line of the diagnosis.
 
     Args:
-        subject: what was looked at.
-        status: how it came out.
+        subject: the subject of the check.
+        status: its outcome.
         detail: what was found.
-        remedy: what to do, often a command; empty where nothing is to be done.
+        remedy: advice, often a command; empty if nothing is to be done.
         stops: the frameworks that do not work because of it.
     """
 
@@ -57,12 +57,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether a command can do its work in this environment.
+    """Readiness of a command in this environment.
 
     Args:
         command: its name.
-        obstacle: what is missing or does not work; empty where it is ready.
-        remedy: what to do about it.
+        obstacle: what is missing or does not work; empty if the command is ready.
+        remedy: advice.
     """
 
     command: str
@@ -99,12 +99,12 @@ def diagnose(
     progress: Callable[[str], None] = lambda _: None,
     places: Sequence[str] = (),
 ) -> Diagnosis:
-    """Return what fits and what does not in this environment.
+    """Return the diagnosis of this environment.
 
     Args:
         environment: the environment variables.
-        places: buckets, repositories and URLs that are to be reached from here.
-        progress: is told what is being looked at.
+        places: buckets, repositories and URLs that should be reachable from here.
+        progress: receiver of the current check.
     """
     tpu = tpu_device_files()
     checks = [
@@ -122,7 +122,7 @@ def diagnose(
     return Diagnosis(tuple(checks), tuple(check_commands(checks, missing_modules(PACKAGES))))
 
 
-# Two roads on a TPU VM: they need different versions of libtpu.
+# Alternatives on a TPU VM: they need different versions of libtpu.
 INSTALL = {name: install_command(EXTRAS[name]) for name in PACKAGES} | {
     "tpu-migrate": "pip install .",
     "libtpu": f"{install_command('tpu')} (Flax) or pip install 'torch_xla[tpu]==2.9.0' (torch)",
@@ -148,21 +148,21 @@ def check_commands(checks: Iterable[Check], missing: Sequence[str]) -> Iterator[
             yield Readiness(command)
 
 
-def check_versions(found: Mapping[str, str | None]) -> Iterator[Check]:
+def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
     """Yield a check for each package: there, missing, or at odds with another one."""
-    for package, version in found.items():
+    for package, version in versions.items():
         if version is None:
             users = [command for command, needs in NEEDS.items() if package in needs]
             detail = f"not installed; needed for {', '.join(users) or 'everything'}"
             yield Check(package, Status.MISSING, detail, INSTALL[package])
         else:
             yield Check(package, Status.OK, version)
-    torch, xla = found.get("torch"), found.get("torch_xla")
+    torch, xla = versions.get("torch"), versions.get("torch_xla")
     if torch and xla and _minor(torch) != _minor(xla):
         detail = f"torch_xla {xla} is built against torch {_minor(xla)}, torch is {torch}"
         remedy = f"pip install 'torch=={_minor(xla)}.*'"
         yield Check("torch / torch_xla", Status.FAIL, detail, remedy, ("torch_xla",))
-    libtpu, jax = found.get("libtpu"), found.get("jax")
+    libtpu, jax = versions.get("libtpu"), versions.get("jax")
     if libtpu and xla and jax:
         yield Check(
             "libtpu",

@@ -1,4 +1,4 @@
-"""The functions of torch that draw for a tensor: read in scripts, replaced while a proof records."""
+"""Torch functions that draw random numbers for a tensor: read in scripts, replaced while a proof records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands can fail with: each error is one line for the user, exit code 2.
+"""Errors of the commands: each is one line for the user, exit code 2.
 
 The docstring of each class is its help page: cause, then remedy.
 """

@@ -14,7 +14,7 @@ _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
 def gpu_names(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return a name for each GPU; its device file where the driver gives no name.
+    """Return a name for each GPU; its device file if the driver gives no name.
 
     Args:
         root: the root of the file system.

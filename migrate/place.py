@@ -1,16 +1,16 @@
-"""A folder of its own for each run of a script, so that no run sees what another one wrote.
+"""Separate folder for each run of a script, so that no run sees the files of another run.
 
-A script that finds its own snapshot goes on from it: the second run would then do other steps than the first.
-So each run gets a mirror of the working directory and of the script's folder: real folders with copies of
-the files in them, removed at the end. The user's folders stay as they are.
+A script that finds its own snapshot would resume from it: the second run would then do other steps than the
+first. So each run gets a mirror of the working directory and of the script's folder: real folders with copies
+of the files, removed at the end. The user's folders stay unchanged.
 
-What is too large to copy is a link to the original: files above `LARGE` bytes, what comes after `COPIED`
-bytes or `ENTRIES` files, folders of more than `CROWDED` files, version control and environments. The
-folders above are real ones full of links, so that `../data` is found. What a run changes through a link
-is seen by the next run; it is told.
+Large content is a link to the original: files above `LARGE` bytes, content after `COPIED` bytes or `ENTRIES`
+files, folders of more than `CROWDED` files, version control and environments. The folders above are real
+folders full of links, so that `../data` is found. The next run sees changes that a run makes through a link;
+they are reported.
 
-Not separated: what a script writes to absolute paths that it knows by itself. Those in its arguments and
-in the environment are turned into those of the mirror.
+Not separated: files that a script writes to absolute paths of its own. Paths in its arguments and in the
+environment are replaced by those of the mirror.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COPIED = 512 << 20
 ENTRIES = 20_000
 CROWDED = 2_000
 
-# Linked as they are: large, and no script writes there.
+# Linked unchanged: large, and no script writes there.
 _WHOLE = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "site-packages"})
 _LEFT_OUT = frozenset({"__pycache__"})
 # Copied before all larger files.
@@ -39,11 +39,11 @@ _SMALL = 1 << 20
 
 
 class Place:
-    """A mirror of the folders in which a script runs.
+    """Mirror of the folders in which a script runs.
 
     Args:
         root: an empty folder, in which the mirror lies.
-        script: the script that will run; one that stands for another is as if it lay in that one's folder.
+        script: the script that will run; a substitute for another script counts as being in its folder.
         here: its working directory.
     """
 
@@ -69,7 +69,7 @@ class Place:
         return self.inside(self._here)
 
     def inside(self, path: Path) -> Path:
-        """Where a file lies in the mirror; a path that is not mirrored stays as it is."""
+        """Return the location of a file in the mirror; a path that is not mirrored stays unchanged."""
         absolute = Path(os.path.abspath(self._here / path))
         resolved = absolute.parent.resolve() / absolute.name
         for known in (absolute, resolved):
@@ -78,14 +78,14 @@ class Place:
         return absolute
 
     def owns(self, path: Path) -> bool:
-        """Whether a file lies in the mirror, not behind a link of it."""
+        """Whether a file is in the mirror, not behind a link of it."""
         inside = self.inside(path)
         return inside.is_relative_to(self._root) and inside.parent.resolve().is_relative_to(
             self._root
         )
 
     def put(self, path: Path, source: Path | None) -> None:
-        """Let a copy of `source` lie at `path`, which the mirror owns; None: nothing."""
+        """Put a copy of `source` at `path`, which the mirror owns; with None, put nothing there."""
         target = self.inside(path)
         if target.is_symlink() or target.is_file():
             target.unlink()
@@ -100,7 +100,7 @@ class Place:
             shutil.copyfile(source, target)
 
     def text_inside(self, text: str) -> str:
-        """An argument, or the value of a variable, with the paths of the mirror in it."""
+        """Return an argument, or the value of a variable, with the paths of the mirror in it."""
         for folder in self._owned:
             known = str(folder)
             parts = text.split(known)
@@ -112,29 +112,29 @@ class Place:
         return text
 
     def text_outside(self, text: str) -> str:
-        """What a run said, with the user's paths for those of the mirror."""
+        """Return the output of a run, with the user's paths for those of the mirror."""
         return text.replace(str(self._root), "")
 
     def args(self, args: Sequence[str]) -> list[str]:
-        """The arguments of the script."""
+        """Arguments of the script."""
         return [self.text_inside(arg) for arg in args]
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the script, whose PYTHONPATH may name its folder."""
-        found = {name: self.text_inside(value) for name, value in variables.items()}
+        """Environment of the script, whose PYTHONPATH may name its folder."""
+        inside = {name: self.text_inside(value) for name, value in variables.items()}
         known = {
             "HOME": str(Path.home()),
             "PWD": str(self.folder),
             stand_in.MIRROR: str(self._root),
         }
-        return {**found, **known}
+        return {**inside, **known}
 
     def changed(self) -> list[Path]:
         """The user's files and folders behind links that the run has changed."""
         return [path for path, before in self._linked.items() if _stamp(path) != before]
 
     def _reach(self, path: Path) -> None:
-        """Make a folder and those above it real ones, with links to what lies beside."""
+        """Make a folder and its parents real folders, with links to their other contents."""
         for folder in (*reversed(path.parents), path):
             mirrored = self._root / folder.relative_to("/")
             if mirrored.is_symlink():
@@ -166,7 +166,7 @@ class Place:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name in _WHOLE or (path / "pyvenv.cfg").is_file():
-                        # Not watched: others work there meanwhile.
+                        # Not watched: other processes work there meanwhile.
                         self._at(path).symlink_to(path)
                     elif path != self._root and path not in self._root.parents:
                         waiting.append(path)
@@ -175,12 +175,12 @@ class Place:
                         later.append((entry.stat().st_size, path))
                 elif entry.is_symlink():
                     self._link(path)
-        for size, path in sorted(later, key=lambda one: (one[0] > _SMALL, one[0], one[1])):
+        for size, path in sorted(later, key=lambda entry: (entry[0] > _SMALL, entry[0], entry[1])):
             if size > LARGE or self._copied + size > COPIED:
                 self._link(path)
                 continue
             self._copied += size
-            # Others may remove their files meanwhile.
+            # Other processes may remove their files meanwhile.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 shutil.copy2(path, self._at(path))
 
@@ -193,9 +193,9 @@ class Place:
 
 
 def _owned(script_folder: Path, here: Path) -> Iterator[Path]:
-    """The folders to mirror: the working directory, and the script's where that lies elsewhere."""
+    """Folders to mirror: the working directory, and the script's folder if it is elsewhere."""
     home, shared = Path.home().resolve(), Path(tempfile.gettempdir()).resolve()
-    # All that a user has, or all users: only the folder itself is real there, its content linked.
+    # All folders of a user, or of all users: only the folder itself is real there, its content is linked.
     vast = {home, shared, *home.parents, *shared.parents}
     if here not in vast:
         yield here
@@ -207,15 +207,15 @@ def _owned(script_folder: Path, here: Path) -> Iterator[Path]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, 0)
-    return (found.st_mtime_ns, found.st_size if stat.S_ISREG(found.st_mode) else 0)
+    return (status.st_mtime_ns, status.st_size if stat.S_ISREG(status.st_mode) else 0)

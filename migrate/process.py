@@ -1,4 +1,4 @@
-"""A process in a session of its own: started, waited for, and ended with all that it started."""
+"""Process in a session of its own: started, waited for, and ended with all its children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.2
 
 
 def start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-    """Start it as `Popen` does; one signal to its group then reaches all that it starts too."""
+    """Start the command as `Popen` does; one signal to its group also reaches all its children."""
     return subprocess.Popen(command, start_new_session=True, **how)
 
 
@@ -25,11 +25,11 @@ def wait(
     seconds: float | None,
     meanwhile: Callable[[], int | None] = lambda: None,
 ) -> int | None:
-    """Its exit code, or what `meanwhile` says first; None: its time is over, and it still runs.
+    """Return the exit code, or what `meanwhile` returns first; None if the time is over and it still runs.
 
     Args:
-        seconds: that it has; None: for ever.
-        meanwhile: asked a few times a second; a number ends the waiting, None does not.
+        seconds: time limit; None: no limit.
+        meanwhile: called a few times a second; a number ends the waiting, None does not.
     """
     until = None if seconds is None else time.monotonic() + seconds
     while True:
@@ -43,7 +43,7 @@ def wait(
 
 
 def end(process: subprocess.Popen[bytes], grace: float = 0.0) -> None:
-    """End what is left of its group, also where it has ended itself.
+    """End the rest of the process group, also if the process itself has ended.
 
     Args:
         grace: seconds between asking the group to end and killing it; 0: it is killed at once.
@@ -66,12 +66,12 @@ def run(
     keep: Literal["errors", "both"] = "both",
     meanwhile: Callable[[], int | None] = lambda: None,
 ) -> tuple[int | None, str]:
-    """The exit code, None if its time was over; and what it printed.
+    """Return the exit code (None after the time limit) and the output.
 
     Args:
-        keep: of what it prints: all, or only what goes to stderr.
+        keep: the output to return: all, or only stderr.
     """
-    # A file, no pipe: whoever inherits it may go on writing, nobody waits for its end.
+    # A file, no pipe: a child that inherits it may continue to write, but nobody waits for its end.
     with TemporaryFile() as printed:
         process = start(
             command,

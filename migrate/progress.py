@@ -10,7 +10,7 @@ class Progress(Protocol):
     """Receiver of progress."""
 
     def __call__(self, what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
-        """Take note of the work and of how much is done.
+        """Record the work and how much is done.
 
         Args:
             what: the work; the same text means the same work.

@@ -1,4 +1,4 @@
-"""The classes that the modules of a package define: a file put there is found, nothing names it."""
+"""Classes that the modules of a package define: a file in the package is found without registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions are installed, and what each command needs, without importing what is slow to import."""
+"""Installed versions and the needs of each command, without importing slow modules."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What XLA makes of the names of a library, one file a library; rules and reports take it from here."""
+"""Support of XLA for the names of libraries, one file per library; rules and reports read it here."""

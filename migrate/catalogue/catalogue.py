@@ -1,4 +1,4 @@
-"""One catalogue of what XLA makes of the names of torch and of other libraries.
+"""Catalogue of the support that names of torch and other libraries have on XLA.
 
 The hazards that are a list of names, the reports of what no rule handles, the rules that are a table, and
 the advice of both styles come from here; `tests/reading/test_catalogue.py` holds it against torch itself
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from migrate.catalogue.entry import Entry, OnXla, public
+from migrate.catalogue.entry import CatalogueEntry, OnXla, public
 from migrate.catalogue.libraries import APEX, HUB_KERNELS, LIBRARIES
 from migrate.catalogue.torch_cuda import TORCH_CUDA
 from migrate.catalogue.torch_distributed import TORCH_DISTRIBUTED
@@ -18,13 +18,13 @@ from migrate.catalogue.torch_other import TORCH_OTHER
 from migrate.catalogue.torch_xla import TORCH_XLA
 
 
-def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _by_name(entries: Iterable[CatalogueEntry]) -> dict[str, CatalogueEntry]:
+    by_name: dict[str, CatalogueEntry] = {}
     for entry in entries:
-        if entry.name in found:
+        if entry.name in by_name:
             raise TypeError(f"two entries of the catalogue are {entry.name}")
-        found[entry.name] = entry
-    return found
+        by_name[entry.name] = entry
+    return by_name
 
 
 # Reported where they are used.
@@ -34,24 +34,24 @@ IMPORTS = NAMES | _by_name(LIBRARIES)
 
 
 @lru_cache(maxsize=10_000)
-def of(name: str) -> Entry | None:
-    """Return what is known of the qualified `name`: its own entry, else that of the longest name above it.
+def of(name: str) -> CatalogueEntry | None:
+    """Return the entry of the qualified `name`, otherwise that of its longest known prefix.
 
-    A name that works says nothing of what lies below it.
+    The entry of a working name does not apply to the names below it.
     """
     return _longest(name, NAMES)
 
 
-def of_import(name: str) -> Entry | None:
-    """Return the same of a module, or of a name in one, that is imported."""
+def of_import(name: str) -> CatalogueEntry | None:
+    """Return the entry of an imported module, or of an imported name."""
     return _longest(name, IMPORTS)
 
 
-def _longest(name: str, entries: Mapping[str, Entry]) -> Entry | None:
+def _longest(name: str, entries: Mapping[str, CatalogueEntry]) -> CatalogueEntry | None:
     known = public(name)
-    found = entries.get(known)
-    while found is None and "." in known:
+    entry = entries.get(known)
+    while entry is None and "." in known:
         known = known.rpartition(".")[0]
         above = entries.get(known)
-        found = None if above is None or above.on_xla is OnXla.WORKS else above
-    return found
+        entry = None if above is None or above.on_xla is OnXla.WORKS else above
+    return entry

@@ -40,7 +40,7 @@ SPECIAL = words(
 )
 # Run on the device in the forward pass.
 ONLY_BACKWARD = words("cdist glu logit")
-# Run on the CPU only where they are given one of these arguments by its name.
+# Run on the CPU only with one of these keyword arguments.
 WITH_ARGUMENT = {
     "torch.addmm": {"alpha", "beta"},
     "torch.nn.functional.embedding": {"max_norm"},

@@ -1,4 +1,4 @@
-"""What draws random numbers on the device that its tensors are on, and what libraries seed torch by."""
+"""Functions that draw random numbers on the device of their tensors, and functions that seed torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDERS = frozenset(
 )
 # Methods that no other kind of object has.
 SEEDING_METHODS = frozenset({"seed_everything"})
-# Packages whose functions of these names seed something else, or XLA too (Accelerate).
+# Packages whose functions with these names seed something else, or XLA too (Accelerate).
 OTHER_SEEDERS = frozenset(
     {
         "accelerate",
@@ -40,7 +40,7 @@ OTHER_SEEDERS = frozenset(
         "torch_xla",
     }
 )
-# They seed torch's generators by chance: that of the host, and with it those of the GPUs.
+# These seed torch's generators with a random seed: that of the host, and with it those of the GPUs.
 BY_CHANCE = frozenset({"torch.seed", "torch.random.seed"})
 
 # Modules and functions that drop or disturb at random, unless their probability is written as 0.
@@ -69,7 +69,7 @@ DROPOUTS = frozenset(
         "stochastic_depth",
     }
 )
-# Modules of torch that drop by default, and those that drop where a keyword says so.
+# Modules of torch that drop by default, and those that drop if a keyword says so.
 DROP_BY_DEFAULT = frozenset(
     {
         "Transformer",
@@ -77,7 +77,7 @@ DROP_BY_DEFAULT = frozenset(
         "TransformerEncoderLayer",
     }
 )
-# How many arguments stand before the probability of those that drop only where one is given.
+# Number of arguments before the probability of functions that drop only if one is given.
 DROPOUT_PLACES = {
     "GRU": 5,
     "LSTM": 5,
@@ -119,7 +119,7 @@ HOST_DRAWS = frozenset(
         "uniform",
     }
 )
-# Functions of numpy.random that draw nothing, and what makes a generator of the host.
+# Functions of numpy.random that draw nothing, and functions that make a host generator.
 NUMPY_OTHERS = frozenset(
     {"Generator", "RandomState", "SeedSequence", "default_rng", "get_state", "seed", "set_state"}
 )
@@ -132,9 +132,9 @@ GENERATORS = frozenset(
         "random.SystemRandom",
     }
 )
-# Methods of the distributions of scipy.stats, and of no other object, that draw on the host.
+# Methods that only distributions of scipy.stats have, and that draw on the host.
 DISTRIBUTION_DRAWS = frozenset({"rvs"})
-# Functions whose result is another one in every process.
+# Functions whose result differs in every process.
 OF_ONE_PROCESS = frozenset(
     {
         "os.getpid",
@@ -161,7 +161,7 @@ CLOCKS = frozenset(
         "time.time_ns",
     }
 )
-# Functions that put a collection into a random order, or choose of it.
+# Functions that shuffle a collection, or choose from it.
 ORDERS = frozenset(
     {
         "numpy.random.choice",
@@ -206,14 +206,14 @@ LIBRARY_MODELS = (
     "torchvision.models.swin",
     "torchvision.models.vgg",
 )
-# Transforms of libraries that draw on the host where to cut, or what to do, by what makes them.
+# Transforms of libraries that draw on the host how to cut or what to do, by the functions that make them.
 # (MixUp of torchvision draws a factor alone, which is data to the graph; so does timm's without CutMix.)
 HOST_TRANSFORMS = re.compile(
     r"timm\.data\.(?:mixup\.)?(?:Mixup|RandomErasing)|timm\.data\.random_erasing\.RandomErasing"
     r"|torchvision\.transforms\.(?:v2\.|transforms\.)?(?:AugMix|AutoAugment|ColorJitter|CutMix|RandAugment"
     r"|Random\w+|TrivialAugmentWide|ScaleJitter)"
 )
-# What applies transforms one after the other.
+# Classes that apply transforms one after the other.
 COMPOSED = re.compile(
     r"torchvision\.transforms\.(?:v2\.|transforms\.)?Compose|torch\.nn\.Sequential"
 )

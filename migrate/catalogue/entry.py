@@ -1,4 +1,4 @@
-"""What the catalogue says of one name of a library."""
+"""Entry of the catalogue for one name of a library."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from enum import StrEnum
 
 
 class OnXla(StrEnum):
-    """What comes of a name on XLA; the value is how a finding says it."""
+    """Behavior of a name on XLA; the value is the wording in a finding."""
 
     WORKS = "works"
     CALLED = "works in the calls that its rule reads"  # other uses are reported
-    NOTHING = "does nothing on XLA"  # and nothing waits for it: harmless where there is no GPU
+    NOTHING = "does nothing on XLA"  # and nothing waits for it: harmless without a GPU
     RAISES = "raises on XLA"
-    WRONG = "is something else on XLA"  # without a word
+    WRONG = "is something else on XLA"  # without a message
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What XLA makes of a name, and what to write in its place.
+class CatalogueEntry:
+    """Behavior of a name on XLA, and its replacement.
 
     Args:
-        name: its qualified name; unless it works, all that lies below it is meant too.
-        on_xla: what comes of it.
-        native: what to write with torch_xla, or to do.
-        portable: the same with shims, where that is something else.
-        does: what comes of it, where the words of `on_xla` do not say it.
+        name: its qualified name; unless it works, all names below it are included.
+        on_xla: its behavior.
+        native: the replacement with torch_xla, or other advice.
+        portable: the replacement with shims, if it differs.
+        does: its behavior, if the wording of `on_xla` does not describe it.
         code: the hazard of `migrate check` that reports it.
-        rule: the rule of `migrate rewrite` that is about it.
-        leaves_script: whether it runs the training, so that a script that uses it stays as it is.
-        stands: whether most scripts are right with it, so that it is only to be looked at.
+        rule: the rule of `migrate rewrite` about it.
+        leaves_script: whether it runs the training, so that a script that uses it stays unchanged.
+        stands: whether most scripts use it correctly, so that it only needs a review.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Entry:
     leaves_script: bool = False
 
     def says(self, portable: bool = False) -> str:
-        """Return what comes of the name and what to do, for a message."""
+        """Return the behavior of the name and the advice, for a message."""
         does = self.does or self.on_xla.value
         todo = (portable and self.portable) or self.native
         return f"{does}: {todo}" if todo else does
@@ -51,10 +51,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Family:
-    """Names of one module of which much the same is said; called, it makes their entries.
+    """Names of one module with similar entries; a call makes the entries.
 
     Args:
-        module, on_xla, code, rule, does, stands: as in an entry; `does` where the call says nothing else.
+        module, on_xla, code, rule, does, stands: as in an entry; `does` is the default for the call.
     """
 
     module: str
@@ -66,11 +66,11 @@ class Family:
 
     def __call__(
         self, names: str, native: str = "", portable: str = "", does: str = ""
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[CatalogueEntry, ...]:
         """Return an entry for each of `names`, which follow the module after a dot."""
         does = does or self.does
         return tuple(
-            Entry(
+            CatalogueEntry(
                 f"{self.module}.{name}",
                 self.on_xla,
                 native,
@@ -111,15 +111,15 @@ HOMES = {
 
 
 def public(name: str) -> str:
-    """Return the name that the catalogue knows `name` by: `torch.cuda.seed` for `torch.cuda.random.seed`."""
+    """Return the catalogue's name for `name`: `torch.cuda.seed` for `torch.cuda.random.seed`."""
     for home, offers in HOMES.items():
         if name.startswith(f"{home}."):
             return f"{offers}{name.removeprefix(home)}"
     return name
 
 
-def names(*entries: Entry) -> frozenset[str]:
-    """Return the names of `entries`, and those that they have at home."""
+def names(*entries: CatalogueEntry) -> frozenset[str]:
+    """Return the names of `entries`, and their names in the defining modules."""
     public_ones = {entry.name for entry in entries}
     at_home = {
         f"{home}.{name.rpartition('.')[2]}"

@@ -1,4 +1,4 @@
-"""What starts replicas, or processes of which each may be one."""
+"""Calls that start replicas, or processes that may each be a replica."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ PROCESS = frozenset(
     }
 )
 STARTS = LAUNCHERS | PROCESS
-# What is handed to one of these runs in a job of a cluster: the script only asks for the job.
+# Functions passed to one of these run in a job of a cluster: the script only submits the job.
 SUBMITTERS = frozenset({"submitit"})

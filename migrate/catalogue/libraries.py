@@ -1,22 +1,24 @@
-"""What becomes of other libraries on a TPU: those that need CUDA, and those that train by themselves."""
+"""Other libraries on a TPU: those that need CUDA, and those that train by themselves."""
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WRONG, WORKS = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS
 
 
-def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[Entry, ...]:
-    return tuple(Entry(name, RAISES, native, does=does, code=code) for name in packages.split())
+def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[CatalogueEntry, ...]:
+    return tuple(
+        CatalogueEntry(name, RAISES, native, does=does, code=code) for name in packages.split()
+    )
 
 
 def _trains(
     packages: str, does: str, native: str, code: str = "", *, leaves_script: bool = False
-) -> tuple[Entry, ...]:
-    """Return entries of what trains, shards or scales by itself, for the rule frameworks."""
+) -> tuple[CatalogueEntry, ...]:
+    """Return entries of libraries that train, shard or scale by themselves, for the rule frameworks."""
     return tuple(
-        Entry(
+        CatalogueEntry(
             name,
             WRONG,
             native,
@@ -73,8 +75,8 @@ LAUNCHERS = (
         "a loop of your own with DistributedDataParallel on the 'xla' process group",
         "XLA411",
     ),
-    # Nothing is known of it but that it starts the replicas.
-    Entry("ray", WORKS),
+    # Only known to start the replicas.
+    CatalogueEntry("ray", WORKS),
 )
 # Of these what runs the training, and the classes that it trains: a script that uses one stays as it is.
 ACCELERATE_STATES = frozenset(
@@ -94,7 +96,7 @@ RUNNERS = frozenset(
 LED_CLASSES = frozenset(
     f"{home}.{name}" for home in _LIGHTNING for name in ("LightningModule", "LightningDataModule")
 )
-# Of apex, what torch has no counterpart of.
+# Features of apex without a counterpart in torch.
 _alone = Family("apex", RAISES, "XLA404", "apex-optimizers")
 APEX_ALONE = (
     *_alone(
@@ -111,9 +113,9 @@ APEX_ALONE = (
         "parallel.LARC", "copy apex/parallel/LARC.py beside the script", does="is plain Python"
     ),
 )
-# Its uses are reported too, where no rule takes care of them.
+# Its uses are reported too, if no rule handles them.
 APEX = (
-    Entry(
+    CatalogueEntry(
         "apex",
         RAISES,
         "torch.autocast('xla', dtype=torch.bfloat16), torch's DDP and torch.optim",

@@ -1,4 +1,4 @@
-"""What a file can concern, decided on its text: whether any rule at all, and which."""
+"""Rules that may concern a file, decided on its text."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import cache
 from typing import ClassVar, Protocol, TypeVar
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import Entry
+from migrate.catalogue.entry import CatalogueEntry
 
-# Names that are shorter are parts of many words.
+# Shorter names are parts of many words.
 SHORT = 6
 
 
-def seen_by(words: bytes, entries: Iterable[Entry]) -> re.Pattern[bytes]:
-    """Return the expression for `words`, and for the names of `entries` that hold none of them."""
-    for name in sorted((entry.name for entry in entries), key=lambda one: (one.count("."), one)):
+def seen_by(words: bytes, entries: Iterable[CatalogueEntry]) -> re.Pattern[bytes]:
+    """Return the expression for `words`, and for the names of `entries` without any of them."""
+    for name in sorted((entry.name for entry in entries), key=lambda name: (name.count("."), name)):
         if re.search(words, name.encode()) is None:
             last = re.escape(name.rpartition(".")[2]).encode()
             words += rb"|\b" + last + rb"\b" if len(last) < SHORT else b"|" + last
     return re.compile(words)
 
 
-# Every construct that a rule speaks of is spelled with one of these: torch, the devices, the environment of
-# the launchers, the two calls that make a training step, or a name of the catalogue.
+# Every construct that a rule handles contains one of these: torch, the devices, the environment of the
+# launchers, the two calls that make a training step, or a name of the catalogue.
 WORDS = seen_by(
     rb"torch|cuda|faiss|nccl|sentence_transformers|whisper|pipeline\(|lightning|fastai|accelerat|xla|nvidia"
     rb"|nvml|tensorrt|transformer_engine|attn_implementation|backward|\.step\b|\.to\(|gpu|RANK|WORLD_SIZE|MASTER_|SLURM|OMPI_|migrate:\s*step",
@@ -32,16 +32,16 @@ WORDS = seen_by(
 )
 
 
-# Their tensors have a `cuda` and a `to` as well, which are nobody's business here.
+# Tensors of other frameworks have a `cuda` and a `to` as well; they do not count here.
 OTHER_FRAMEWORKS = re.compile(
     rb"^[ \t]*(import|from)[ \t]+(jittor|megengine|mindspore|oneflow|paddle)\b", re.MULTILINE
 )
 
 
 def concerns_rules(data: bytes) -> bool:
-    """Return whether `data`, a Python file, holds a word of any rule; without one it stays as it is.
+    """Return whether `data`, a Python file, holds a word of any rule; otherwise it stays unchanged.
 
-    A file of another framework does, in which nothing is of torch.
+    A file of another framework without any use of torch does not count.
     """
     if WORDS.search(data) is None:
         return False
@@ -49,35 +49,39 @@ def concerns_rules(data: bytes) -> bool:
 
 
 class Worded(Protocol):
-    """A rule or a hazard.
+    """Rule or hazard.
 
     Attributes:
-        words: a regular expression; a script in which it is nowhere to be found gives nothing to report and
-            nothing to edit. Empty: to be asked of every script.
+        words: a regular expression; a script without a match has nothing to report or edit. Empty: every
+            script is inspected.
     """
 
     words: ClassVar[str]
 
 
 Asked = TypeVar("Asked", bound=Worded)
-# Names that come so may stand for others, which are spelled elsewhere.
+# Names imported this way may stand for others, which are spelled elsewhere.
 STAR = re.compile(r"import\s*\(?\s*\*")
 
 
 def concerned(text: str, candidates: Iterable[Asked]) -> Sequence[Asked]:
-    """Return those of `candidates` of whose words a script holds one.
+    """Return the candidates that have a word in the script.
 
     Args:
-        text: the script, and the names that other files of its project hand on to it.
+        text: the script, and the names that other files of its project re-export to it.
         candidates: rules or hazards.
     """
     if STAR.search(text):
         return list(candidates)
-    return [one for one in candidates if not one.words or _compiled(one.words).search(text)]
+    return [
+        candidate
+        for candidate in candidates
+        if not candidate.words or _compiled(candidate.words).search(text)
+    ]
 
 
 def spelled(names: Iterable[str]) -> str:
-    """Return the expression for what uses one of the dotted `names`, which spells at least its last part."""
+    """Return the expression for uses of the dotted `names`: each contains at least the last part of one."""
     return "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in names}))
 
 

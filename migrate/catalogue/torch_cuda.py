@@ -1,4 +1,4 @@
-"""What XLA makes of the names of torch.cuda and torch.accelerator, in groups that the rules ask too.
+"""Support of XLA for the names of torch.cuda and torch.accelerator, in groups that rules use too.
 
 For torch 2.9 the accelerator is a GPU. Measured with torch 2.9.1 and torch_xla 2.9.0 on a machine without
 one, which a TPU's host is: `tests/reading/test_catalogue.py` does it again.
@@ -6,7 +6,7 @@ one, which a TPU's host is: `tests/reading/test_catalogue.py` does it again.
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WRONG, NOTHING = OnXla.RAISES, OnXla.WRONG, OnXla.NOTHING
 
@@ -18,7 +18,7 @@ IN_ORDER = "XLA orders its own work, remove it"
 TRACE = "torch_xla.debug.profiler.Trace"
 TPU_INFO = "tpu-info, on the command line"
 
-# These only tell CUDA something: the rewrite takes such a call out where it is a statement.
+# These only configure CUDA: the rewrite removes such a call if it is a statement.
 _quiet = Family("torch.cuda", NOTHING, "XLA802", "cuda-memory")
 _told = Family("torch.cuda", RAISES, "XLA802", "cuda-memory")
 IGNORED = (
@@ -35,7 +35,7 @@ IGNORED = (
         "reset_accumulated_memory_stats reset_peak_memory_stats", "remove it"
     ),
 )
-# What a script asks of a GPU, and no TPU's host answers.
+# Queries of a GPU that the host of a TPU does not answer.
 _zero = Family("torch", WRONG, "XLA802", "cuda-memory", does="silently 0 on XLA")
 _empty = Family("torch", WRONG, "XLA802", "cuda-memory", does="empty on XLA")
 IN_USE, AT_THE_PEAK = (
@@ -170,7 +170,7 @@ STATE_OF_ALL = (
     ),
 )
 
-# The types of CUDA's tensors, by the dtypes of what they make.
+# Types of CUDA tensors, by the dtypes of the tensors that they make.
 TYPES = {
     "torch.cuda.BFloat16Tensor": "bfloat16",
     "torch.cuda.BoolTensor": "bool",
@@ -219,7 +219,7 @@ TORCH_CUDA = (
     *(*SEEDS, *RANDOM_SEEDS, *STATE_OF_ONE, *STATE_OF_ALL),
     *(*AUTOCAST, *SCALERS),
     *(
-        Entry(
+        CatalogueEntry(
             name, RAISES, f"make it with dtype=torch.{dtype}", code="XLA833", rule="typed-tensors"
         )
         for name, dtype in TYPES.items()

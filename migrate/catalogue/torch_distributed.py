@@ -1,8 +1,8 @@
-"""What XLA makes of the names of torch.distributed, measured on two simulated replicas (torch_xla 2.9)."""
+"""Support of XLA for the names of torch.distributed, measured on two simulated replicas (torch_xla 2.9)."""
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CALLED
 
@@ -42,7 +42,7 @@ _raises = Family(MODULE, RAISES)
 _object = Family(MODULE, RAISES, "XLA811", "object-collectives")
 _framework = Family(MODULE, RAISES, rule="frameworks")
 TORCH_DISTRIBUTED = (
-    Entry(
+    CatalogueEntry(
         MODULE, WRONG, "see torch_xla's documentation", does="not known to work on the XLA backend"
     ),
     *_works("Backend GroupMember.WORLD ProcessGroup Work group.WORLD"),
@@ -55,7 +55,7 @@ TORCH_DISTRIBUTED = (
     *_works("get_world_size get_global_rank get_group_rank get_process_group_ranks"),
     *_works("is_available is_initialized is_torchelastic_launched is_gloo_available"),
     *_works("is_mpi_available is_ucc_available is_xccl_available"),
-    # The rule reduce-op speaks of the old name, which torch 2.9 still has.
+    # The rule reduce-op handles the old name, which torch 2.9 still has.
     *(entry for name in REDUCTIONS for entry in _works(f"ReduceOp.{name} reduce_op.{name}")),
     *Family(MODULE, CALLED, stands=True)(
         "new_group", does="see that its backend is 'xla' or 'gloo'"
@@ -109,7 +109,7 @@ TORCH_DISTRIBUTED = (
     *_framework(
         "tensor", "torch_xla.distributed.spmd.mark_sharding", does="DTensor on XLA is SPMD"
     ),
-    Entry(
+    CatalogueEntry(
         HOOKS,
         WRONG,
         "drop it, the gradients of DDP are reduced in the graph",

@@ -1,4 +1,4 @@
-"""What XLA makes of names of torch beside torch.cuda and torch.distributed (torch_xla 2.9, measured)."""
+"""Support of XLA for names of torch outside of torch.cuda and torch.distributed (torch_xla 2.9, measured)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from migrate.catalogue.entry import Family, OnXla
 RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CALLED
 
 _works = Family("torch", WORKS)
-# For the device that they name: those of CUDA silently compute in float32 on XLA.
+# Applies to the device that they name: the CUDA ones silently compute in float32 on XLA.
 TYPED_AUTOCAST = _works("autocast amp.autocast")
 CPU_SEEDS = _works("manual_seed random.manual_seed")
 DATA_LOADERS = _works("utils.data.DataLoader")
 SAMPLERS = _works("utils.data.DistributedSampler")
 CLIPS = _works("nn.utils.clip_grad_norm_ nn.utils.clip_grad_value_ nn.utils.clip_grad_norm")
-# They take `foreach`, of which torch has no implementation for XLA tensors.
+# These take `foreach`, which torch does not implement for XLA tensors.
 NORMS = _works("nn.utils.get_total_norm nn.utils.clip_grads_with_norm_")
 TYPED_SCALERS = Family("torch", CALLED, "XLA804", "grad-scaler")(
     "GradScaler amp.GradScaler",

@@ -1,8 +1,8 @@
-"""What torch_xla 2.9 makes of its own names: gone, deprecated."""
+"""Names of torch_xla itself that are removed or deprecated in torch_xla 2.9."""
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import Entry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
 
 RAISES, WORKS = OnXla.RAISES, OnXla.WORKS
 
@@ -12,20 +12,20 @@ XR = "torch_xla.runtime"
 SCALERS = Family("torch_xla.amp", RAISES, "XLA804", "grad-scaler")(
     "GradScaler", "remove it", does="is gone in torch_xla 2.9, and bf16 needs none"
 )
-# What is gone, and its successor, which takes no argument.
+# Removed names, with a successor that takes no argument.
 GONE_TO = {
     f"{XM}.get_ordinal": f"{XR}.global_ordinal",
     f"{XM}.get_local_ordinal": f"{XR}.local_ordinal",
     f"{XM}.xrt_world_size": f"{XR}.world_size",
 }
-# What is deprecated, and its successor.
+# Deprecated names, with their successors.
 OLD_TO = {
     f"{XM}.xla_device": "torch_xla.device",
     f"{XM}.mark_step": "torch_xla.sync",
     "torch_xla.distributed.xla_multiprocessing.spawn": "torch_xla.launch",
 }
 _gone = Family("torch_xla", RAISES, rule="old-torch-xla")
-# What is gone without a successor that does the same.
+# Removed names without an equivalent successor.
 GONE = (
     *_gone("experimental.pjrt", XR, does="PJRT is the only runtime"),
     *_gone("test.test_utils", does="is no longer installed"),
@@ -41,11 +41,13 @@ TORCH_XLA = (
         does="raises with a device as its argument",
     ),
     *(
-        Entry(name, RAISES, f"{now}()", does="is gone in 2.9", code="XLA819", rule="old-torch-xla")
+        CatalogueEntry(
+            name, RAISES, f"{now}()", does="is gone in 2.9", code="XLA819", rule="old-torch-xla"
+        )
         for name, now in GONE_TO.items()
     ),
     *(
-        Entry(name, WORKS, now, does="is deprecated", code="XLA820", rule="old-torch-xla")
+        CatalogueEntry(name, WORKS, now, does="is deprecated", code="XLA820", rule="old-torch-xla")
         for name, now in OLD_TO.items()
     ),
 )

@@ -1,8 +1,8 @@
-"""What names say: of torch, numpy and Python, and those that scripts give to what they keep.
+"""Meanings of names: of torch, numpy and Python, and of the names that scripts choose.
 
-Every list of names that stands for a model, an optimizer, a scaler, a loader, an evaluation, a read, a log,
-a save, a wait, a device, options or the index of a replica stands here, once, with why; rules, hazards and
-analyses ask these.
+Each list of names is here once, with the reason: names that stand for a model, an optimizer, a scaler, a
+loader, an evaluation, a read, a log, a save, a wait, a device, options or the index of a replica. Rules,
+hazards and analyses use these lists.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Methods and attributes that say something about a tensor and are plain Python values.
+# Methods and attributes that describe a tensor and are plain Python values.
 DESCRIBES = words(
     "shape dtype device ndim is_cuda is_leaf requires_grad layout itemsize nbytes is_sparse is_quantized "
     "name training grad_fn names"
 )
 # Methods that read a tensor's values from the device: the host waits for them.
 READ_METHODS = words("cpu item numpy tolist")
-# Of these the result is a number, or a list of numbers: no tensor is left.
+# Methods among them whose result is a number, or a list of numbers: no tensor is left.
 READS = frozenset({"item", "tolist"})
-# Methods that say something about a tensor without a look at its values.
+# Methods that describe a tensor without reading its values.
 DESCRIBING_METHODS = words(
     "size dim numel stride element_size get_device is_contiguous is_floating_point nelement ndimension "
     "storage_offset is_complex is_shared is_pinned"
 )
-# Methods of collections that keep what they are given.
+# Methods of collections that keep their arguments.
 KEEPING = words("add append appendleft extend insert setdefault update")
-# Methods that give a value of the host, or a tensor there; `x.type(…)` with an argument converts.
+# Methods that return a host value, or a tensor there; `x.type(…)` with an argument converts.
 TO_HOST = READ_METHODS | DESCRIBING_METHODS | words("data_ptr type keys __len__")
 # Methods of texts that tensors do not have.
 TEXT_METHODS = words(
     "capitalize casefold decode encode endswith format join ljust lower lstrip removeprefix removesuffix "
     "replace rjust rstrip splitlines startswith strip title upper zfill"
 )
-# Python's functions that look at a tensor's values: each waits for the device.
+# Python functions that read a tensor's values: each waits for the device.
 CONVERSIONS = words("bool float format int repr round str")
 NUMBERS = words("bool float int")
-# Python's functions that ask about an object, not about a tensor's values.
+# Python functions that ask about an object, not about a tensor's values.
 DESCRIBING = words("getattr hasattr id isinstance len range type")
 
-# What only a tensor has, not an array of numpy.
+# Attributes that only a tensor has, not a NumPy array.
 ONLY_TENSORS = words(
     "unsqueeze permute contiguous detach masked_fill masked_fill_ backward new_zeros new_ones new_full "
     "new_tensor new_empty index_select expand expand_as type_as log_softmax masked_select scatter_ scatter "
@@ -59,21 +59,21 @@ IN_A_FORWARD = ONLY_TENSORS | words(
     "half cpu device"
 )
 
-# torch functions that make a tensor, on the CPU where no device is named; `torch.tensor(x)` of a tensor x
-# is where that is.
+# torch functions that make a tensor, on the CPU without a device argument; `torch.tensor(x)` of a tensor x is
+# on the device of x.
 MADE_ON_HOST = words(
     "arange empty empty_strided eye from_numpy frombuffer full hamming_window hann_window linspace logspace "
     "ones rand randint randn randperm tensor tril_indices triu_indices zeros BoolTensor ByteTensor "
     "DoubleTensor FloatTensor HalfTensor IntTensor LongTensor Tensor"
 )
-# Of these the result is where the tensors are that they are given; of numbers, on the CPU.
+# Functions whose result is on the device of their tensors, or on the CPU for numbers.
 MADE_OF_TENSORS = words("as_tensor asarray complex normal")
-# Methods of a checkpoint, or of a tensor in it, whose result is where that is.
+# Methods of a checkpoint, or of a tensor in it, whose result is on the same device.
 OF_CHECKPOINTS = words(
     "get pop items values copy clone detach contiguous float half double bfloat16 long int view reshape "
     "squeeze unsqueeze permute transpose t flatten"
 )
-# `torch.load`, and what projects make of it, by the last part of the name.
+# `torch.load`, and functions of projects that call it, by the last part of the name.
 LOADS = re.compile(r"(^|_)load$")
 # torch functions whose result is no tensor.
 PLAIN = words(
@@ -110,11 +110,11 @@ HOST_ROOTS = words(
     "numpy math random os sys time json re pathlib itertools functools collections logging argparse "
     "scipy pandas PIL cv2 datetime copy glob shutil subprocess typing string operator statistics"
 )
-# Of these the result is, or holds, what they are given.
+# Functions whose result is, or holds, their argument.
 HANDING_ON = re.compile(
     r"copy\.(copy|deepcopy)|functools\.reduce|itertools\.\w+|random\.(choices?|sample)|typing\.cast"
 )
-# Builtins that give a number.
+# Builtins that return a number.
 MAKES_NUMBER = words("bool float int len round")
 HOST_BUILTINS = words(
     "int float bool str len range repr isinstance hasattr callable type id hash ord chr open input print "
@@ -122,8 +122,8 @@ HOST_BUILTINS = words(
 )
 FIRST_ARGUMENT = words("sum max min abs list tuple sorted reversed iter next zip map filter set")
 
-# Modules by the names that scripts give them: a word for a model, with what it is for before it
-# (`student_net`), and after it how it is wrapped or which one it is (`model_ema`, `netD_2`).
+# Names that scripts give to modules: a word for a model, after a word for its purpose (`student_net`), and
+# before a word for its wrapper or a number (`model_ema`, `netD_2`).
 _MODEL = (
     r"(?:\w*_)?(?:model|net|network|module|encoder|decoder|backbone|generator|discriminator|student"
     r"|teacher|classifier|critic|actor|criterion|loss_fn|loss_func|loss_function|[gd]_?net|net_?[gd]"
@@ -132,31 +132,31 @@ _MODEL = (
 MODEL = re.compile(
     rf"{_MODEL}(?:_(?:without_ddp|ddp|dp|ema|wrapped|single|\d+))?\d*", re.IGNORECASE
 )
-# Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
+# The same for names that are called with tensors, with any suffix: `model_engine(x)`, `net_a2b(x)`.
 CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
-# Methods by which a model computes, beside its forward: `model.encode_text(x)`.
+# Methods by which a model computes, other than its forward: `model.encode_text(x)`.
 COMPUTES = re.compile(
     r"(?:encode|embed|extract|forward|predict|decode)(?:_\w+)?|get_\w*(?:features?|embeddings?|logits)"
 )
-# Those that only models have, whatever they are called.
+# Methods that only models have, whatever their names.
 COMPUTES_ONLY = re.compile(
     r"encode_(?:image|text|video|audio|frame|prompt)s?|get_(?:image|text|audio|video)_features"
     r"|forward_features"
 )
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
-# The classes of torch, by their qualified names.
+# Classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
-# What the classes of optimizers derive from, by its qualified name.
+# Base classes of optimizers, by qualified name.
 TORCH_OPTIMIZER_BASE = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)")
-# Optimizers of other libraries, by their qualified names; asked only of what is given parameters.
+# Optimizers of other libraries, by qualified name; only used for calls with parameters.
 LIBRARY_OPTIMIZER = re.compile(
     r"optim|adam|sgd|lamb|lars|lion|muon|prodigy|shampoo|soap|adafactor|adabelief|adagrad|rmsprop|sophia"
     r"|\bcame\b|ranger|radam|nadam|galore",
     re.IGNORECASE,
 )
-# The same by the qualified names of classes, and of what makes them.
+# The same, by the qualified names of classes and of functions that make them.
 OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
-# `.step()` is also what these are told, by the names that scripts give them.
+# Names that scripts give to other objects with a method `step()`.
 NOT_OPTIMIZERS = re.compile(
     "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
     "|dataset|stopper|sweep|decoder"
@@ -166,7 +166,7 @@ SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
 SCHEDULE = re.compile(
     r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
 )
-# Of what external calls give only this is followed; every tensor would be too much.
+# Results of external calls that are followed; every tensor would be too much.
 FOLLOWED = re.compile(
     r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner"
     r"|^timm\.data\.(?:\w+\.)?(?:Mixup|RandomErasing)$|^torchvision\.transforms\."
@@ -174,24 +174,24 @@ FOLLOWED = re.compile(
     r"|^accelerate\.(?:accelerator\.)?Accelerator$|^torch\.(?:autograd\.)?profiler\.",
     re.IGNORECASE,
 )
-# What makes a profiler, whose `step` trains nothing.
+# Functions that make a profiler, whose `step` trains nothing.
 PROFILER = re.compile(r"torch\.(autograd\.)?profiler\.")
-# What makes an environment, whose `step` trains nothing, by its qualified name.
+# Functions that make an environment, whose `step` trains nothing, by qualified name.
 ENVIRONMENT = re.compile(
     r"^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
 )
-# What scripts call a gradient scaler; calling one of timm's runs the backward pass and the optimizer's step.
+# Names of gradient scalers in scripts; a call of timm's runs the backward pass and the optimizer step.
 SCALER = re.compile(r"(.*_)?\w*scaler(_.*)?", re.IGNORECASE)
 CALLABLE_SCALER = re.compile(r"(^|\.)(NativeScaler|ApexScaler)\w*$")
-# What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
+# Device work that follows an optimizer step: averages of weights, a scaler's update.
 AVERAGES = re.compile(
     r".*(ema|moving_average|polyak|swa|avg_model|averaged?_model|momentum_(update|encoder)"
     r"|update_(teacher|target|momentum)|soft_update)(_.*|\d*)?|accumulate|.*scaler",
     re.IGNORECASE,
 )
-# These give back the module that they are called on.
+# Methods that return the module itself.
 MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply requires_grad_")
-# What derives from these has a forward and a backward pass of its own, and keeps tensors for the latter.
+# Base classes with a forward and a backward pass of their own, which keep tensors for the latter.
 AUTOGRAD_FUNCTIONS = frozenset(
     {
         "torch.autograd.Function",
@@ -200,21 +200,21 @@ AUTOGRAD_FUNCTIONS = frozenset(
     }
 )
 KEPT_TENSORS = words("saved_tensors saved_variables")
-# These move it; a tensor stays where it is, and gives another one.
+# Methods that move a module in place; a tensor stays where it is, and a new one is returned.
 MOVES = words("to cuda to_empty")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
-# What gives a module when it is called; and what classes of modules derive from.
+# Functions that return a module, and base classes of modules.
 MAKES_MODEL = re.compile(
     r"torchvision\.models\.[\w.]+$|timm\.(models\.)?create_model$|torch\.compile$"
     r"|torch\.nn\.(?!utils\.|init\.|Parameter$|parameter\.)(\w+\.)*[A-Z]\w*$"
 )
-# Class methods of libraries that make an object of the class that they are called on.
+# Class methods of libraries that make an instance of their class.
 MAKES_OWN = re.compile(r"_?from_(pretrained|config)|load_from_checkpoint")
 MODULE_BASE = re.compile(
     r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(?!.*DataModule).*Module"
 )
 
-# What a loop goes over that yields batches.
+# Iterables of loops that yield batches.
 LOADER = re.compile(
     r"(loader|dataset|batches|prefetcher|data_iter|dataiter|_iter)s?\d*$", re.IGNORECASE
 )
@@ -223,8 +223,7 @@ EVALUATION = re.compile(
     r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
     re.IGNORECASE,
 )
-# Functions and methods of which the source shows nothing and that train; and those that are given an
-# optimizer and do not.
+# Functions and methods without source that train; and functions that get an optimizer and do not train.
 HIDDEN_TRAINING = re.compile(
     r"train_?(step|batch|iter|one_|epoch)\w*|training_step\w*|optimi[sz]e(_\w+)?|run_step\w*"
     r"|fit_(batch|step)\w*"
@@ -235,21 +234,21 @@ TRAINS_NOTHING = re.compile(
     r"|get_\w+)",
     re.IGNORECASE,
 )
-# Functions that work on data of the host, or are no models, where nothing but their name is known.
+# Functions that work on host data, or are no models, if only the name is known.
 OF_HOST = re.compile(
     r"loss|criterion|metric|transform|token|callback|log|writer|print|save|load|read|open|parse|collate"
     r"|hook|path|plot|(^|_)(fn|func|function|key|cb|f)$",
     re.IGNORECASE,
 )
-# Functions that make a batch of samples, where no call of them and no loader that is given them is seen.
+# Functions that make a batch of samples, if no call of them and no loader with them is known.
 COLLATES = re.compile(r"collat(e|or)", re.IGNORECASE)
-# A part of a sample that is text, or a note of where it comes from, and no tensor.
+# Part of a sample that is text, or a note of its origin, and no tensor.
 NO_TENSORS = re.compile(
     r"name|path|file|(^|_)ids?$|idx|index|text|caption|prompt|string|sentence|meta|info|url|uri|title|key"
     r"|question|answer|raw",
     re.IGNORECASE,
 )
-# A parameter that is no optimizer, where nothing is known of it but its name.
+# Parameter that is no optimizer, if only the name is known.
 NO_OPTIMIZER = re.compile(
     r"args?|arguments|batch|cfg|config|criterion|data|dataset|datasets|dev|device|dir|epoch|file|gpu|h?params"
     r"|hyp|images?|inputs?|iteration|labels?|local_rank|log|logger|loss|loss_fn|metrics?|mode|name|options?"
@@ -260,18 +259,18 @@ NO_OPTIMIZER = re.compile(
 # Methods by which a copy of the weights follows the model: `ema.update()`, `average.step(model)`.
 UPDATES = re.compile(r"_*(\w+_)?(update|step|accumulate|average)(_\w+)?")
 OF_EVALUATION = re.compile("val|test|eval|sequential|dev_")
-# Below these nothing is differentiated.
+# Contexts without gradients.
 NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
-# What a model keeps while it generates, one token after the other: no training step has it.
+# Objects that a model keeps while it generates one token after another: no training step has them.
 CACHE = re.compile(r"(\w*_)?(kv_?cache|cache|past(_key_values?|_kv)?|layer_past)s?", re.IGNORECASE)
 MASK = re.compile(r"(^|_)(mask|masks|keep|valid|is_\w+|ignore|selected)(_\w+)?$", re.IGNORECASE)
-# Entries of a batch, and parts of what a call returns, that are masks where nothing else is known of them.
+# Entries of a batch, and parts of a call's result, that are masks if nothing else is known of them.
 ENTRY_OF_MASK = re.compile(r"(^|_)(masks?|msks?|valid)\d*(_\w+)?$", re.IGNORECASE)
 BOOLEAN_METHODS = words(
     "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
     "greater less not_equal"
 )
-# Functions of torch that ask something of each number of a tensor.
+# Functions of torch that test each number of a tensor.
 ASK_TENSORS = words("isnan isinf isfinite isposinf isneginf signbit")
 # Annotations of plain values.
 PLAIN_ANNOTATION = re.compile(
@@ -279,7 +278,7 @@ PLAIN_ANNOTATION = re.compile(
     r"List\[int|list\[int|Tuple\[int|tuple\[int|torch\.dtype|torch\.device|torch\.Size|np\.|numpy\.|"
     r"Path|Any\b|argparse)"
 )
-# A mapping of which the annotation does not say what it holds: a batch as well as settings.
+# Mapping whose annotation does not show its contents: a batch or settings.
 OPEN_MAPPING = re.compile(
     r"(Optional\[)?(typing\.)?(dict|Dict|Mapping|MutableMapping)(\[str, ?(typing\.)?(Any|object)\])?\]?"
     r"( ?\| ?None)?"
@@ -296,12 +295,12 @@ NUMBER = re.compile(
 )
 
 
-# Methods that log, of whatever has them but a tensor: `x.log()` is arithmetic.
+# Methods that log, of any object but a tensor: `x.log()` is arithmetic.
 LOG_METHODS = re.compile(
     "add_(scalars?|histogram|images?|text|figure)|critical|debug|display|dumpkvs|error|exception|info"
     "|log|log_(dict|metrics?)|logkvs?|logkv_mean|print|set_(description|postfix)(_str)?|warn|warning"
 )
-# What scripts call their meters, loggers and progress bars; also as a part of a longer name.
+# Names of meters, loggers and progress bars in scripts, also as a part of a longer name.
 LOGGER = re.compile(
     r"(.*_)?(log|logger|loggers|logging|logs|wandb|writer|tensorboard|tb|[pt]?bar|tqdm|progress|meter"
     r"|meters|metric|metrics|losses|top_?[15]|tracker|recorder|stats|monitor|mlflow|callbacks)(_.*)?"
@@ -314,7 +313,7 @@ LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
 LOGGING_METHODS = words("critical debug error exception fatal info log warn warning")
 SHOWING_METHODS = words("set_description set_description_str set_postfix set_postfix_str")
 
-# What is loaded, and what is saved, that holds weights.
+# Names of loaded and saved values that hold weights.
 LOADED = re.compile(
     "ckpt|checkpoint|resume|model|weight|pretrain|state|snapshot|net|opt", re.IGNORECASE
 )
@@ -322,18 +321,19 @@ SAVED = re.compile(
     r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|snapshot|weights|save_dict|params)$"
 )
 
-# Functions and methods of the script that save, by their names; and those of libraries.
+# Functions and methods of the script that save, by name; and those of libraries.
 SAVE = re.compile(r"_*(save|checkpoint)(_.*)?|.*_save", re.IGNORECASE)
 TORCH_SAVES = frozenset(
     {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
 )
 SAFETENSORS_SAVES = frozenset({"safetensors.torch.save_file", "safetensors.torch.save_model"})
-# How the names of the classes of datasets begin: files and numbers of the host.
+# Prefixes of the names of dataset classes: files and numbers of the host.
 DATASETS = "torchvision.datasets."
-HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})  # they wait for what they write
+# Saves that wait for the values they write.
+HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})
 
-# Modules whose functions act on the world (write files, log, meet others), whatever they are called;
-# functions and methods that do, of whatever, but for one that is also of text; and what only asks.
+# Modules whose functions have external effects (write files, log, meet others), by any name; functions and
+# methods that have, on any object but a text; and functions that only ask.
 ACTING_MODULES = words("dist logging mlflow shutil subprocess tdist wandb")
 ACTS = words(
     "backward barrier dump exit imsave imwrite input kill load_state_dict makedirs mkdir popen quit "
@@ -342,37 +342,37 @@ ACTS = words(
 )
 ACTS_OR_OF_TEXT = words("replace")
 ONLY_ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
-# What ends the program.
+# Calls that end the program.
 EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
-# Functions that nothing else is known of, and that may stop the program for what they are given.
+# Unknown functions that may stop the program because of their arguments.
 CHECKS = re.compile(
     r"_*(abort|assert|check|die|ensure|fail|guard|raise|require|validate|verify)(_.*)?|(.*_)?(check|guard)"
     r"|(assert|check|ensure|raise|verify)[A-Z].*"
 )
-# What tells the time: a loop that asks for it measures something.
+# Clocks: a loop that reads one measures something.
 CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
 
-# What scripts call the options that they are given: the same on every replica.
+# Names of options in scripts: the same on every replica.
 OPTIONS = words("args cfg conf config FLAGS flags hparams hps opt options opts params")
-# Names that hold the same on every replica, as counters do.
+# Names of values that are the same on every replica, such as counters.
 COUNTERS = re.compile(
     r"(.*_)?(epoch|epochs|step|steps|iter|iters|iteration|iterations|iter_num|batch_idx|it|i|n|freq"
     r"|every|interval|save|saving|save_\w+|no_save|checkpoint|checkpoints|ckpt|distributed|debug"
     r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
     re.IGNORECASE,
 )
-# What scripts call a value that each replica has its own of.
+# Names of values that differ on each replica.
 METRIC = re.compile(
     r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|(?<!e)val)(\d|_.*)?",
     re.IGNORECASE,
 )
-# What loops count with, and what methods are called on.
+# Names of loop counters, and receivers of their methods.
 COUNTER = re.compile(
     r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
     re.IGNORECASE,
 )
 
-# The ends of the names of what wraps a model for several replicas.
+# Last parts of the names of wrappers of a model for several replicas.
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
 
 _XM = "torch_xla.core.xla_model."
@@ -382,9 +382,9 @@ SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})
 STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
 # Calls that wait for the device: no part of a step.
 WAITS = SYNCS | names(*torch_cuda.WAITS) | {"shims.synchronize", f"{_XM}wait_device_ops"}
-# Functions that move all the tensors of a structure to the host, however deep they lie in it.
+# Functions that move all tensors of a nested structure to the host.
 TO_CPU = re.compile(r"(\w*_)?(to|2|on)_?(cpu|host|numpy|np)")
-# Calls that run what is pending, its collectives included.
+# Calls that run all pending operations, collectives included.
 RUNS_PENDING = SYNCS | {
     f"{_XM}rendezvous",
     f"{_XM}save",
@@ -394,7 +394,7 @@ RUNS_PENDING = SYNCS | {
 
 # Set by torchrun in every process, and by the launcher that the rewrite adds.
 RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
-# What SLURM, Open MPI, MVAPICH and MPICH set in every process that they start.
+# Variables that SLURM, Open MPI, MVAPICH and MPICH set in every process that they start.
 CLUSTER = {
     "SLURM_PROCID": "RANK",
     "SLURM_LOCALID": "LOCAL_RANK",
@@ -409,7 +409,7 @@ CLUSTER = {
     "PMI_RANK": "RANK",
     "PMI_SIZE": "WORLD_SIZE",
 }
-# Of these, what says which replica this is; beside them, which of the groups or hosts.
+# Variables among them with the index of the replica; and those with the index of the group or host.
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK"}) | {
     name for name, same in CLUSTER.items() if same in ("RANK", "LOCAL_RANK")
 }
@@ -423,33 +423,33 @@ ASKS_RANK = frozenset(
         "torch.distributed.get_rank",
     }
 )
-# What scripts call what they keep a device under.
+# Names under which scripts keep a device.
 DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
-# What scripts call the index of their GPU: in `x.to(args.gpu)` it can be nothing but a device.
+# Names of the GPU index in scripts: in `x.to(args.gpu)` it can only be a device.
 INDEX_NAME = re.compile(
     r"((ddp_|my_)?(local_?)?rank|proc_id|local_process_index|gpu|local_gpu|gpu_to_work_on"
     r"|(gpu|device|dev|cuda)_?(id|idx|index|rank))",
     re.IGNORECASE,
 )
-# Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
+# Names of the replica index in scripts: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
 RANK_NAME = re.compile(
     r"_*((local|global|node|world|ddp|dist|distributed|process|proc|worker|machine|my|cur|current"
     r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
     re.IGNORECASE,
 )
-# Which one this is of some group of replicas: `tp_rank`, `self.pipeline_rank`; not `lora_rank`, a size.
+# Index in some group of replicas: `tp_rank`, `self.pipeline_rank`; not `lora_rank`, a size.
 GROUP_RANK_NAME = re.compile(r"(?!(\w*_)?(lora|low|dora)_)\w*rank(_id)?", re.IGNORECASE)
-# Which one of a group that shares the data, the layers or their parts: of several replicas it is the same.
+# Index in a group that shares the data, the layers or their parts: several replicas have the same one.
 PARALLEL_RANK_NAME = re.compile(
     r"(get_|\w*_)?(dp|tp|pp|cp|mp|sp|ep|data|tensor|pipeline|pipe|context|model|sequence|expert)"
     r"(_model)?(_parallel)?_rank",
     re.IGNORECASE,
 )
-# Which of the hosts this is, or which replica: `args.nr`, `node_rank`, `machine`.
+# Index of the host, or of the replica: `args.nr`, `node_rank`, `machine`.
 HOST_NAME = re.compile(r"(^|_)(nr|node|rank|machine|host|procid|nodeid)(_|$)")
-# The same as RANK_NAME where it is compared, but where alone it says whether there is a device at all.
+# The same as RANK_NAME in a comparison; alone it says whether there is a device at all.
 GPU_NAME = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
-# The answer of a function that scripts define for it.
+# Result of a function that scripts define for it.
 RANK_FUNCTION = re.compile(
     r"_*(get_)?((local|global|node|world|dist)_)*rank|(global|local)_ordinal|get_(local_)?ordinal",
     re.IGNORECASE,
@@ -467,7 +467,7 @@ FIRST_DECORATOR = re.compile(
     r"|(main|master|chief|primary|global_zero)(_(process|rank|worker))?_only"
 )
 
-# Functions of a script's own modules that join the process group, by the names that scripts give them.
+# Functions of a script's own modules that join the process group, by name.
 JOINING = words(
     "ddp_setup dist_init distributed_init init_ddp init_dist init_distributed "
     "init_distributed_device init_distributed_mode init_distributed_training init_process_group "

@@ -1,4 +1,4 @@
-"""Models and checkpoints of a hub, a server or a bucket, for commands that run them: copied here first."""
+"""Models and checkpoints of a hub, a server or a bucket, copied here for commands that run them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _KIND = re.compile(r"(?P<kind>(?:torch|xla):)?(?P<name>.+)")
 
 
 class Nearby:
-    """Copies of what users name, as far as it is not here.
+    """Local copies of the models and checkpoints that users name.
 
     Args:
-        folder: where copies go that are not the hub's.
-        progress: told of each.
+        folder: target of copies that are not the hub's.
+        progress: receiver of the progress of each copy.
     """
 
     def __init__(self, folder: Path, progress: Callable[[str], None]) -> None:
@@ -24,7 +24,7 @@ class Nearby:
         self._progress = progress
 
     def target(self, text: str) -> str:
-        """A side as users name it, a model of a hub or a bucket as the folder that it is here."""
+        """Return a side as users name it, with a model of a hub or a bucket replaced by its local folder."""
         from converters.remote.near import is_remote_name
 
         matched = _KIND.fullmatch(text)
@@ -33,7 +33,7 @@ class Nearby:
         return f"{matched['kind'] or ''}{self._copy(matched['name'], model=True)}"
 
     def file(self, name: str | Path | None) -> Path | None:
-        """A checkpoint as users name it, as a path of this machine."""
+        """Return the local path of a checkpoint as users name it."""
         from converters.remote.near import is_remote_name
 
         if name is None or not isinstance(name, str) or not is_remote_name(name):
@@ -50,6 +50,6 @@ class Nearby:
 
 @contextlib.contextmanager
 def nearby(progress: Callable[[str], None]) -> Iterator[Nearby]:
-    """Copies that are deleted afterwards."""
+    """Local copies that are deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="migrate-near-") as folder:
         yield Nearby(Path(folder), progress)

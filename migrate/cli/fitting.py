@@ -1,4 +1,4 @@
-"""`migrate weights --target` with inputs: both models are run, and what was found becomes a mapping."""
+"""Preparation of `migrate weights --target` with inputs: both models are run, and the result is a mapping."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class FittedModels:
 
     Attributes:
         fit: the verdict.
-        mapping: the file that says what becomes of each key.
-        written: whether it is one that may be written with: proven, or `--unproven`.
+        mapping: the file that assigns each key.
+        written: whether the mapping may be used for writing: it is proven, or `--unproven` is set.
     """
 
     fit: Fit
@@ -39,13 +39,13 @@ class FittedModels:
 def fitted(
     torch: str | None, flax: str | None, both: BothModels, reporter: Reporter
 ) -> Iterator[FittedModels]:
-    """Run both models, and yield what that found; the mapping file is deleted afterwards.
+    """Run both models, and yield the resulting fit; the mapping file is deleted afterwards.
 
     Args:
-        torch: the torch module, as the user named it; None: nobody did.
+        torch: the torch module, as the user named it, or None.
         flax: the Flax model.
-        both: how they are run.
-        reporter: how it reports its progress.
+        both: the settings of the runs.
+        reporter: receiver of the progress.
     """
     if torch is None or flax is None:
         raise click.UsageError(

@@ -29,7 +29,7 @@ def shown_duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def working(quiet: bool) -> Iterator[Progress]:
-    """Yield a function that shows what is being done, how much of it, and the time left."""
+    """Yield a function that shows the current work, how much of it is done, and the time left."""
     if quiet:
         yield no_progress
     elif sys.stderr.isatty():
@@ -110,7 +110,7 @@ class _Work:
 
 @contextlib.contextmanager
 def in_lines() -> Iterator[Progress]:
-    """Yield what writes a line for each new work, and a line of figures now and then."""
+    """Yield a function that writes a line for each new work, and a line of figures now and then."""
     over, work, lock = threading.Event(), [_Work()], threading.Lock()
 
     def progress(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
@@ -141,7 +141,7 @@ def in_lines() -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def _bars() -> Iterator[Progress]:
-    """Yield what updates a bar of rich's."""
+    """Yield a function that updates a bar of rich's."""
     from rich.progress import (
         BarColumn,
         SpinnerColumn,

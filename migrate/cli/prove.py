@@ -141,7 +141,7 @@ def prove(
             recording.record(script, args, record, settings, json_output)
             return
         if against is not None:
-            # Before the script is rewritten: a file that is not of this script is told at once.
+            # Before the script is rewritten: a file that does not belong to this script is reported at once.
             recording.require_reference(against, script, args)
         if rewritten is None:
             rewritten = rewritten_for_the_run(script, stack)

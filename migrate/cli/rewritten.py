@@ -1,4 +1,4 @@
-"""The rewritten form of a script, and of what it imports, for as long as a command runs it."""
+"""Rewritten form of a script and of its imports, for as long as a command runs it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def _what_was_rewritten(done: RewrittenFiles) -> str:
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """The names, with commas; of very many only the first."""
+    """Return the names, separated by commas; of very many only the first."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {many(more, 'more file')}" if more > 0 else "")

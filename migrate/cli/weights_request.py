@@ -161,7 +161,7 @@ def weights_request(arguments: Mapping[str, Any]) -> ToFlax | ToTorch:
     """Return what a command line asks for.
 
     Args:
-        given: the command's parameters, as click has them.
+        arguments: the command's parameters, as click has them.
 
     Raises:
         click.UsageError: some do not go together.

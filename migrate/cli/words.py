@@ -14,7 +14,8 @@ import click
 _ARGUMENTS = "args"
 # The option of a command that may run a script; its arguments follow `--` then.
 _FROM_SCRIPT = "--from-script"
-# How alike two names are of which one is the other mistyped. click asks for 0.6: `--epochs` and `--replicas`.
+# Similarity of two names from which one counts as a typo of the other. click asks for 0.6: `--epochs` and
+# `--replicas`.
 _ALIKE = 0.8
 
 

@@ -1,5 +1,5 @@
-"""What a project means: facts on `ast` across its files. Knows no rule.
+"""Meaning of a project: facts from `ast` across its files, independent of rules.
 
-`project` finds the files; `calls` what names, calls and values are; `objects`, `processes`, `draws` and
-`replicated` answer from these. `migrate.model.facts` joins the answers for one file (`ModuleCalls`).
+`project` finds the files. `calls` resolves names, calls and values. `objects`, `processes`, `draws` and
+`replicated` build on these. `migrate.model.facts` joins the answers for one file (`ModuleCalls`).
 """

@@ -1,4 +1,4 @@
-"""What is known about the calls of one file, as plain values that can be sent to another process."""
+"""Facts about the calls of one file, as plain values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
 
-# Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
+# End of a call: line (from 1) and column (from 0, in characters). No two calls end at the same position.
 End = tuple[int, int]
 
 UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
-# A process group for tensors of the CPU too: without a backend, or with one of each kind of device.
+# Process group for CPU tensors too: without a backend, or with one backend per kind of device.
 BACKENDS = re.compile(
     rb"init_process_group\s*\((?!\s*[\"'](?!cpu:)|\s*backend\s*=\s*[\"'](?!cpu:))"
 )
-# What makes layers of SyncBatchNorm of others.
+# Functions that convert layers to SyncBatchNorm.
 CONVERTS = re.compile(rb"convert_sync_?batchnorm|convert_syncbn_model|sync_batch_norm\(")
 # What a file names that sets attributes of parameters.
 SETS_PARAMETERS = re.compile(
@@ -94,11 +94,11 @@ MOST_CLASSES = 3  # that a message names
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or method of the project.
+    """Function or method of the project.
 
     Args:
         path, line, name: the file, the line of its `def`, its name.
-        bound: how many of its first parameters the call that runs it does not give, besides `self`.
+        bound: how many of its first parameters get no argument from the call, besides `self`.
         calls: the last parts of the names of what its body calls.
         returns: whether it returns a value.
     """
@@ -113,55 +113,56 @@ class Definition:
 
 @dataclass(frozen=True)
 class ModuleCalls:
-    """What the calls of one file run.
+    """Facts about the calls of one file.
 
     Args:
-        effects: what each call does to the training state; calls that do nothing to it are left out.
+        effects: the effect of each call on the training state; calls without an effect are left out.
         definitions: the functions of the project that each call runs.
-        later: those that the backward pass runs for each call: of `Cls.apply(…)` the `backward`.
+        later: the functions that the backward pass runs for each call: the `backward` of `Cls.apply(…)`.
         step_loops: the lines of the step loops.
-        marked: the lines of those that a comment `# migrate: step` marks.
+        marked: the lines of the step loops that a comment `# migrate: step` marks.
         unused_marks: the lines of such comments that mark no step, with the reason.
-        hidden: the lines of the loops that may train through what cannot be followed, as an object whose
-            class is chosen by name, with what to do about each.
-        obstacles: calls that train in a way that no step can hold, with the reason.
+        hidden: the lines of the loops that may train through code that cannot be followed, such as an object
+            whose class is chosen by name, with the advice for each.
+        obstacles: the calls that train in a way that no step can hold, with the reason.
         local: the dotted names of the modules that it imports and that are files of the project.
         ties: the weights that modules of its models share, and the moves of those models.
-        at_launch: the lines of its functions that run in the process that starts the replicas, before it
-            does; called from other files.
-        early_seeds: where only this file is rewritten, the calls in that process that run a function of
-            another file that seeds CUDA or XLA.
-        devices: which expressions name a device, and of which kind, wherever in the project it is made.
-        spelled_devices: the strings, each by its end, that some move in the project is given as its device.
-        stars: what the names stand for that `from module import *` brings from outside of the project, also
-            by way of its files.
+        at_launch: the lines of its functions that other files call in the launching process before the
+            replicas start.
+        early_seeds: if only this file is rewritten: the calls in that process that run a function of another
+            file that seeds CUDA or XLA.
+        devices: the expressions that name a device, with its kind, wherever in the project it is made.
+        spelled_devices: the strings, each by its end, that some move in the project uses as its device.
+        stars: the meanings of the names that `from module import *` brings from outside of the project, also
+            through its files.
         gives_all: whether a file of the project imports `*` from this one.
         kept_imports: the names of its imports that stay, used or not: other files of the project take them
             (`from comm import dist`, `comm.dist`), or the import runs statements of a module of the project.
         reexported: the names of the project's modules, as the file imports them, that are names from outside:
-            `comm.dist`, where comm.py has `import torch.distributed as dist`.
+            `comm.dist`, if comm.py has `import torch.distributed as dist`.
         on_accelerator: whether each loop that trains or may evaluate, by its line, runs on an accelerator;
-            None where the source does not decide it.
-        on_cpu: the lines of the loops of which a comment `# migrate: cpu` says so, each with the line of
-            what it moves to an accelerator all the same; 0 where nothing is seen to move.
-        led: whether a framework runs its training that launches and moves by itself (Accelerate): None where
-            none does, empty where the file calls it, else the file that does and uses this one.
-        distributed: whether running the file trains on an accelerator, for several processes that nothing
-            in the project is seen to start.
+            None if the source does not decide it.
+        on_cpu: the lines of the loops with a comment `# migrate: cpu`, each with the line of a move to an
+            accelerator that contradicts it, or 0.
+        led: whether a framework that launches and moves by itself (Accelerate) runs its training: None
+            without one, empty if the file calls it, otherwise the file that calls it and uses this one.
+        distributed: whether running the file trains on an accelerator with several processes whose start is
+            not in the project.
         reading: the calls that run a function that reads values of tensors.
         acting: the calls that run a function that writes, logs, saves or trains.
         ending: the calls that run a function that may raise or end the program.
         unset: the attributes that the project makes None on all replicas but the first.
-        loading: the calls that run a function that returns what a checkpoint holds, on the host.
-        loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
-        divided_saves: the calls of torch.save whose path depends on the replica, with what makes it so.
-        uneven_turns: the expressions that divide data by hand without padding, with a loop over the share
-            in whose turns all replicas meet.
+        loading: the calls that run a function that returns contents of a checkpoint, on the host.
+        loading_parts: the calls that run a function that returns a tuple with such parts, with their
+            positions.
+        divided_saves: the calls of torch.save whose path depends on the replica, with the reason.
+        uneven_turns: the expressions that divide data by hand without padding, with a loop over the share in
+            whose turns all replicas meet.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
-        saves: the calls that save by a function of another file.
-        saved_by_first: the lines of its functions that save and that only tests of the rank in other files
-            call, which are rewritten too; whether one replica of every host passes these.
-        joins: the calls that join a process group by a function of another file.
+        saves: the calls that save through a function of another file.
+        saved_by_first: the lines of its functions that save and that other files, which are rewritten too,
+            only call under rank tests; whether one replica of every host passes these.
+        joins: the calls that join a process group through a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
         firsts: the calls that run a function whose result says whether this is the first replica.
         optimizers: the optimizers that it makes, and whether their models are on the device by then.
@@ -170,76 +171,80 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
-        optional_groups: the calls that join a process group only where an option says so, in a program for
+        optional_groups: the calls that join a process group only if an option says so, in a program for
             several replicas of torch_xla, with the test, and whether it is off by default.
         processes: the calls that make a process whose function joins a process group.
-        handlers: the calls that set a handler of a signal in the thread of a replica, with what
-            sets it where that is in another file.
+        handlers: the calls that set a signal handler in the thread of a replica, with the code that sets it
+            if that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
-        forwarding: those of them that run it once for each call, in no loop.
-        evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
-        sampled: whether each loop of such a function, by its line, runs on an accelerator; None where the
-            source does not decide it.
-        gradient_free: the lines of its functions that take no gradients, for the same reasons.
-        moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
-            moves their inputs to the GPU.
-        options_set: what any file of the project assigns to the options that this one parses.
-        seeding: what the file has to do with the seeds of the devices.
-        whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
+        forwarding: the calls among them that run it once per call, in no loop.
+        evaluating: the calls among them without gradients, by a decorator of the function or in all its
+            callers.
+        sampled: whether each loop of such a function, by its line, runs on an accelerator; None if the source
+            does not decide it.
+        gradient_free: the lines of its functions without gradients, for the same reasons.
+        moved_inputs: the calls of models that DistributedDataParallel wraps, in any file, so that it moves
+            their inputs to the GPU.
+        options_set: the values that any file of the project assigns to the options that this file parses.
+        seeding: the seeding calls of the file.
+        whole_steps: the lines of its functions that contain steps of their own and run as a part of a step.
         nesting: the calls that run such functions, so that no block of a step goes around them.
-        feeding: the lines of its functions that run within training steps only, for their loss.
-        drawing: the calls that run a function that returns a random number of the host.
+        feeding: the lines of its functions that only run within training steps, for their loss.
+        drawing: the calls that run a function that returns a random host number.
         host_saves: the saves of a parameter for which all calls pass parts of checkpoints on the CPU.
-        host_transforms: the calls of transforms of libraries that draw on the host, with what makes these.
-        drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
-        of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
+        host_transforms: the calls of library transforms that draw on the host, with the code that makes
+            these.
+        drawn_attributes: its classes, by name, with their attributes that are set to such numbers.
+        of_libraries: the calls of parameters and attributes for which all callers pass a function of torch,
             numpy or Python.
         collating: the lines of its functions that make batches, as a `collate_fn`.
-        text_parts: which parts of the samples, by the line of such a function, are texts, by position or key.
-        gathering: the lines of these, and of the functions that they run.
+        text_parts: the parts of the samples that are texts, by position or key, for the line of each such
+            function.
+        gathering: the lines of these functions, and of the functions that they run.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
-            prepare: the batch, and where its loader is made.
+            prepare: the batch, and the location of its loader.
         unwrapped: each `model.module` of a model that Accelerate prepared.
-        loading_to_device: the calls that load to the device of Accelerate, or to what is spelled by it.
-        drawn_weights: the calls that prepare a model of which each replica draws its own weights, with why.
+        loading_to_device: the calls that load to the device of Accelerate, or to a text made from it.
+        drawn_weights: the calls that prepare a model whose weights each replica draws itself, with the
+            reason.
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
         waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
         wrapping: the calls that run a function that wraps a model for several replicas.
-        given_moving: the calls that are given a model which moves its inputs to the GPU itself.
+        given_moving: the calls that get a model which moves its inputs to the GPU itself.
         of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
             from it, wherever in the project; those that the file computes with, or gives to a call.
-        host_tensors: the tensors that collectives are given and that are on the CPU, also by way of other
-            functions and files, with what puts them there.
-        mixed_groups: the calls that join a process group for tensors of the CPU and of the GPU, with a
-            tensor of which it is not known where it is and that a collective is given.
+        host_tensors: the CPU tensors that collectives get, also through other functions and files, with the
+            code that puts them there.
+        mixed_groups: the calls that join a process group for CPU and GPU tensors, with a tensor of unknown
+            device that a collective gets.
         run_without_accelerator: whether a program of the project imports the file and names no accelerator.
         extensions: the dotted names of the modules that the project compiles against torch.
-        norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
-            converts to it, or hands the class on.
+        norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, converts to
+            it, or passes the class on.
         narrow_regions: the files and lines of the autocast regions of the project that compute in 16 bits.
         makes_fused: whether a file of the project makes an optimizer of torch with `fused=True`.
-        host_draws: the calls of `multinomial`, in loops without gradients, that are given a generator.
-        host_drawing: the calls that run one, itself or through functions of the project.
-        generators: the calls that make a generator of torch, by whatever name.
-        kept_states: the calls of load_state_dict by which an object of the project keeps the tensors it is
-            given, with the statement that does.
+        host_draws: the calls of `multinomial` with a generator, in loops without gradients.
+        host_drawing: the calls that run such a draw, directly or through functions of the project.
+        generators: the calls that make a generator of torch, by any name.
+        kept_states: the calls of load_state_dict by which an object of the project keeps the loaded tensors,
+            with the statement that keeps them.
         held_by_some: the names, attributes, items and calls that the file tests and that are None on some
             replicas only, wherever in the project they are made.
-        unread: whether the file was not read, so that nothing is known of it.
-        unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
-            that could not be read.
-        replicated: whether any file of the project has to do with several processes.
+        unread: whether the file was not read, so that nothing is known about it.
+        unread_imports: if only this file is rewritten: the unreadable files that it imports, directly or
+            indirectly.
+        replicated: whether any file of the project uses several processes.
         joins_group: whether any file of the project names `init_process_group`.
-        broadcast: what the project broadcasts of a model: parameters, buffers, those of the state dict. Empty
-            where the file names no infinity.
-        launches: whether running the file calls a function, of whatever file, that starts the replicas.
-        attributes_read: the attributes that this file sets, of whatever objects, and that some file reads.
+        broadcast: the tensors of a model that the project broadcasts: parameters, buffers, those of the state
+            dict. Empty if the file names no infinity.
+        launches: whether running the file calls a function, of any file, that starts the replicas.
+        attributes_read: the attributes that this file sets, on any objects, and that some file reads.
         whole: whether all files of the project are known, so that no other one reads what this one sets.
         imported: whether another file of the project imports this one.
         properties: the properties of classes of the project that reading an attribute runs.
-        set_elsewhere: the variables of the file that another one sets: `settings.DEBUG = True`.
+        set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
 
@@ -345,11 +350,11 @@ class ModuleCalls:
 
     @property
     def run_on_accelerator(self) -> bool:
-        """Whether a loop of the file runs on an accelerator, whatever file moves there what it uses."""
+        """Whether a loop of the file runs on an accelerator, by moves in any file."""
         return bool(self.marked) or any(self.on_accelerator.values())
 
     def outside(self, name: str) -> str:
-        """Return the imported `name`; what it is outside, where a module of the project hands that on."""
+        """Return the imported `name`, or the external name if a module of the project re-exports it."""
         head = name if self.reexported else ""
         while head and head not in self.reexported:
             head = head.rpartition(".")[0]
@@ -871,7 +876,7 @@ def _sampled(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool |
 
 
 def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
-    """Yield the line of each loop that is said to run on the CPU, and that of what it moves elsewhere."""
+    """Yield the line of each loop marked for the CPU, with the line of a move that contradicts it."""
     if b"migrate:" not in top.module.data:
         return
     for scope in (top, *top.functions):

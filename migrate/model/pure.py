@@ -1,4 +1,4 @@
-"""What all replicas may run: statements that only give values to names, tests that come out the same."""
+"""Code that all replicas may run: statements that only assign names, and tests with equal results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from migrate.syntax.tree import (
 )
 from migrate.syntax.walk import children
 
-# Which kind of object something is, all replicas agree about.
+# Tests of an object's type, with the same result on all replicas.
 OF_KIND = frozenset({"hasattr", "isinstance"})
 # Calls that change nothing, by the last part of their name.
 PURE_CALLS = frozenset(
@@ -57,10 +57,10 @@ PURE_CALLS = frozenset(
 
 
 def same_everywhere(test: cst.BaseExpression) -> bool:
-    """Whether `test` plainly comes out the same on all replicas: it asks for counters and options.
+    """Whether `test` plainly has the same result on all replicas: it reads counters and options.
 
-    Or for what kind of object something is. A comparison of a metric does not: `accuracy > best` may differ
-    where the metric is not reduced.
+    Tests of an object's type count too. A comparison of a metric does not: `accuracy > best` may differ if
+    the metric is not reduced.
     """
     for call in nodes_of(test, cst.Call):
         if code(call.func) not in ("len", "int", "bool", *OF_KIND):
@@ -69,7 +69,7 @@ def same_everywhere(test: cst.BaseExpression) -> bool:
 
 
 def is_pure(statement: cst.CSTNode) -> bool:
-    """Whether `statement` does nothing but assign values to names, or entries of what they hold."""
+    """Whether `statement` only assigns values to names, or to entries of containers."""
     if isinstance(statement, cst.If):
         branches: list[cst.CSTNode] = [*statement.body.body]
         if isinstance(statement.orelse, cst.Else):
@@ -98,9 +98,9 @@ def bound_with_effects(
     """Return a name that all replicas would need and that only a statement with effects binds.
 
     Args:
-        body: the statements of a function: the wanted ones and the pure ones run on all replicas, the
-            others on the first.
-        wanted: whether a statement has to run on all replicas.
+        body: the statements of a function. The wanted and the pure ones run on all replicas, the others on
+            the first.
+        wanted: predicate: whether a statement has to run on all replicas.
     """
     needed: set[str] = set()
     for statement in reversed(body):
@@ -112,7 +112,7 @@ def bound_with_effects(
 
 
 def _bound(statement: cst.CSTNode) -> Iterator[str]:
-    """Yield the names, and the attributes of `self`, that `statement` binds, on some path at least."""
+    """Yield the names, and the attributes of `self`, that `statement` binds on at least one path."""
     for target in targets(statement):
         if isinstance(target, cst.Name) or is_attribute_of_self(target):
             yield code(target)
@@ -123,7 +123,7 @@ def _bound(statement: cst.CSTNode) -> Iterator[str]:
 
 
 def leaves(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
-    """Return the dotted names that `test` asks for, but not those of the functions that it calls."""
+    """Return the dotted names that `test` reads, without those of the functions that it calls."""
     nodes: list[cst.Name | cst.Attribute] = []
     stack: list[cst.CSTNode] = [test]
     while stack:

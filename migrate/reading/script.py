@@ -1,4 +1,4 @@
-"""What may be asked about a script: names, positions, parents, scopes, what is a worker's rank."""
+"""Questions about a script: names, positions, parents, scopes, ranks of workers."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from migrate.reading.values.devices import Placed
 
 
 class Script(Placed):
-    """A script with everything that is known about it before a rule or a hazard looks."""
+    """Facts about a script, collected before any rule or hazard inspects it."""
 
     @property
     def portable(self) -> bool:
-        """Whether it is known to be for `shims`, and so for CUDA, the CPU and a TPU."""
+        """Whether the script already uses `shims`, and so runs on CUDA, the CPU and a TPU."""
         return False
 
     @cached_property
     def launch(self) -> Launch:
-        """How the script is started, and which of its code runs in a replica."""
+        """Start of the script, and the part of its code that runs in a replica."""
         return Launch(self)
 
     @cached_property
     def guards(self) -> Guards:
-        """What runs only on some of the replicas."""
+        """Code that runs only on some of the replicas."""
         return Guards(self)
 
     @cached_property
     def partly_bound(self) -> PartlyBound:
-        """Which names only some of the replicas bind."""
+        """Names that only some of the replicas bind."""
         return PartlyBound(self, self.guards)
 
     @cached_property
     def effects(self) -> Effects:
-        """Which statements run a backward pass or an optimizer step."""
+        """Statements that run a backward pass or an optimizer step."""
         return Effects(self)
 
     @cached_property
     def for_cuda(self) -> frozenset[int]:
-        """The ids of the nodes below `if shims.device_type() == "cuda"`, which stay as they are."""
+        """Ids of the nodes below `if shims.device_type() == "cuda"`, which stay unchanged."""
         return guarded(self)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import Entry, OnXla
+from migrate.catalogue.entry import CatalogueEntry, OnXla
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.severity import Severity
 from migrate.reading.facts import facts_of
@@ -52,7 +52,7 @@ def wrong_by_catalogue(edit: Edit, script: Workspace) -> Wrong:
     return Wrong(f"{name}: {entry.says()}", severity, name)
 
 
-def _named(edit: Edit, script: Workspace) -> tuple[str, Entry | None]:
+def _named(edit: Edit, script: Workspace) -> tuple[str, CatalogueEntry | None]:
     """Return the first name that an edit removes and whose catalogue entry names the edit's rule."""
     for part in (*edit.consumes, edit.node):
         for node in nodes(part):

@@ -1,1 +1,1 @@
-"""Text and tree: a script's bytes, its libcst tree with positions, notebooks, where lines came from."""
+"""Text and tree: a script's bytes, its libcst tree with positions, notebooks, origins of lines."""

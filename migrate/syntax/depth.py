@@ -1,7 +1,7 @@
 """Scripts that nest deeper than Python's stack: a sum of 500 terms is a tree of 500 levels.
 
-What walks over such a tree runs out of Python's own limit of 1,000 calls. It is run once more then, in a
-thread with a larger stack.
+A walk over such a tree exceeds Python's limit of 1,000 calls. It is then repeated in a thread with a larger
+stack.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import ParamSpec, TypeVar
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-# Of addresses: memory is taken as far as the stack is used.
+# Address space only: memory is used as far as the stack grows.
 _STACK_BYTES = 512 << 20
 _CALLS = 200_000
-# That of the thread, by its name: what it calls need not start another one.
+# Name of the thread: a function called in it does not start another one.
 _NAME = "migrate-deep"
 
 
 def deep(work: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Let a function that reads, and changes nothing, be called once more where the stack is too small."""
+    """Repeat a read-only function with a larger stack if the stack is too small."""
 
     @functools.wraps(work)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""Which line of a script each line of its rewritten form comes from."""
+"""Lines of a script that the lines of its rewritten form come from."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 WORD = re.compile(r"\w+")
-ALIKE = 0.4  # of the words of two lines
-MOST_PAIRS = 3600  # of lines compared in one changed place
-# What becomes of lines: the word of difflib, and from where to where, before and after.
+ALIKE = 0.4  # similarity of the words of two lines
+MOST_PAIRS = 3600  # number of lines compared in one changed range
+# Change of lines: difflib's tag, and the ranges before and after.
 Opcode = tuple[str, int, int, int, int]
 
 
 def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:
     """Return, for lines (from 1) of `after`, the line of `before` that they come from.
 
-    With it comes by how many columns the line has moved to the left. Lines are compared without their
-    indentation, which a block put around them changes. A changed line comes from the line that it took
-    the place of; a line that was added has none.
+    The second value is the number of columns that the line has moved to the left. Lines are compared without
+    their indentation, which a block around them changes. A changed line comes from the line that it replaced;
+    an added line has no origin.
     """
     if before == after:
         return {number: (number, 0) for number in range(1, len(before) + 1)}
     old, new = [line.strip() for line in before], [line.strip() for line in after]
-    found = {}
+    lines = {}
     for tag, i1, i2, j1, j2 in _opcodes(old, new):
         if tag in ("delete", "insert"):
             continue
@@ -35,24 +35,24 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
         for i, j in pairs:
             i, j = i + i1, j + j1
             shift = _indentation(before[i]) - _indentation(after[j])
-            found[j + 1] = (i + 1, shift)
-    for i, j in _moved(old, new, found):
-        found[j + 1] = (i + 1, _indentation(before[i]) - _indentation(after[j]))
-    return found
+            lines[j + 1] = (i + 1, shift)
+    for i, j in _moved(old, new, lines):
+        lines[j + 1] = (i + 1, _indentation(before[i]) - _indentation(after[j]))
+    return lines
 
 
 def _moved(
-    old: Sequence[str], new: Sequence[str], found: Mapping[int, tuple[int, int]]
+    old: Sequence[str], new: Sequence[str], known: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the lines that stand elsewhere after, unchanged, as a read below the step that it was in."""
-    taken = {line for line, _ in found.values()}
+    """Yield the lines that were moved unchanged, such as a read moved below its step."""
+    taken = {line for line, _ in known.values()}
     gone: dict[str, list[int]] = defaultdict(list)
     come: dict[str, list[int]] = defaultdict(list)
     for i, text in enumerate(old):
         if i + 1 not in taken and WORD.search(text):
             gone[text].append(i)
     for j, text in enumerate(new):
-        if j + 1 not in found and text in gone:
+        if j + 1 not in known and text in gone:
             come[text].append(j)
     for text, places in come.items():
         if len(places) == len(gone[text]):
@@ -60,10 +60,10 @@ def _moved(
 
 
 def _opcodes(before: Sequence[str], after: Sequence[str]) -> Iterator[Opcode]:
-    """Yield what becomes of the lines, as difflib does.
+    """Yield the changes of the lines, as difflib does.
 
-    Its time grows with the square of the lines that occur often; so lines that occur once on each side
-    are matched first (patience diff), and difflib looks at what is between them.
+    The time of difflib grows with the square of the number of frequent lines. So lines that occur once on
+    each side are matched first (patience diff), and difflib compares the ranges between them.
     """
     i = j = 0
     for next_i, next_j in [*_anchors(before, after), (len(before), len(after))]:
@@ -82,9 +82,9 @@ def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int
     pairs = [
         (i, once[line]) for i, line in enumerate(before) if times[0][line] == 1 and line in once
     ]
-    # The longest increasing subsequence: for each length, the pair with the least end so far.
+    # The longest increasing subsequence: for each length, the pair with the smallest end so far.
     ends: list[int] = []
-    last: list[int] = []  # of each length, the number of its last pair
+    last: list[int] = []  # for each length, the number of its last pair
     previous: list[int] = []
     for number, (_, j) in enumerate(pairs):
         length = bisect_left(ends, j)
@@ -100,7 +100,7 @@ def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int
 
 
 def _paired(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield, for the lines of `after` that took the place of `before`, the line that each comes from.
+    """Yield the origin in `before` of each line of `after` that replaced it.
 
     Lines that share words belong together, in their order; a line that shares none was added before the
     next one.
@@ -115,9 +115,9 @@ def _paired(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, 
         first = best + 1 if matches else first
 
 
-def _alike(one: str, other: str) -> float:
-    """Return how much of their words two lines share: from 0 to 1."""
-    words, others = set(WORD.findall(one)), set(WORD.findall(other))
+def _alike(line: str, other: str) -> float:
+    """Return the fraction of words that two lines share: from 0 to 1."""
+    words, others = set(WORD.findall(line)), set(WORD.findall(other))
     return 2 * len(words & others) / max(1, len(words) + len(others))
 
 

@@ -1,7 +1,7 @@
-"""Where each node of a tree starts and ends, found while the tree is written out once.
+"""Start and end of each node of a tree, recorded while the tree is written out once.
 
-libcst's own provider makes lines and columns for every node. Here a node is noted with the number of tokens
-before and after it; lines and columns are counted for the few nodes that are asked for.
+libcst's own provider computes lines and columns for every node. This module records the number of tokens
+before and after each node, and computes lines and columns only for the nodes that are asked for.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NEWLINE = re.compile(r"\r\n?|\n")
 
 
 class Positions:
-    """The text of a module, and the place of each of its nodes in it.
+    """Text of a module, and the position of each of its nodes in it.
 
-    They are those of libcst's `PositionProvider`: white space and comments around a node left out.
+    Positions equal those of libcst's `PositionProvider`: white space and comments around a node are excluded.
     """
 
     def __init__(self, module: cst.Module) -> None:
@@ -42,7 +42,7 @@ class Positions:
         return self._position(self._spans[id(node)][1])
 
     def _position(self, token: int) -> CodePosition:
-        """Return where the token of that number starts."""
+        """Return the start of the token with this number."""
         if not self._offsets:
             self._offsets = list(accumulate(map(len, self._tokens), initial=0))
             text = "".join(self._tokens)
@@ -53,7 +53,7 @@ class Positions:
 
 
 class _Writing(CodegenState):
-    """The state of libcst's code generation: notes the tokens before and after each node."""
+    """State of libcst's code generation that records the tokens before and after each node."""
 
     def __init__(self, default_indent: str, default_newline: str) -> None:
         super().__init__(default_indent, default_newline)
@@ -66,7 +66,7 @@ class _Writing(CodegenState):
 
     def after_codegen(self, node: cst.CSTNode) -> None:
         start = self._open.pop()
-        if id(node) not in self.spans:  # else it is known without the white space around it
+        if id(node) not in self.spans:  # otherwise it is recorded without the white space around it
             self.spans[id(node)] = start, len(self.tokens)
 
     def pop_trailing_newline(self) -> None:
@@ -83,7 +83,7 @@ class _Writing(CodegenState):
 
 
 class _Span:
-    """Notes the tokens that are written inside of a `with` as those of a node."""
+    """Context that records the tokens written inside of a `with` as those of a node."""
 
     __slots__ = ("_end_node", "_node", "_start", "_start_node", "_state")
 
@@ -109,7 +109,7 @@ class _Span:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            return  # what is inside has no spans: it was too deep, and is visited once more
+            return  # nodes inside have no spans: the tree was too deep, and is visited once more
         spans = self._state.spans
         start, end = self._start, len(self._state.tokens)
         if self._start_node is not None:

@@ -52,7 +52,7 @@ class NotPythonError(MigrateError):
 
 @dataclass(frozen=True)
 class Source:
-    """A script as read: where it lies, its bytes, its tree."""
+    """Script as read: its path, its bytes, its tree."""
 
     path: Path
     data: bytes
@@ -65,12 +65,12 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The script as text, a byte order mark included."""
+        """Text of the script, a byte order mark included."""
         return self.data.decode(_codec(self.module))
 
     @cached_property
     def positions(self) -> Positions:
-        """Where each node of the tree starts and ends."""
+        """Start and end of each node of the tree."""
         return Positions(self.module)
 
     @cached_property
@@ -78,7 +78,7 @@ class Source:
         return self.positions.code.encode(self.module.encoding) == self.data
 
     def render(self, module: cst.Module) -> bytes:
-        """`module`, an edited form of this source's tree, as bytes in the encoding of the original.
+        """Return `module`, an edited form of this source's tree, as bytes in the encoding of the original.
 
         libcst drops some blank lines at the end of a file; the original's are put back.
         """
@@ -155,16 +155,16 @@ def parse(data: bytes, path: Path) -> Source:
 
 
 def _may_nest_too_deeply(data: bytes) -> bool:
-    """Whether there may be more brackets in one another than Python allows; libcst would crash on them.
+    """Whether brackets may nest deeper than Python allows, which would crash libcst.
 
-    Those in strings and comments are counted too.
+    Brackets in strings and comments are counted too.
     """
     steps = (1 if bracket in _OPENING else -1 for bracket in data.translate(None, _NO_BRACKETS))
     return max(accumulate(steps), default=0) > _MOST_BRACKETS
 
 
 def require_python(data: bytes, path: Path) -> None:
-    """See that Python itself can compile `data`, the content of the script at `path`.
+    """Check that Python itself can compile `data`, the content of the script at `path`.
 
     Raises:
         NotPythonError: with the position that Python names.
@@ -180,7 +180,7 @@ def require_python(data: bytes, path: Path) -> None:
 
 
 def require_this_python(data: bytes, path: Path) -> None:
-    """See that the Python that runs this, which libcst knows newer ones than, can compile a script.
+    """Check that the running Python can compile a script; libcst accepts newer versions.
 
     Raises:
         NotPythonError: with the position that Python names.
@@ -194,7 +194,7 @@ def require_this_python(data: bytes, path: Path) -> None:
 
 
 def why_unread(path: Path) -> str:
-    """Return why the script at `path` cannot be followed, in one line; empty where it can."""
+    """Return why the script at `path` cannot be followed, in one line; empty if it can."""
     try:
         data = read_bytes(path)
         decoded(data, path)
@@ -228,7 +228,7 @@ def decoded(data: bytes, path: Path) -> str:
 
 
 def _syntax_error(data: bytes, error: cst.ParserSyntaxError) -> tuple[int, int, str]:
-    """Line, column (both from 1) and message: CPython's, which are exact, where it objects too."""
+    """Return line, column (both from 1) and message; those of CPython, which are exact, if it objects too."""
     try:
         syntax_tree(data)
     except (SyntaxError, ValueError) as exact:

@@ -1,4 +1,4 @@
-"""Small questions to a concrete syntax tree that several rules ask."""
+"""Common questions of the rules about a concrete syntax tree."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TARGETED: frozenset[type[cst.CSTNode]] = frozenset(
 
 
 def targets(root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """Yield what is assigned to at and below `root`, tuples taken apart: names, attributes, subscripts."""
+    """Yield the assignment targets at and below `root`, tuples unpacked: names, attributes, subscripts."""
     for node in code_nodes(root):
         if type(node) in TARGETED:
             yield from assigned_by(node)
 
 
 def assigned_by(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """Yield what `node`, of a type in TARGETED, assigns to, tuples taken apart."""
+    """Yield the assignment targets of `node`, of a type in TARGETED, with tuples unpacked."""
     yield from _flat(getattr(node, "target", None) or node.name)  # type: ignore[attr-defined]
 
 
@@ -50,9 +50,9 @@ def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 def used(
     root: cst.CSTNode, besides: Collection[cst.CSTNode] = ()
 ) -> Iterator[cst.Name | cst.Attribute]:
-    """Yield the names and the attributes of `self` that `root` speaks of, but not below `besides`.
+    """Yield the names and the attributes of `self` that `root` mentions, except below `besides`.
 
-    Of `a.b` that is `a`; the keyword of an argument is none.
+    For `a.b` the name is `a`; the keyword of an argument does not count.
     """
     left_out = {id(node) for node in besides}
     stack = [root]
@@ -77,21 +77,20 @@ def keyword(call: cst.Call, name: str) -> cst.Arg | None:
 
 
 def parameters_of(function: cst.FunctionDef, call: cst.Call) -> list[str]:
-    """Return the parameters of `function` for which `call`, which runs it, passes something: not `self`."""
-    given = (
+    """Return the parameters of `function` for which `call` passes an argument, without `self`."""
+    parameters = (
         *function.params.posonly_params,
         *function.params.params,
         *function.params.kwonly_params,
     )
-    names = [one.name.value for one in given]
+    names = [parameter.name.value for parameter in parameters]
     return names[names[:1] == ["self"] and isinstance(call.func, cst.Attribute) :]
 
 
 def bind(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None:
-    """Return which argument goes to which of `parameters`, names in the order of the signature.
+    """Return the argument of each of `parameters`, given in the order of the signature.
 
-    None where that cannot be read off the call: `*args`, `**kwargs`, too many arguments, or a keyword
-    that is no parameter.
+    None if the call does not show it: `*args`, `**kwargs`, too many arguments, or an unknown keyword.
     """
     bound: dict[str, cst.Arg] = {}
     for index, arg in enumerate(call.args):
@@ -126,7 +125,7 @@ def is_attribute_of_self(node: cst.CSTNode | None) -> TypeGuard[cst.Attribute]:
 
 
 def elements(arg: cst.Arg) -> list[cst.BaseElement]:
-    """Return the elements of the tuple or list that `arg` passes; none for anything else."""
+    """Return the elements of the tuple or list that `arg` passes; empty for other arguments."""
     value = arg.value
     return list(value.elements) if isinstance(value, cst.Tuple | cst.List) else []
 
@@ -192,7 +191,7 @@ def dotted(node: cst.CSTNode) -> str:
 
 
 def container(node: cst.BaseExpression) -> cst.BaseExpression:
-    """Return what an item is taken of: `self.nets` of `self.nets[i]`; another expression as it is."""
+    """Return the container of an item: `self.nets` of `self.nets[i]`; another expression unchanged."""
     while isinstance(node, cst.Subscript):
         node = node.value
     return node
@@ -206,7 +205,7 @@ def last_part(node: cst.CSTNode) -> str:
 
 
 def base_name(node: cst.CSTNode) -> str | None:
-    """Return the dotted name at the root of `x.y[0].z()`: `x.y`; None where there is none."""
+    """Return the dotted name at the root of an expression, or None: `x.y` of `x.y[0].z()`."""
     while not is_dotted_name(node):
         if isinstance(node, cst.Subscript | cst.Attribute):
             node = node.value

@@ -1,7 +1,7 @@
-"""Reading the user's code without Python's warnings of it.
+"""Parsing of the user's code without Python's warnings about it.
 
-An invalid escape (`"\\d"`) is a SyntaxWarning since Python 3.12, printed as `<unknown>:1` at each reading.
-The script runs with it all the same: it is not ours to say, and no error where warnings are errors.
+An invalid escape (`"\\d"`) is a SyntaxWarning since Python 3.12, printed as `<unknown>:1` at each parse. The
+script runs anyway, so this program does not report it, and it is no error if warnings are errors.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import CodeType
 
 @contextmanager
 def unwarned() -> Iterator[None]:
-    """No warning of what is parsed or evaluated inside."""
+    """Suppress the warnings of code parsed or evaluated in the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def syntax_tree(code: bytes | str) -> ast.Module:
-    """Python's own tree of the user's code.
+    """Return Python's own tree of the user's code.
 
     Raises:
         SyntaxError, ValueError: as `ast.parse`.
@@ -32,7 +32,7 @@ def syntax_tree(code: bytes | str) -> ast.Module:
 
 
 def compiled(code: bytes | str) -> CodeType:
-    """What Python would run of the user's code.
+    """Return the code object that Python would run for the user's code.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as `compile`.

@@ -1,1 +1,1 @@
-"""What the calls of a project run: which function, with which effect on the training state."""
+"""Functions that the calls of a project run, and their effects on the training state."""

@@ -1,7 +1,7 @@
-"""Effects of every function of a project, its step loops, and what a script reaches.
+"""Effects of every function of a project, its step loops, and the functions that a script reaches.
 
 A step loop is the innermost loop whose body runs both a backward pass and an optimizer step. It consumes
-them: who calls `train()` does not train a step.
+these effects: a caller of `train()` does not train a step.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from migrate.model.calls.values import Evaluator, Parameter, concerned
 from migrate.model.calls.warm_up import around_training, before_graphs
 from migrate.model.project.project import Project, file_of
 
-# Arguments carry functions into functions that carry them on: so many times they are followed.
+# Maximum number of rounds in which functions passed as arguments are followed.
 ROUNDS = 8
-# Functions that call one another are gone through at most that often.
+# Maximum number of passes over functions that call one another.
 TURNS = 10
 
 
 class Analysis:
-    """What the calls of a project run.
+    """Functions that the calls of a project run, with their effects.
 
     Args:
         project: its files, parsed.
-        before: the analysis of the project as it was before some of its files changed.
+        before: the analysis of the project before some of its files changed.
     """
 
     def __init__(self, project: Project, before: Analysis | None = None) -> None:
@@ -49,7 +49,9 @@ class Analysis:
         self._resolve()
         self.effects: dict[Function, Effect] = {}
         self.step_loops: set[Region] = set()
-        self.captured: set[Region] = set()  # what belongs to a CUDA graph, not to the training loop
+        self.captured: set[Region] = (
+            set()
+        )  # regions that belong to a CUDA graph, not to the training loop
         self._warm_ups = before_graphs(self)
         self._spread()
         self.step_loops -= around_training(self)
@@ -63,21 +65,21 @@ class Analysis:
             waiting += current.inner
 
     def calls_in(self, top: ModuleScope) -> Iterator[tuple[ast.Call, Scope]]:
-        """Yield every call of a file, and where it stands."""
+        """Yield every call of a file with its scope."""
         for root in top.all_roots:
             for region in self.regions(root):
                 yield from region.calls
 
     @cached_property
     def roots(self) -> list[Region]:
-        """What runs on its own: the bodies of functions, of modules, and of main guards."""
+        """Code that runs on its own: the bodies of functions, of modules, and of main guards."""
         regions: list[Region] = []
         for scope in self.scopes.values():
             regions += scope.all_roots
         return regions
 
     def effect(self, call: ast.Call) -> Effect:
-        """Return what running `call` does."""
+        """Return the effect of running `call`."""
         ran = self.running[call]
         effect = ran.effect
         for function in ran.functions:
@@ -117,7 +119,7 @@ class Analysis:
         )
 
     def _pass_arguments(self, ran: Running) -> set[Parameter]:
-        """Note what the arguments of a call may be with the parameters; return those for which it is new."""
+        """Record the possible arguments of a call by parameter; return the parameters with new values."""
         new: set[Parameter] = set()
         for argument in passed_by(ran, self.evaluator):
             parameter = argument.to, argument.name
@@ -150,7 +152,7 @@ class Analysis:
             self._of_region(scope.guard)
 
     def _captures(self, region: Region) -> bool:
-        """Whether the block is captured as a CUDA graph, or warms up on a stream for that."""
+        """Whether the block is captured as a CUDA graph, or warms up on a stream for the capture."""
         if region in self._warm_ups:
             return True
         if not any(b"CUDAGraph" in scope.module.data for _, scope in region.entered):
@@ -159,7 +161,7 @@ class Analysis:
         return any(isinstance(value, External) and value.name in CAPTURES for value in values)
 
     def _of_region(self, region: Region, taken: bool = False) -> Effect:
-        """Return the effects of `region` that its step loops do not consume; note those loops.
+        """Return the effects of `region` that its step loops do not consume; record those loops.
 
         Args:
             region: a body.
@@ -182,7 +184,7 @@ class Analysis:
         return effect
 
     def reached_from(self, script: Path) -> set[Region]:
-        """Return the loops that running the file `script` may run, imports included."""
+        """Return the loops that may run when the file `script` runs, imports included."""
         start = self.scopes.get(script.resolve())
         if start is None:
             return set()
@@ -237,6 +239,6 @@ def _arguments(call: ast.Call) -> Iterable[ast.expr]:
 
 
 def _parts(call: ast.Call) -> Iterator[ast.expr]:
-    """Yield the arguments of a call, those in the tuple `args=(…)` of a launch one by one."""
+    """Yield the arguments of a call, with those in the tuple `args=(…)` of a launch one by one."""
     for arg in _arguments(call):
         yield from arg.elts if isinstance(arg, ast.Tuple | ast.List) else (arg,)

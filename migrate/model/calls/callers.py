@@ -1,4 +1,4 @@
-"""Who calls a function of a project, directly or through others, and how often at least."""
+"""Callers of a project's functions, direct or indirect, with the least number of calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTIES = frozenset({"OrderedDict", "deque", "dict", "list", "set"})
 
 @lru_cache(maxsize=2)
 def callers_of(analysis: Analysis) -> Callers:
-    """Return the calls of each function of a project, and the scope that each stands in."""
+    """Return the calls of each function of a project, each with its scope."""
     callers: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     for root in analysis.roots:
         for region in analysis.regions(root):
@@ -33,11 +33,11 @@ def callers_of(analysis: Analysis) -> Callers:
 def returning(
     analysis: Analysis, is_such: Callable[[ast.expr, Function, Set[Scope]], bool]
 ) -> frozenset[Scope]:
-    """Return the functions of a project that return something, also by way of other functions.
+    """Return the functions of a project that return such a value, also through other functions.
 
     Args:
         analysis: the project.
-        is_such: whether an expression of a function is such a value, where the functions known so far are.
+        is_such: whether an expression of a function is such a value, given the functions known so far.
     """
     functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
     scopes: set[Scope] = set()
@@ -56,12 +56,12 @@ def reaching(
     first: Mapping[Function, Why],
     counts: Callable[[ast.Call, Scope, Function], bool] = lambda call, scope, function: True,
 ) -> dict[Function, Why]:
-    """Return the functions `first` and all that run one of them, each with what its first one came with.
+    """Return the functions `first` and all that run one of them, each with the value of its first function.
 
     Args:
         analysis: of the project.
         first: the functions to start from.
-        counts: whether a call, with its scope and the function that it runs, is one.
+        counts: predicate of a call, its scope and the function that it runs: whether the call counts.
     """
     reached = dict(first)
     waiting: Iterable[Function] = list(reached)
@@ -80,7 +80,7 @@ def reaching(
 
 
 def is_for_each_held(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether `call` is made for each element of an attribute that begins empty: `for m in self.meters`."""
+    """Whether `call` runs once per element of an attribute that begins empty: `for m in self.meters`."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
     bound = scope.bindings.get(receiver.id, ()) if isinstance(receiver, ast.Name) else ()
     return any(

@@ -1,6 +1,6 @@
-"""Which expressions of a project name a device: the literals, the calls of torch, the environment, options.
+"""Expressions of a project that name a device: literals, torch calls, the environment, options.
 
-How the device travels from there, through parameters, returns, attributes and files, is the evaluator's.
+The evaluator follows the device from there through parameters, returns, attributes and files.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from migrate.model.calls.scopes import Scope
 
 
 class DeviceEvaluator(Protocol):
-    """What is asked here of the evaluator of a project."""
+    """Part of the project's evaluator that this module uses."""
 
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
-        """Return what an expression may be."""
+        """Return the possible values of an expression."""
 
     def externals(self, node: ast.expr, scope: Scope) -> frozenset[str]:
-        """Return the dotted names of what an expression may be that is outside of the project."""
+        """Return the dotted names from outside of the project that an expression may be."""
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
-        """Return what the item `key` of an expression may be."""
+        """Return the possible values of the item `key` of an expression."""
 
     def calls(self) -> Iterable[tuple[ast.Call, Scope]]:
         """Return all calls of the project."""
 
-    def __hash__(self) -> int: ...  # answers are kept for it
+    def __hash__(self) -> int: ...  # answers are cached for it
 
 
 CUDA = re.compile(r"cuda(:\d+)?")
@@ -54,14 +54,14 @@ ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
 SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})
 XLA_DEVICES = SHIMS_DEVICES | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
 DEVICE = frozenset({"torch.device"})
-# What makes a script's options of a file, a command line or other options.
+# Calls that make a script's options from a file, a command line or other options.
 CONFIGURATIONS = frozenset(
     f"omegaconf.OmegaConf.{name}" for name in ("create", "from_cli", "load", "merge", "structured")
 )
 COUNTS = names(*torch_cuda.COUNTS)
 # Functions that keep a number within bounds.
 BOUNDS = frozenset({"int", "max", "min"})
-# A text that puts a colon between the two values that it is filled with.
+# Text that puts a colon between the two values that fill it.
 WITH_INDEX = re.compile(r"(%s:%[sdi]|\{0?\}:\{1?\})")
 PARTS_TEXT = frozenset({"partition", "rpartition", "rsplit", "split"})
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod, ast.Pow)
@@ -69,7 +69,7 @@ _KINDS = {kind: frozenset([DeviceValue(kind)]) for kind in DEVICES | {Kind.UNKNO
 
 
 def named(node: ast.Constant, scope: Scope) -> Values:
-    """Return the device that a constant is the name of."""
+    """Return the device whose name is a constant."""
     value = node.value
     if not isinstance(value, str) or len(value) > len("cuda:1234"):
         return NOTHING
@@ -111,7 +111,7 @@ def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: DeviceEval
 
 
 def type_with_index(node: ast.expr) -> ast.expr | None:
-    """Return the type of a device in an expression that joins it and an index by a colon; None for others.
+    """Return the device type in an expression that joins a type and an index by a colon, or None.
 
     `kind + ":" + str(rank)`, `"%s:%d" % (kind, rank)`, `"{}:{}".format(kind, rank)`.
     """
@@ -144,7 +144,7 @@ def _begins_with_colon(node: ast.expr) -> bool:
 
 
 def type_before_colon(node: ast.expr) -> ast.expr | None:
-    """Return the device whose type a call takes off its index: `device` of `device.split(":")`."""
+    """Return the device from which a call separates the type: `device` of `device.split(":")`."""
     match node:
         case ast.Call(
             func=ast.Attribute(value=device, attr=method), args=[ast.Constant(value=":"), *_]
@@ -154,7 +154,7 @@ def type_before_colon(node: ast.expr) -> ast.expr | None:
 
 
 def _counts(node: ast.expr, scope: Scope, evaluator: DeviceEvaluator) -> bool:
-    """Whether `node` is the number of GPUs, or that within bounds: `max(1, torch.cuda.device_count())`."""
+    """Whether `node` is the number of GPUs, also within bounds: `max(1, torch.cuda.device_count())`."""
     match node:
         case ast.Call(func=ast.Name(id=name), args=args) if name in BOUNDS:
             return any(_counts(arg, scope, evaluator) for arg in args)
@@ -166,19 +166,19 @@ def _counts(node: ast.expr, scope: Scope, evaluator: DeviceEvaluator) -> bool:
 
 
 def _of_index(node: ast.BinOp, scope: Scope, evaluator: DeviceEvaluator) -> Values:
-    """Return the number that is computed from an index: `rank * 4`, `base + rank`."""
+    """Return the number computed from an index: `rank * 4`, `base + rank`."""
     sides = (node.left, node.right)
     computed = any(follows_from_index(evaluator.values(side, scope)) for side in sides)
     return frozenset([OF_INDEX]) if computed else NOTHING
 
 
 def follows_from_index(values: Values) -> bool:
-    """Whether one of `values` is the index of a GPU or a replica, or is computed from it."""
+    """Whether one of `values` is the index of a GPU or a replica, or is computed from one."""
     return OF_INDEX in values or bool(_indices(values))
 
 
 def of_call(call: ast.Call, scope: Scope, evaluator: DeviceEvaluator) -> Values:
-    """Return the device that `call` gives, where it asks torch, the environment or the command line."""
+    """Return the device that `call` gets from torch, the environment or the command line."""
     function = call.func
     if isinstance(function, ast.Attribute):
         devices = _of_method(call, function, scope, evaluator)
@@ -212,16 +212,16 @@ def of_call(call: ast.Call, scope: Scope, evaluator: DeviceEvaluator) -> Values:
 def of_environment(
     container: ast.expr, key: str, scope: Scope, evaluator: DeviceEvaluator
 ) -> Values:
-    """Return the index that `os.environ["LOCAL_RANK"]` is."""
+    """Return the index value of `os.environ["LOCAL_RANK"]`."""
     if key in RANK_VARIABLES and "os.environ" in evaluator.externals(container, scope):
         return _KINDS[Kind.INDEX]
     return NOTHING
 
 
 def of_option(path: Path, name: str, evaluator: DeviceEvaluator) -> Values:
-    """Return what the option `name` of the command line is by default: as the file `path` declares it.
+    """Return the default of the command-line option `name`, as the file `path` declares it.
 
-    Where it does not, as any file of the project does.
+    If the file does not declare it, use the declaration in any file of the project.
     """
     options = options_of(evaluator).get(name, [])
     here = [pair for pair in options if pair[1].module.path == path]
@@ -249,7 +249,7 @@ def options_of(evaluator: DeviceEvaluator) -> dict[str, list[tuple[ast.expr, Sco
 
 
 def by_default(values: Values) -> Values:
-    """Return `values`, the devices among them as ones in whose place something else may be given."""
+    """Return `values`, with the devices among them marked as replaceable defaults."""
     return frozenset(
         replace(value, by_default=True) if isinstance(value, DeviceValue) else value
         for value in values
@@ -257,7 +257,7 @@ def by_default(values: Values) -> Values:
 
 
 def is_surely_cpu(values: Values) -> bool:
-    """Whether the CPU is all that `values` are, whatever a user gives."""
+    """Whether `values` are only the CPU, whatever a user chooses."""
     return bool(values) and all(
         isinstance(value, DeviceValue) and value.kind is Kind.CPU and not value.by_default
         for value in values
@@ -265,11 +265,11 @@ def is_surely_cpu(values: Values) -> bool:
 
 
 def kind_of(values: Values) -> Kind:
-    """Return which of the devices among `values` decides what is to be done.
+    """Return the deciding device among `values`.
 
-    Where a call passes something of which nothing is known, that is not known; what may be something else
-    than an index is none. A device decides before an index does, on XLA as on CUDA: what was rewritten is
-    the same to the rules as it was before.
+    If a call passes an unknown value, the answer is unknown. A value that may be something other than an
+    index is no index. A device decides before an index does, on XLA as on CUDA: rules treat rewritten code
+    like the original.
     """
     kinds = {value.kind for value in values if isinstance(value, DeviceValue)}
     if Kind.UNKNOWN in kinds:
@@ -307,7 +307,7 @@ def _of_method(
 
 
 def _made(call: ast.Call, scope: Scope, evaluator: DeviceEvaluator) -> Values:
-    """Return what `torch.device(…)` makes: of an index, a CUDA device."""
+    """Return the value of `torch.device(…)`: for an index, a CUDA device."""
     first = next((k.value for k in call.keywords if k.arg == "type"), None)
     first = call.args[0] if call.args else first
     if isinstance(first, ast.Constant) and isinstance(first.value, int):

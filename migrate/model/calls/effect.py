@@ -1,4 +1,4 @@
-"""What running a piece of code does to the training state."""
+"""Effects of a piece of code on the training state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Flag, auto
 
 
 class Effect(Flag):
-    """What running a piece of code does to the training state."""
+    """Effect of a piece of code on the training state."""
 
     NONE = 0
     BACKWARD = auto()

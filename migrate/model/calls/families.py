@@ -1,4 +1,4 @@
-"""How the classes of a project derive from one another."""
+"""Inheritance among the classes of a project."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from migrate.model.calls.scopes import Class, Function, Scope
 
 
 class Families(ABC):
-    """The bases and subclasses of classes.
+    """Bases and subclasses of classes.
 
     Args:
-        classes: all of the project.
+        classes: all classes of the project.
     """
 
     def __init__(self, classes: Iterable[Class]) -> None:
@@ -28,7 +28,7 @@ class Families(ABC):
 
     @abstractmethod
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
-        """Return what `node`, evaluated in `scope`, may be."""
+        """Return the possible values of `node`, evaluated in `scope`."""
 
     def method(self, of: Class, name: str) -> Function | None:
         """Return the method `name` of the class `of`, inherited ones included."""
@@ -59,7 +59,7 @@ class Families(ABC):
         }
 
     def bases(self, of: Class) -> Iterator[Value]:
-        """Yield what the class `of` derives from by its own definition."""
+        """Yield the bases in the definition of the class `of`."""
         for base in of.bases:
             yield from self.values(base, of.parent or of)
 

@@ -1,4 +1,4 @@
-"""The kinds of values: what an expression of a script may be, as far as a TPU is concerned."""
+"""Kinds of values: what an expression of a script may be, as far as a TPU is concerned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What an expression plausibly is."""
+    """Plausible kind of an expression."""
 
     ON_DEVICE = "a tensor on the device"
     TENSOR = "a tensor somewhere"
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 TENSORS = frozenset({Kind.ON_DEVICE, Kind.TENSOR})
 LOADERS = frozenset({Kind.DEVICE_LOADER, Kind.LOADER})
-# What has a place, on the device or elsewhere, or what it holds or yields has.
+# Kinds with a device of their own, or containers and iterables of such kinds.
 PLACED = TENSORS | LOADERS | {Kind.MODEL, Kind.OPTIMIZER}
 ACCELERATORS = frozenset({Kind.CUDA, Kind.INDEX, Kind.XLA})
 DEVICES = ACCELERATORS | {Kind.CPU}
@@ -33,10 +33,10 @@ _RANKS = {kind: rank for rank, kind in enumerate(Kind)}
 
 
 def joined(kinds: Iterable[Kind]) -> Kind:
-    """Return which of several kinds decides what is to be done with what may be any of them.
+    """Return the deciding kind for a value that may be any of several kinds.
 
-    The earlier one of `Kind`. What may be something else than an index is none. Of nothing: a value of the
-    host.
+    The earlier one in `Kind` decides. A value that may be something other than an index is no index. Without
+    kinds: a host value.
     """
     distinct = set(kinds)
     if Kind.UNKNOWN in distinct or Kind.HOST in distinct:
@@ -45,5 +45,5 @@ def joined(kinds: Iterable[Kind]) -> Kind:
 
 
 def held(kinds: Iterable[Kind]) -> Kind:
-    """Return the kind of what holds, or is computed from, values of these kinds: no device is left."""
+    """Return the kind of a container of such values, or of a value computed from them: no device remains."""
     return joined(Kind.HOST if kind in DEVICES else kind for kind in kinds)

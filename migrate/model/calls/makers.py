@@ -1,4 +1,4 @@
-"""Which calls make an object: followed back through the names, and the attributes of `self`, that it has."""
+"""Calls that make an object, followed back through its names and attributes of `self`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def same_as(node: ast.expr) -> ast.expr | None:
-    """Return the module of `module.half()`, which gives it back."""
+    """Return the module of `module.half()`, which returns the module itself."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in MODULE_METHODS else None
     return None
@@ -23,7 +23,7 @@ def same_as(node: ast.expr) -> ast.expr | None:
 def made_by(
     model: ast.expr, scope: Scope, evaluator: Evaluator
 ) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls that may have made `model`, and where they stand."""
+    """Yield the calls that may have made `model`, each with its scope."""
     seen: set[int] = set()
     waiting: list[tuple[ast.expr, Scope]] = [(model, scope)]
     while waiting:
@@ -44,7 +44,7 @@ def made_by(
 
 
 def bound_to(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Iterator[ast.expr]:
-    """Yield `node`, and what it is bound to where it is a name."""
+    """Yield `node`, and the values that it is bound to if it is a name."""
     yield node
     if isinstance(node, ast.Name):
         yield from (value for value, _ in _values(node, scope, evaluator))
@@ -53,7 +53,7 @@ def bound_to(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Iterator[ast
 def _values(
     node: ast.Name | ast.Attribute, scope: Scope, evaluator: Evaluator
 ) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what is assigned to a name or an attribute, and where."""
+    """Yield the values assigned to a name or an attribute, each with its scope."""
     for origin in evaluator.origins(node, scope):
         if origin.value is not None:
             yield origin.value, origin.scope

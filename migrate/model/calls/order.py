@@ -1,4 +1,4 @@
-"""Functions in the order in which their effects can be computed, and what follows from them step by step."""
+"""Order in which the effects of functions can be computed, and transitive closures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def closure(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """Yield `starts`, what comes after each of them, and what comes after that, each once."""
+    """Yield `starts` and all that follows from them, each once."""
     seen: set[T] = set()
     waiting = list(starts)
     while waiting:

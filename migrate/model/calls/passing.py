@@ -1,4 +1,4 @@
-"""What a call passes: to the parameters of the functions that it runs, binds or launches, and to fields."""
+"""Arguments of a call: for parameters of the functions that it runs, binds or launches, and for fields."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from migrate.model.calls.training import Running
 from migrate.model.calls.values import Evaluator
 
 PARTIAL = frozenset({"functools.partial", "functools.partialmethod"})
-# They run their first argument once for each replica, with its index before the `args`.
+# Functions that run their first argument once per replica, with the replica index before the `args`.
 LAUNCH = LAUNCHERS - {SCRIPT}
 RUN = PROCESS | {"threading.Thread"}
 
 
 class Passed(NamedTuple):
-    """An argument of a call.
+    """Argument of a call.
 
     Args:
         to, name: the function or data class, and its parameter or field.
-        values: what the argument may be.
-        node: the expression; None where no single expression is the argument.
+        values: the possible values of the argument.
+        node: the expression, or None if no single expression is the argument.
     """
 
     to: Function | Class
@@ -50,7 +50,7 @@ def passed_by(ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
 
 
 def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
-    """Yield that nothing is known of what a function is given that a call of the unknown takes."""
+    """Yield unknown arguments for a function that is passed to an unknown call."""
     names = {value.name for value in called if isinstance(value, External)}
     if names & (PARTIAL | LAUNCH | RUN):
         return
@@ -61,9 +61,9 @@ def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[P
 
 
 def _known(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Values:
-    """Return what `node` may be; the value that says so, where nothing is known of it."""
+    """Return the possible values of `node`, with the marker of an unknown value if nothing is known."""
     values = evaluator.values(node, scope)
-    # A number that is computed from an index is a device no more than any other number.
+    # A number computed from an index is no more a device than any other number.
     is_known = bool(values - TRAITS) or isinstance(node, ast.Constant)
     return values if is_known else values | {UNKNOWN}
 
@@ -96,7 +96,7 @@ def _to_function(
     evaluator: Evaluator,
     skip: int = 0,
 ) -> Iterator[Passed]:
-    """Yield what a function is given, its first `skip` parameters being given otherwise."""
+    """Yield the arguments of a function, whose first `skip` parameters get other values."""
     names = function.parameters[function.is_bound + skip :]
     left = set(names)
     named = {keyword.arg for keyword in keywords}
@@ -116,7 +116,7 @@ def _to_function(
             left.clear()
         left.discard(str(keyword.arg))
     for name in left & function.optional:
-        # The function finds something else for it.
+        # The function finds another value for it.
         yield Passed(function, name, frozenset([UNKNOWN]))
 
 
@@ -128,7 +128,7 @@ def _unpacked(
     ran: Running,
     evaluator: Evaluator,
 ) -> Iterator[Passed]:
-    """Yield what `train(**vars(args))` and `train(**options)` pass, for what is not `named` beside it."""
+    """Yield the arguments of `train(**vars(args))` and `train(**options)`, except those in `named`."""
     more = (parameter.arg for parameter in function.arguments.kwonlyargs)
     names = [*names, *(name for name in more if name not in named)]
     match value:
@@ -142,7 +142,7 @@ def _unpacked(
 
 
 def _to_fields(class_: Class, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
-    """Yield what the fields of a data class are given."""
+    """Yield the values of a data class's fields."""
     owners = {
         name: ancestor
         for ancestor in reversed(list(evaluator.ancestors(class_)))

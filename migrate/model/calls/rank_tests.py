@@ -1,6 +1,7 @@
-"""Which tests let some replicas alone pass, in whichever file of a project they stand.
+"""Tests that only some replicas pass, in any file of a project.
 
-`replicas/guards.py` knows more of the tests of one script; this knows those of all files, by their names.
+`replicas/guards.py` knows more about the tests of one script. This module knows the tests of all files by
+name.
 """
 
 from __future__ import annotations
@@ -21,41 +22,41 @@ from migrate.model.project.project import SourceModule
 
 
 class RankEvaluator(Protocol):
-    """What is asked here of the evaluator of a project, which asks this for `x if rank == 0 else None`."""
+    """Part of the project's evaluator that this module uses, for values like `x if rank == 0 else None`."""
 
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
-        """Return what an expression may be."""
+        """Return the possible values of an expression."""
 
     def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[ValueBinding]:
         """Yield the assignments that a name or an attribute may stand for."""
 
 
 class RankAnalysis(Protocol):
-    """What is asked here of an analysed project."""
+    """Part of the project's analysis that this module uses."""
 
     @property
     def scopes(self) -> Mapping[Path, ModuleScope]:
-        """The scopes of its modules."""
+        """Scopes of the project's modules."""
 
     @property
     def evaluator(self) -> RankEvaluator:
-        """What expressions of it may be."""
+        """Evaluator of the project's expressions."""
 
-    def __hash__(self) -> int: ...  # answers are kept for it
+    def __hash__(self) -> int: ...  # answers are cached for it
 
 
-# So many names and functions are followed from a test to the comparison that gives its outcome.
+# Maximum number of names and functions followed from a test to the comparison that decides it.
 DEEPEST = 3
-# What a test of whether there are several replicas names.
+# Names in a test whether there are several replicas.
 OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
 
 
 def is_for_first(test: ast.expr, attributes: frozenset[str] = frozenset()) -> bool:
-    """Whether `test` lets the first replica pass and no other: `rank == 0`, `not rank`, `env.chief`.
+    """Whether `test` lets only the first replica pass: `rank == 0`, `not rank`, `env.chief`.
 
     Args:
         test: the test.
-        attributes: those that are known to hold on the first replica only.
+        attributes: the attributes known to hold on the first replica only.
     """
     match test:
         case ast.BoolOp(op=ast.And()):
@@ -85,9 +86,9 @@ def is_local(test: ast.expr) -> bool:
 
 @lru_cache(maxsize=2)
 def first_attributes(analysis: RankAnalysis) -> frozenset[str]:
-    """Return the attributes that the project makes the outcome of such a test, and nothing else.
+    """Return the attributes that the project only assigns the result of such a test.
 
-    `self.chief = rank == 0`, a property that returns that, `Cluster(chief=rank == 0)`.
+    Examples: `self.chief = rank == 0`, a property that returns the test, `Cluster(chief=rank == 0)`.
     """
     return frozenset(
         name for name in set(_first_attributes(analysis)) if not _is_else(name, analysis)
@@ -98,7 +99,7 @@ def first_attributes(analysis: RankAnalysis) -> frozenset[str]:
 def first_functions(analysis: RankAnalysis) -> frozenset[Function]:
     """Return the functions of a project whose result says whether this is the first replica.
 
-    Of a context manager that is what it yields: `with main_only() as chosen:`.
+    For a context manager, the result is the value that it yields: `with main_only() as chosen:`.
     """
     return frozenset(
         function
@@ -109,7 +110,7 @@ def first_functions(analysis: RankAnalysis) -> frozenset[Function]:
 
 
 def _says_first(function: Function, analysis: RankAnalysis) -> bool:
-    """Whether `function` returns the outcome of such a test, and True where there is one replica only."""
+    """Whether `function` returns the result of such a test, and True with a single replica."""
     is_manager = function.is_a("contextmanager", "asynccontextmanager")
     results = function.yields if is_manager else function.returns
     tests = [value for value in results if not _is_true(value)]
@@ -117,7 +118,7 @@ def _says_first(function: Function, analysis: RankAnalysis) -> bool:
 
 
 def _asks(test: ast.expr | None, scope: Scope, analysis: RankAnalysis) -> bool:
-    """Whether `test` lets the first replica alone pass: by its names, or by what made what it compares."""
+    """Whether only the first replica passes `test`: by its names, or by the origin of the compared values."""
     if test is None:
         return False
     if is_for_first(test):
@@ -144,7 +145,7 @@ def _is_true(node: ast.AST | None) -> bool:
 
 @lru_cache(maxsize=256)
 def parents(module: SourceModule) -> dict[ast.AST, ast.AST]:
-    """Return what is directly above each node of a module."""
+    """Return the parent of each node of a module."""
     return {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
 
 
@@ -217,7 +218,7 @@ def _is_else(name: str, analysis: RankAnalysis) -> bool:
 
 
 def _is_for_one_process(binding: ValueBinding) -> bool:
-    """Whether `binding` is True where there is one replica only: `else:` of `if dist.is_initialized():`."""
+    """Whether `binding` is True with a single replica: `else:` of `if dist.is_initialized():`."""
     if not _is_true(binding.value) or binding.value is None:
         return False
     above = parents(binding.scope.module)
@@ -226,14 +227,14 @@ def _is_for_one_process(binding: ValueBinding) -> bool:
 
 
 def _is_parameter(binding: ValueBinding, name: str) -> bool:
-    """Whether what is bound is the parameter `name`: `self.chief = chief`."""
+    """Whether the bound value is the parameter `name`: `self.chief = chief`."""
     value = binding.value
     parameters = getattr(binding.scope, "parameters", ())
     return isinstance(value, ast.Name) and value.id == name and name in parameters
 
 
 def _property(node: ast.AST, module: SourceModule) -> Iterator[str]:
-    """Yield the name of the property that `node` is a statement of."""
+    """Yield the name of the property that has `node` as a statement."""
     above: ast.AST | None = parents(module).get(node)
     decorators = above.decorator_list if isinstance(above, ast.FunctionDef) else ()
     if any(last_part(decorator) in ("property", "cached_property") for decorator in decorators):
@@ -254,7 +255,7 @@ def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: RankEvaluator) ->
 
 
 def bound_by_some(bindings: Iterable[ValueBinding], evaluator: RankEvaluator) -> bool:
-    """Whether a name is None, and only some replicas give it something else, below a test of the rank."""
+    """Whether a name is None, and only some replicas assign another value below a rank test."""
     assigned = [
         binding for binding in bindings if binding.kind == "value" and binding.value is not None
     ]
@@ -264,7 +265,7 @@ def bound_by_some(bindings: Iterable[ValueBinding], evaluator: RankEvaluator) ->
     guards = [_guard_of(binding.value, binding.scope, evaluator) for binding in others]
     if None in guards:
         return False
-    # Where the two branches of a test give something each, all replicas have it.
+    # If both branches of a test assign a value, all replicas have it.
     return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
 
 
@@ -288,7 +289,7 @@ def _is_none(node: ast.AST | None) -> bool:
 def _guard_of(
     value: ast.AST | None, scope: Scope, evaluator: RankEvaluator
 ) -> tuple[ast.If, bool] | None:
-    """Return the test of the rank that decides whether `value` is evaluated, and which outcome it needs."""
+    """Return the rank test that decides whether `value` is evaluated, and the result it needs."""
     above = parents(scope.module)
     node = value
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -308,7 +309,7 @@ def _guard_of(
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
-    """Whether a branch ends with a return of nothing."""
+    """Whether a branch ends with a bare return."""
     match body[-1]:
         case ast.Return(value=value):
             return value is None or _is_none(value)
@@ -316,7 +317,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 
 
 def _differs(test: ast.expr, scope: Scope, evaluator: RankEvaluator, depth: int = DEEPEST) -> bool:
-    """Whether `test` comes out differently on different replicas: by its names, or by what made its parts."""
+    """Whether `test` differs between replicas: by its names, or by the origin of its parts."""
     match test:
         case ast.BoolOp(values=parts):
             return any(_differs(part, scope, evaluator, depth) for part in parts)
@@ -339,7 +340,7 @@ def _differs(test: ast.expr, scope: Scope, evaluator: RankEvaluator, depth: int 
 def _compares(
     left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope, evaluator: RankEvaluator
 ) -> bool:
-    """Whether the index of the replica is compared, and not asked whether there is one: `rank != -1`."""
+    """Whether the test compares the replica index, rather than asking whether there is one: `rank != -1`."""
     if isinstance(operator, ast.Is | ast.IsNot):
         return False
     if not isinstance(operator, ast.In | ast.NotIn) and _is_of_rank(right, scope, evaluator):
@@ -360,7 +361,7 @@ def _is_of_rank(node: ast.expr, scope: Scope, evaluator: RankEvaluator) -> bool:
 def _holds_test(
     node: ast.Call | ast.Name | ast.Attribute, scope: Scope, evaluator: RankEvaluator, depth: int
 ) -> bool:
-    """Whether `node` is the outcome of such a test, that a name holds or a function returns."""
+    """Whether `node` is the result of such a test, held by a name or returned by a function."""
     if isinstance(node, ast.Call):
         functions = [f for f in evaluator.values(node.func, scope) if isinstance(f, Function)]
         return any(

@@ -12,14 +12,14 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import ModuleScope, ValueBinding, is_main_guard
 from migrate.model.project.project import file_of
 
-# The dotted name of something outside of the project, or a module or package of the project.
+# The dotted name of an external object, or a module or package of the project.
 Target = str | Path
-# Files from which a name is handed on to the next, at most.
+# Maximum number of files through which a name is re-exported.
 DEEPEST = 6
 
 
 class Reexports:
-    """The imports of each file of a project, as the other files see them.
+    """Imports of each file of a project, as the other files see them.
 
     Args:
         analysis: the project.
@@ -34,7 +34,7 @@ class Reexports:
         self._taken: dict[Path, set[str]] = defaultdict(set)
 
     def of_file(self, top: ModuleScope) -> Mapping[str, str]:
-        """Return which names of the project's modules, as a file imports them, are names from outside.
+        """Return the names of project modules, as a file imports them, that are names from outside.
 
         `comm.dist` is `torch.distributed` after `import comm`, where comm.py has `import torch.distributed
         as dist`.
@@ -46,13 +46,13 @@ class Reexports:
 
     @cached_property
     def taken(self) -> Mapping[Path, frozenset[str]]:
-        """The names that other files take from each file: `from comm import dist`, `comm.dist`."""
+        """Names that other files take from each file: `from comm import dist`, `comm.dist`."""
         for top in self._scopes.values():
             self.of_file(top)
         return {path: frozenset(names) for path, names in self._taken.items()}
 
     def starred(self, top: ModuleScope) -> Mapping[str, str]:
-        """Return the modules of the project that `from module import *` brings, as an import spells them."""
+        """Return the project modules that `from module import *` brings, as an import spells them."""
         return {name: spelled for name, spelled, _ in self._starred(top)} if top.stars else {}
 
     def _starred(self, top: ModuleScope) -> Iterator[tuple[str, str, Path]]:
@@ -67,7 +67,7 @@ class Reexports:
                     yield name, f"{_spelled(star)[:-1]}{name}", target
 
     def kept_imports(self, top: ModuleScope) -> frozenset[str]:
-        """Return the names of the imports of a file that have to stay, even where nothing there uses them.
+        """Return the names of a file's imports that have to stay, even if nothing in the file uses them.
 
         Another file takes the name from this one, or the import runs statements of a module of the project.
         """
@@ -82,7 +82,7 @@ class Reexports:
         return frozenset(imports)
 
     def _acts(self, place: Path) -> bool:
-        """Whether to import a module of the project does more than to define names."""
+        """Whether importing a module of the project does more than define names."""
         file = file_of(place)
         top = self._scopes.get(file) if file is not None else None
         if file is None or top is None:
@@ -125,7 +125,7 @@ class Reexports:
                 yield spelled, target
 
     def _imported(self, binding: ValueBinding, depth: int = 0) -> Target | None:
-        """Return what an import binds; None for what is no import, and for names that a file makes itself."""
+        """Return what an import binds; None for other statements, and for names the file defines itself."""
         if binding.kind not in ("import", "from"):
             return None
         place = self._project.find(binding.scope.module.path, binding.module, binding.level)
@@ -136,7 +136,7 @@ class Reexports:
         return self._exported(place, binding.name, depth)
 
     def _exported(self, place: Path, name: str, depth: int = 0) -> Target | None:
-        """Return what `name` is in the module or package at `place`."""
+        """Return the meaning of `name` in the module or package at `place`."""
         key = place, name
         if key not in self._targets:
             self._targets[key] = None  # for files that import each other
@@ -188,7 +188,7 @@ def _spelled(binding: ValueBinding) -> str:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Whether a statement of a module does more than to import and define."""
+    """Whether a statement of a module does more than import and define."""
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.ClassDef() | ast.Pass():
             return False
@@ -215,7 +215,7 @@ def _acts(statement: ast.stmt) -> bool:
 
 
 def _chains(top: ModuleScope) -> Mapping[str, set[tuple[str, ...]]]:
-    """Return the attributes that a file asks of each name: `("dist", "barrier")` of `comm`."""
+    """Return the attributes that a file uses of each name: `("dist", "barrier")` of `comm`."""
     chains: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for node in top.module.nodes:
         names: list[str] = []
@@ -228,9 +228,9 @@ def _chains(top: ModuleScope) -> Mapping[str, set[tuple[str, ...]]]:
 
 
 def _defined_last(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that statements of a module itself define, with no import of them further down.
+    """Yield the names that a module's own statements define, without an import of them further down.
 
-    A definition in another block, as below `except ImportError:`, stands in for the import; so does None.
+    A definition in another block, as below `except ImportError:`, is a substitute for the import; so is None.
     """
     defined: dict[str, bool] = {}
     for statement in tree.body:
@@ -251,7 +251,7 @@ def _defined_last(tree: ast.Module) -> Iterator[str]:
 
 
 def _imported_in(statement: ast.AST) -> Iterator[str]:
-    """Yield what the imports in a statement bind, those in its functions and classes left out."""
+    """Yield the bindings of the imports in a statement, without those in its functions and classes."""
     waiting = [statement]
     while waiting:
         node = waiting.pop()

@@ -1,10 +1,10 @@
 """Loops that train through an object whose class is chosen by name while the script runs.
 
-`model = build_model(opt)` of a registry, `construct_class_by_name(**options)`, hydra's `instantiate`: what
-`model.optimize_parameters()` runs is not to be known from the source. Where a class of the project that
-is made by name has a method of that name which trains, or any class of it where a file of settings has the
-name, the loop is one to be decided by hand; and so is one that does the other half of the training itself,
-or whose method says by its name that it trains.
+`model = build_model(opt)` of a registry, `construct_class_by_name(**options)` and hydra's `instantiate` are
+examples: the source does not show what `model.optimize_parameters()` runs. The loop has to be decided by hand
+if a project class that is made by name has a training method of that name. If a settings file has the class
+name, any class of the project counts. The loop also has to be decided by hand if it does the other half of
+the training itself, or if the method's name says that it trains.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from migrate.model.calls.kinds import UNKNOWN
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
 
 REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
-# Functions that make an object of a class that a string names.
+# Functions that make an object of a class named by a string.
 MAKES_BY_NAME = re.compile(
     r"by_name$|^instantiate|^build_from|from_cfg$|^import_(class|object|string)|^load_obj|^locate$"
 )
-# What a method may be called where the loop itself does the other half: `loss.accumulate_gradients()`.
+# Possible names of the method if the loop itself does the other half: `loss.accumulate_gradients()`.
 HALF = re.compile("backward|grad|loss|optimi|step|train")
-# How a name is bound that may stand for any class: assigned, gone through by a loop.
+# Bindings of a name that may stand for any class: assignment, loop.
 VARIABLE = frozenset({"value", "item", "element"})
-# A class that only such a string names: 'training.loss.StyleGAN2Loss'.
+# A class named only by such a string: 'training.loss.StyleGAN2Loss'.
 DOTTED = re.compile(r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+")
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A loop that may train.
+    """Loop that may train.
 
     Args:
-        line: of the loop.
-        call: the call that would, as it is written.
+        line: the line of the loop.
+        call: the call that may train, as written.
         classes: the names of the classes whose method it may run.
     """
 
@@ -52,7 +52,7 @@ class Hidden:
 
 @dataclass(frozen=True)
 class _Open:
-    """A call of a method of which only the name is known, and what methods of that name do."""
+    """Call of a method known only by name, with the effects of methods of that name."""
 
     call: ast.Call
     effect: Effect
@@ -61,7 +61,7 @@ class _Open:
 
 @dataclass
 class Registries:
-    """The methods that train, of classes that are made by name.
+    """Training methods of classes that are made by name.
 
     Args:
         analysis: of the project.
@@ -110,12 +110,12 @@ class Registries:
         return Hidden(region.loop.lineno, name, tuple(classes))
 
     def marked(self, region: Region) -> Iterator[tuple[ast.Call, Effect]]:
-        """Yield the calls of a loop that is marked by hand which train through an object made by name."""
+        """Yield the calls of a loop marked by hand that train through an object made by name."""
         for open_call in self._open_calls(region):
             yield open_call.call, open_call.effect
 
     def _plain(self, region: Region) -> Effect:
-        """Return what is known to train in a turn of the loop."""
+        """Return the known training effects in a turn of the loop."""
         effect = Effect.NONE
         for part in self._turn(region):
             for call, _ in part.calls:
@@ -142,14 +142,14 @@ class Registries:
                 yield _Open(call, BOTH & ~effect, ())
 
     def _turn(self, region: Region) -> Iterator[Region]:
-        """Yield what runs in one turn of a loop: its body, blocks, and inner loops that are no step loops."""
+        """Yield the regions that run in one turn of a loop: its body, blocks, and inner non-step loops."""
         yield region
         for inner in region.inner:
             if inner not in self.analysis.step_loops and inner not in self._found:
                 yield from self._turn(inner)
 
     def _is_open(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether `call` is a method of an object of which nothing is known."""
+        """Whether `call` is a method of an unknown object."""
         function = call.func
         if not isinstance(function, ast.Attribute) or self.analysis.running[call].functions:
             return False
@@ -171,7 +171,7 @@ class Registries:
         )
 
     def _looks_up(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether `call` runs a function of the project that calls what it finds under a name."""
+        """Whether `call` runs a function of the project that calls a function it looks up by name."""
         for callee in self.analysis.evaluator.values(call.func, scope):
             if not isinstance(callee, Function):
                 continue
@@ -184,7 +184,7 @@ class Registries:
         return False
 
     def _calls_what_it_finds(self, value: ast.expr, function: Function) -> bool:
-        """Whether `value` is `REGISTRY.get(name)(…)`, or calls a variable of which nothing is known."""
+        """Whether `value` is `REGISTRY.get(name)(…)`, or calls an unknown variable."""
         if not isinstance(value, ast.Call):
             return False
         called = value.func
@@ -203,7 +203,7 @@ class Registries:
 
     @cached_property
     def _anyones(self) -> Mapping[str, list[tuple[Class, Effect]]]:
-        """The methods that train, of all classes of the project."""
+        """Training methods of all classes of the project."""
         methods = defaultdict(list)
         for scope in self.analysis.scopes.values():
             for class_ in scope.classes:
@@ -212,7 +212,7 @@ class Registries:
         return methods
 
     def _training(self, class_: Class) -> Iterator[tuple[str, Effect]]:
-        """Yield the methods of a class, inherited ones included, that train."""
+        """Yield the training methods of a class, inherited ones included."""
         seen: set[str] = set()
         for ancestor in self.analysis.evaluator.ancestors(class_):
             for name, bindings in ancestor.bindings.items():
@@ -223,7 +223,7 @@ class Registries:
                             yield name, effect
 
     def _named(self) -> set[str]:
-        """Return the last parts of the dotted names that stand in strings of a project that uses them."""
+        """Return the last parts of dotted names in the strings of a project that uses such names."""
         called = {_last(call.func) for call in self.analysis.running}
         if not any(MAKES_BY_NAME.search(name) for name in called):
             return set()
@@ -237,12 +237,12 @@ class Registries:
 
 @lru_cache(maxsize=2)
 def registries_of(analysis: Analysis) -> Registries:
-    """Return the methods that train of the classes made by name; found once, for all files."""
+    """Return the training methods of the classes made by name, computed once for all files."""
     return Registries(analysis)
 
 
 def registers(decorator: ast.expr) -> bool:
-    """Whether a decorator puts what it decorates in a registry, by its name."""
+    """Whether a decorator registers the decorated object by name."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return REGISTERS.search(_last(called)) is not None
 

@@ -1,4 +1,4 @@
-"""The functions, classes and loops of a module, what each scope binds, and which calls run where.
+"""Functions, classes and loops of a module, the bindings of each scope, and the calls of each region.
 
 One walk over the tree; nothing is evaluated here.
 """
@@ -24,7 +24,7 @@ CPU_MARK = re.compile(r"#\s*migrate:\s*cpu\b")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ValueBinding:
-    """One way in which a name gets a value.
+    """Binding of a name to a value.
 
     Args:
         kind: `scope`: a function or class; `import`: a module; `from`: a name of a module; `value`: an
@@ -47,14 +47,16 @@ class ValueBinding:
 
 @dataclass(eq=False)
 class Region:
-    """The calls that run together: the body of a loop, of a `with`, or what of a function is in neither."""
+    """Calls that run together: the body of a loop or a `with`, or the rest of a function."""
 
     loop: Loop | None = None
     entered: list[tuple[ast.Call, Scope]] = field(
         default_factory=list
-    )  # the contexts of the `with`
+    )  # the context expressions of the `with`
     marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
-    on_cpu: list[int] = field(default_factory=list)  # of those that say that it runs on the CPU
+    on_cpu: list[int] = field(
+        default_factory=list
+    )  # lines of the comments that mark the loop for the CPU
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     imports: list[tuple[ValueBinding, Scope]] = field(default_factory=list)
     inner: list[Region] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Region:
 
 @dataclass(eq=False)
 class Scope:
-    """A module, class or function, and what its names are bound to."""
+    """Module, class or function, with the bindings of its names."""
 
     module: SourceModule
     parent: Scope | None
@@ -77,12 +79,12 @@ class Scope:
 
     @property
     def roots(self) -> list[Region]:
-        """What it runs itself: its body, of a module the main guard, too."""
+        """Region that the scope runs itself: its body; for a module also the main guard."""
         return [self.region]
 
     @property
     def top(self) -> ModuleScope:
-        """The scope of the module around it."""
+        """Scope of the enclosing module."""
         scope = self
         while scope.parent is not None:
             scope = scope.parent
@@ -92,17 +94,19 @@ class Scope:
 
 @dataclass(eq=False)
 class ModuleScope(Scope):
-    """A module: its body, and apart from it what only runs when it is the script."""
+    """Module: its body and, separately, the code that only runs when it is the script."""
 
     guard: Region = field(default_factory=Region)
     functions: list[Function] = field(default_factory=list)
     classes: list[Class] = field(default_factory=list)
     stars: list[ValueBinding] = field(default_factory=list)
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
-    entered: set[ast.expr] = field(default_factory=set)  # what its `with` statements enter, by name
-    # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
+    entered: set[ast.expr] = field(
+        default_factory=set
+    )  # contexts that its `with` statements enter, by name
+    # Names, attributes, items and calls tested for truth, and subjects of `match`.
     tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
-    # Both sides of an operation, what is added by `x += …`, positions in an item or a slice.
+    # Operands of operations, values added by `x += …`, indices of items and slices.
     computed: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
     assigned: dict[str, list[tuple[ast.expr, ValueBinding]]] = field(
@@ -112,20 +116,20 @@ class ModuleScope(Scope):
     put: dict[str, list[tuple[ast.expr, ValueBinding]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    # The attributes that are read, by their names.
+    # Attributes that are read, by name.
     taken: dict[str, list[tuple[ast.Attribute, Scope]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    unused_marks: list[int] = field(default_factory=list)  # lines of marks that stand at no loop
+    unused_marks: list[int] = field(default_factory=list)  # lines of marks without a loop
 
     @property
     def roots(self) -> list[Region]:
-        """Its body and its main guard."""
+        """Regions of the module's body and main guard."""
         return [self.region, self.guard]
 
     @cached_property
     def names_called(self) -> dict[Function, frozenset[str]]:
-        """The last parts of the names of all that a function calls, itself or in a function inside of it."""
+        """Last parts of the names that a function, with its inner functions, calls."""
         called: dict[Scope, set[str]] = defaultdict(set)
         for function in self.functions:
             names: set[str] = set()
@@ -143,23 +147,23 @@ class ModuleScope(Scope):
 
     @property
     def all_roots(self) -> list[Region]:
-        """The same, and the bodies of all its functions."""
+        """Root regions of the module and of all its functions."""
         return [*self.roots, *(function.region for function in self.functions)]
 
 
 @dataclass(eq=False)
 class Class(Scope):
-    """A class: its bases and decorators, and what its methods put on `self`."""
+    """Class: its bases and decorators, and the attributes that its methods set on `self`."""
 
     bases: list[ast.expr] = field(default_factory=list)
     decorators: list[ast.expr] = field(default_factory=list)
     attributes: dict[str, list[ValueBinding]] = field(default_factory=lambda: defaultdict(list))
-    fields: list[str] = field(default_factory=list)  # what a data class declares, in order
+    fields: list[str] = field(default_factory=list)  # fields that a data class declares, in order
 
 
 @dataclass(eq=False)
 class Function(Scope):
-    """A function, method or lambda."""
+    """Function, method or lambda."""
 
     line: int = 0
     owner: Class | None = None
@@ -173,12 +177,12 @@ class Function(Scope):
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the positional parameters, `self` included."""
+        """Names of the positional parameters, `self` included."""
         return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
 
     @cached_property
     def optional(self) -> frozenset[str]:
-        """The names of the positional parameters that are None by default."""
+        """Names of the positional parameters whose default is None."""
         defaults = self.arguments.defaults
         names = self.parameters[len(self.parameters) - len(defaults) :]
         return frozenset(
@@ -189,7 +193,7 @@ class Function(Scope):
 
     @cached_property
     def declared(self) -> dict[str, tuple[ast.expr | None, list[ast.expr]]]:
-        """The default and the annotation of each parameter that has one."""
+        """Default and annotation of each parameter that has one."""
         arguments = self.arguments
         positional = [*arguments.posonlyargs, *arguments.args]
         defaults: dict[str, ast.expr] = dict(
@@ -208,7 +212,7 @@ class Function(Scope):
         }
 
     def is_a(self, *decorators: str) -> bool:
-        """Whether one of `decorators`, by the last part of its name, stands above the function."""
+        """Whether one of `decorators`, by the last part of its name, decorates the function."""
         for decorator in self.decorators:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             last = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
@@ -218,7 +222,7 @@ class Function(Scope):
 
     @property
     def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The statement that defines it; None for a lambda."""
+        """Statement that defines the function; None for a lambda."""
         definitions = (
             node
             for node in self.module.nodes
@@ -228,7 +232,7 @@ class Function(Scope):
 
     @property
     def is_bound(self) -> bool:
-        """Whether a call does not pass the first parameter: a method that is not static."""
+        """Whether the call does not pass the first parameter: a method that is not static."""
         return self.owner is not None and not self.is_a("staticmethod")
 
 
@@ -238,7 +242,7 @@ def scopes_of(module: SourceModule) -> ModuleScope:
 
 
 def _computed(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the named values and results of calls that `node` computes with, or takes as a position."""
+    """Yield the names and results of calls that `node` computes with, or uses as an index."""
     match node:
         case ast.BinOp(left=left, right=right):
             parts: list[ast.expr | None] = [left, right]
@@ -257,7 +261,7 @@ def _computed(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _tested(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield what `node` tests for its truth, apart from operators, and the subject of a `match`."""
+    """Yield the expressions that `node` tests for truth, without operators, and the subject of a `match`."""
     match node:
         case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
             parts = [node.test]
@@ -355,7 +359,7 @@ class _ScopeWalk:
         defaults = (*node.args.defaults, *node.args.kw_defaults)
         run = (*node.decorator_list, *(default for default in defaults if default is not None))
         self._waiting += [(part, scope, region) for part in run]
-        # Globals first: they say where the other statements bind.
+        # Globals first: they decide where the other statements bind.
         for statement in reversed(node.body):
             self._waiting.append((statement, function, function.region))
         for statement in node.body:
@@ -447,7 +451,7 @@ class _ScopeWalk:
                     self._bind_attribute(part, binding, scope)
 
     def _put_by_method(self, call: ast.Call, scope: Scope) -> None:
-        """Note what `meters.append(value)` and `meters.setdefault(name, value)` put into a container."""
+        """Record values put into a container: `meters.append(value)`, `meters.setdefault(name, value)`."""
         match call.func:
             case ast.Attribute(value=container, attr=attr) if attr in PUTS and call.args:
                 self._put(container, ValueBinding("value", scope, call.args[-1]))
@@ -468,7 +472,7 @@ class _ScopeWalk:
                 self._home(scope, name.id)[name.id].append(ValueBinding("element", scope, value))
 
     def _bind_attribute(self, target: ast.Attribute, binding: ValueBinding, scope: Scope) -> None:
-        """Note `self.NAME = value` with the class, also from a function inside a method."""
+        """Record `self.NAME = value` in the class, also from a function inside a method."""
         around: Scope | None = scope
         while around is not None:
             if isinstance(around, Function) and around.owner is not None:
@@ -498,18 +502,18 @@ class _ScopeWalk:
 
     @staticmethod
     def _home(scope: Scope, name: str) -> dict[str, list[ValueBinding]]:
-        """Return the bindings that an assignment to `name` in `scope` goes to."""
+        """Return the bindings that an assignment to `name` in `scope` adds to."""
         elsewhere = scope.elsewhere.get(name) if isinstance(scope, Function) else None
         return (elsewhere or scope).bindings
 
 
 def lambda_name(node: ast.Lambda) -> str:
-    """Return the name, no identifier, under which a scope keeps the lambda `node`."""
+    """Return the name under which a scope keeps the lambda `node`; it is no identifier."""
     return f"<lambda {node.lineno}:{node.col_offset}>"
 
 
 def key_of(key: ast.expr) -> str | None:
-    """Return under which key an item is put or read: a string, or "[NAME]" of a constant; else None."""
+    """Return the key of an item: a string, or "[NAME]" for a constant; otherwise None."""
     match key:
         case ast.Constant(value=str(text)):
             return text
@@ -531,7 +535,7 @@ def is_main_guard(test: ast.expr) -> bool:
 
 
 def _zipped(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Return the names of `for a, b in zip(x, y)`, each with what it is an element of."""
+    """Return the names of `for a, b in zip(x, y)`, each with its iterable."""
     match target, value:
         case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=args):
             starred = any(isinstance(argument, ast.Starred) for argument in (*names, *args))

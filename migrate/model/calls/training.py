@@ -1,4 +1,4 @@
-"""What one call does to the training state, and which functions of the project it runs."""
+"""Effects of one call on the training state, and the functions of the project that it runs."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ OBSTACLES = {
     re.compile(r"^torch\.cuda\.graph$"): CUDA_GRAPH,
     re.compile(r"^fastai\..*\.(fit|fit_one_cycle|fine_tune|fit_flat_cos)$"): FASTAI,
 }
-# What only timm's scalers are given by name.
+# Keyword arguments that only timm's scalers take.
 OF_SCALERS = frozenset({"clip_grad", "create_graph", "need_update", "update_grad"})
-# What runs below these is captured, or warms up for it: the CUDA graph takes the place of the loop.
+# Contexts whose body is captured, or warms up for a capture: the CUDA graph replaces the loop.
 CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
 
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """What one call runs.
+    """Functions and effects of one call.
 
     Args:
-        call, scope: the call, and where it stands.
-        effect: what it does by itself.
+        call, scope: the call and its scope.
+        effect: its direct effect.
         functions: the functions of the project that it runs.
-        bound: how many of the first parameters of such a function are not its arguments, where some are not.
-        later: the functions that the backward pass runs for it; what they do is no effect of the call.
-        obstacle: why its effect cannot be put in a step, where that is so.
+        bound: how many of the first parameters of such a function get no argument from the call, if any.
+        later: the functions that the backward pass runs for it; their effects do not count for the call.
+        obstacle: why its effect cannot be put in a step, if so.
     """
 
     call: ast.Call
@@ -82,11 +82,11 @@ class Running:
 
 
 def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
-    """Return what `call` runs, as far as it is plain to see."""
+    """Return the functions and effects of `call`, as far as they are plain to see."""
     values = evaluator.values(call.func, scope)
     running = Running(call, scope)
     ran = {function for value in values for function in _run_by(value, evaluator)}
-    # A set has another order in each process; what is said of a call must not.
+    # A set has another order in each process; the answer for a call must not.
     running.functions = sorted(ran, key=_order)
     running.bound = dict(_given_before(values, evaluator))
     later = (
@@ -118,7 +118,7 @@ def _order(function: Function) -> tuple[Path, int, str]:
 
 
 def _given_before(values: Values, evaluator: Evaluator) -> Iterator[tuple[Function, int]]:
-    """Yield the functions of which a call does not give the first parameters, and how many these are."""
+    """Yield the functions whose first parameters a call does not pass, with the number of these."""
     for value in values:
         if isinstance(value, Partial):
             yield value.of, value.bound
@@ -172,7 +172,7 @@ def _of_method(
 
 
 def _is_in_autograd_function(scope: Scope, evaluator: Evaluator) -> bool:
-    """Whether `scope` is a method of an autograd function: a backward pass there is of its own graph."""
+    """Whether `scope` is a method of an autograd function: a backward pass there has its own graph."""
     return (
         isinstance(scope, Function)
         and scope.owner is not None
@@ -183,9 +183,9 @@ def _is_in_autograd_function(scope: Scope, evaluator: Evaluator) -> bool:
 def _of_scaler(
     call: ast.Call, values: frozenset[Value], scope: Scope, evaluator: Evaluator
 ) -> Effect:
-    """Return BOTH for `loss_scaler(loss, optimizer, …)`, a scaler of timm's, or one that looks like it.
+    """Return BOTH for `loss_scaler(loss, optimizer, …)`: a scaler of timm or a similar one.
 
-    torch's GradScaler cannot be called; what is called like this with an optimizer is of timm's kind.
+    torch's GradScaler cannot be called, so such a call with an optimizer is of timm's kind.
     """
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
@@ -200,20 +200,20 @@ def _of_scaler(
 
 
 def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
-    """Whether an argument is an optimizer: by what made it, else by its name."""
+    """Whether an argument is an optimizer: by its origin, otherwise by its name."""
     kinds = {is_optimizer_value(value, evaluator) for value in evaluator.values(node, scope)}
     if kinds - {None}:
         return True in kinds
     return "optim" in _last_name(node).lower()
 
 
-def _told_zero_grad(module: SourceModule) -> frozenset[str]:
+def _receivers_of_zero_grad(module: SourceModule) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `zero_grad`."""
-    return _told(module, "zero_grad")
+    return _receivers_of(module, "zero_grad")
 
 
 @lru_cache(maxsize=64)
-def _told(module: SourceModule, method: str) -> frozenset[str]:
+def _receivers_of(module: SourceModule, method: str) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `method`."""
     return frozenset(
         _last_name(node.value).lower()
@@ -229,13 +229,13 @@ def _is_optimizer(
     functions: list[Function],
     evaluator: Evaluator,
 ) -> bool:
-    """Whether `receiver.step(…)` is an optimizer's step: by what it was made from, else by its name."""
+    """Whether `receiver.step(…)` is an optimizer step: by the receiver's origin, otherwise by its name."""
     values = evaluator.values(receiver, scope)
     kinds = {is_optimizer_value(value, evaluator) for value in values} - {None}
     if len(kinds) == 1:
         return True in kinds
     if functions or len(call.args) > 2:
-        return False  # a method of the project speaks for itself; env.step(action, …)
+        return False  # a method of the project is analyzed itself; env.step(action, …)
     if any(
         isinstance(value, External) and not OPTIMIZER_CLASS.search(value.name) for value in values
     ):
@@ -243,16 +243,18 @@ def _is_optimizer(
     name = _last_name(receiver).lower()
     if not name or name in ("self", "lr", "super") or _is_entered(receiver, scope, evaluator):
         return False
-    if call.args and name in _told(scope.module, "reset") - _told_zero_grad(scope.module):
+    if call.args and name in _receivers_of(scope.module, "reset") - _receivers_of_zero_grad(
+        scope.module
+    ):
         return False  # an environment: it is reset, and its step takes an action
     if NOT_OPTIMIZERS.search(name):
-        return name in _told_zero_grad(scope.module)  # only optimizers and models are
+        return name in _receivers_of_zero_grad(scope.module)  # only optimizers and models are
     held = [_last_name(node).lower() for node in evaluator.iterated(receiver, scope)]
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 
 
 def _is_entered(receiver: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
-    """Whether `receiver` is what a `with` gives, as a profiler or a progress bar: no optimizer is."""
+    """Whether `receiver` is the value of a `with`, such as a profiler or a progress bar: no optimizer."""
     if not isinstance(receiver, ast.Name):
         return False
     bindings = list(evaluator.bindings_of(receiver.id, scope))
@@ -263,7 +265,7 @@ def _is_entered(receiver: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
 
 
 def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
-    """Whether `value` is an optimizer; None where that does not show."""
+    """Whether `value` is an optimizer; None if that is unknown."""
     match value:
         case Result(name) | External(name):
             names = {name}
@@ -286,7 +288,7 @@ def _functions_in(call: ast.Call, scope: Scope, evaluator: Evaluator) -> list[Fu
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the name that says what `node` is: `optimizer` of `self.optimizer[0]`, also of `f(x)`, `f`."""
+    """Return the name that describes `node`: `optimizer` of `self.optimizer[0]`, also of `f(x)`, `f`."""
     while True:
         match node:
             case ast.Subscript(value=inner) | ast.Call(func=inner) | ast.Starred(value=inner):

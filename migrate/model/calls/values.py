@@ -1,6 +1,6 @@
-"""What an expression may be: a function, class, instance or module of the project, or something external.
+"""Possible values of an expression: a function, class, instance or module of the project, or an external.
 
-Flow is ignored: a name is whatever it is bound to anywhere. What is not known has no value; nothing is
+Flow is ignored: a name has all values that it is bound to anywhere. An unknown value is missing; nothing is
 guessed.
 """
 
@@ -65,22 +65,22 @@ COLLECTIONS = frozenset(
     | {"chain", "ModuleList"}
 )
 Key = tuple[str, int, int]
-# A parameter of a function, or a field of a data class.
+# Key of a parameter of a function, or of a field of a data class.
 Parameter = tuple[Function | Class, str]
-# What depends on more of them than that is evaluated anew whenever one of all changes.
+# A value that depends on more parameters than this is evaluated anew after any change.
 MOST_PARAMETERS = 60
-# Of what a call on the result of a call gives, and so on; functions that call each other have no end of them.
+# Maximum depth of chained calls; recursion has none.
 MOST_CALLS = 3
 ANY: Set[Parameter | None] = frozenset([None])
 
 
 def concerned(needed: Set[Parameter | None], changed: Set[Parameter]) -> bool:
-    """Whether what depends on the parameters `needed` may be another where `changed` are others."""
+    """Whether values that depend on the parameters `needed` may change if `changed` change."""
     return not needed.isdisjoint(changed) or (None in needed and bool(changed))
 
 
 class Evaluator(Families):
-    """Evaluates expressions of a project, each once.
+    """Evaluator of a project's expressions; each is evaluated once.
 
     Args:
         project: the project.
@@ -93,11 +93,11 @@ class Evaluator(Families):
         self._dumps: dict[ast.expr, str] = {}
         self._at: dict[Path, ModuleScope | None] = {}
         self._known: dict[Key, Values] = {}
-        # The parameters that the known values depend on, and those that were asked for just now.
+        # The parameters that cached values depend on, and those asked for just now.
         self._depends: dict[Key, Set[Parameter | None]] = {}
         self._asked: set[Parameter | None] = set()
         self._running: set[Key] = set()
-        # What calls pass for parameters, and for the fields of data classes.
+        # Arguments that calls pass for parameters, and for the fields of data classes.
         self.passed: dict[Parameter, set[Value]] = defaultdict(set)
         self._assigned: dict[str, list[tuple[ast.expr, ValueBinding]]] = defaultdict(list)
         self._put: dict[str, list[tuple[ast.expr, ValueBinding]]] = defaultdict(list)
@@ -109,28 +109,28 @@ class Evaluator(Families):
         super().__init__(class_ for scope in scopes.values() for class_ in scope.classes)
 
     def forget(self, changed: Set[Parameter]) -> None:
-        """Evaluate anew, when asked, what depends on the parameters `changed`."""
+        """Discard the values that depend on the parameters `changed`, so that they are evaluated anew."""
         gone = [key for key, needed in self._depends.items() if concerned(needed, changed)]
         for key in gone:
             del self._depends[key]
             self._known.pop(key, None)
 
     def let_go(self) -> None:
-        """Forget what is known but what calls pass; it is evaluated anew where that is asked for again."""
+        """Discard all cached values except the arguments of calls; they are evaluated anew on demand."""
         self._known.clear()
         self._depends.clear()
 
     def asked_for(self) -> Set[Parameter | None]:
-        """Return the parameters that were asked for since this was called last."""
+        """Return the parameters that were asked for since the last call."""
         asked, self._asked = self._asked, set()
         return ANY if len(asked) > MOST_PARAMETERS else asked
 
     def depends_on_parameters(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether the values of `node`, already asked for, depend on the arguments of calls."""
+        """Whether the cached values of `node` depend on the arguments of calls."""
         return ("value", id(node), id(scope)) in self._depends
 
     def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
-        """Yield every call of the project, and where it stands."""
+        """Yield every call of the project with its scope."""
         for scope in self._scopes.values():
             waiting = scope.all_roots
             while waiting:
@@ -139,12 +139,12 @@ class Evaluator(Families):
                 waiting += region.inner
 
     def externals(self, node: ast.expr, scope: Scope) -> frozenset[str]:
-        """The dotted names of what `node` may be that is outside of the project."""
+        """Dotted names from outside of the project that `node` may be."""
         values = self.values(node, scope)
         return frozenset(value.name for value in values if isinstance(value, External))
 
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
-        """Return what `node`, evaluated in `scope`, may be."""
+        """Return the possible values of `node`, evaluated in `scope`."""
         if node is None:
             return NOTHING
         if isinstance(node, ast.Constant):
@@ -152,13 +152,13 @@ class Evaluator(Families):
         return self._once(("value", id(node), id(scope)), lambda: self._evaluate(node, scope))
 
     def elements(self, node: ast.expr | None, scope: Scope) -> Values:
-        """Return what the elements of the container `node` may be; the values, for a dictionary."""
+        """Return the possible elements of the container `node`; for a dictionary, its values."""
         if node is None or isinstance(node, ast.Constant):
             return NOTHING
         return self._once(("elements", id(node), id(scope)), lambda: self._elements(node, scope))
 
     def _once(self, key: Key, evaluate: Callable[[], Values]) -> Values:
-        """Return the known values of `key`, else `evaluate` them; what depends on itself has none."""
+        """Return the cached values of `key`, or `evaluate` them; a value that depends on itself is empty."""
         known = self._known.get(key)
         if known is not None:
             if key in self._depends:
@@ -214,7 +214,7 @@ class Evaluator(Families):
         return frozenset([ON_SOME]) if bound_by_some(bindings, self) else NOTHING
 
     def attribute(self, value: Value, name: str) -> Values:
-        """Return what `value.name` may be; methods are functions, a property is what it returns."""
+        """Return the possible values of `value.name`: a function for a method, the result for a property."""
         values = self._attribute(value, name)
         if name in self._assigned and not isinstance(value, External | DeviceValue | Trait):
             values |= self._once(
@@ -227,9 +227,9 @@ class Evaluator(Families):
         return not AUTOGRAD_FUNCTIONS.isdisjoint(self.external_bases(of))
 
     def _put_on(self, value: Value, name: str) -> Values:
-        """Return the devices that are assigned to `value.name`, wherever in the project that is.
+        """Return the devices assigned to `value.name` anywhere in the project.
 
-        Functions put on an object take the place of a method for one object only: they are not followed.
+        A function assigned to an object replaces a method for that object only, so it is not followed.
         """
         values = self._union(
             self._bound(binding)
@@ -240,7 +240,7 @@ class Evaluator(Families):
 
     @cached_property
     def options_set(self) -> dict[Path, frozenset[str]]:
-        """What the project assigns to the options of a command line, by the file that parses them."""
+        """Attributes of command-line options that the project assigns, by the file that parses them."""
         options: dict[Path, set[str]] = defaultdict(set)
         for name, assigned in self._assigned.items():
             for receiver, binding in assigned:
@@ -250,7 +250,7 @@ class Evaluator(Families):
         return {path: frozenset(names) for path, names in options.items()}
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
-        """Return what `container[key]` may be."""
+        """Return the possible values of `container[key]`."""
         values = devices.of_environment(container, key, scope, self)
         for node, at in self._containers(container, scope):
             if isinstance(node, ast.Dict):
@@ -332,7 +332,7 @@ class Evaluator(Families):
         return NOTHING
 
     def _put_into(self, container: ast.Name | ast.Attribute, scope: Scope) -> Values:
-        """Return the objects of the project's classes that are put into a container: `x[k] = Meter()`."""
+        """Return the instances of project classes that are put into a container: `x[k] = Meter()`."""
         name = container.attr if isinstance(container, ast.Attribute) else container.id
         instances: set[Value] = set()
         for other, binding in self._put.get(name, ()):
@@ -379,7 +379,7 @@ class Evaluator(Families):
         )
 
     def _made_by(self, factory: ast.expr, scope: Scope) -> Values:
-        """Return the objects of the project's classes that a call of `factory` without arguments makes."""
+        """Return the instances of project classes that `factory()` makes."""
         instances: set[Value] = set()
         for callee in self.values(factory, scope):
             if isinstance(callee, Class):
@@ -390,7 +390,7 @@ class Evaluator(Families):
         return frozenset(instances)
 
     def properties(self, node: ast.Attribute, scope: Scope) -> Iterator[Function]:
-        """Yield the properties of classes of the project that reading the attribute `node` runs."""
+        """Yield the properties of project classes that reading the attribute `node` runs."""
         for value in self.values(node.value, scope):
             method = self.method(value.of, node.attr) if isinstance(value, ClassInstance) else None
             if method is not None and method.is_a("property", "cached_property"):
@@ -417,16 +417,16 @@ class Evaluator(Families):
                 yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
 
     def parameter(self, function: Function, name: str) -> Values:
-        """Return what the parameter `name` of `function` may be."""
+        """Return the possible values of the parameter `name` of `function`."""
         return self._parameter(function, name)
 
     def bindings_of(self, name: str, scope: Scope) -> Iterator[ValueBinding]:
-        """Yield what binds `name` as seen from `scope`; what is imported, by its bindings in its file."""
+        """Yield the bindings of `name` as seen from `scope`; for an import, the bindings in its file."""
         for binding in self._lookup(name, scope):
             yield from self._at_home(binding)
 
     def members_of(self, receiver: ast.expr, name: str, scope: Scope) -> Iterator[ValueBinding]:
-        """Yield what binds the attribute `name` of `receiver`, wherever in the project that is."""
+        """Yield the bindings of the attribute `name` of `receiver`, anywhere in the project."""
         values = self.values(receiver, scope)
         for value in values:
             if isinstance(value, ClassInstance | Class):
@@ -459,7 +459,7 @@ class Evaluator(Families):
             yield binding
 
     def iterated(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
-        """Yield what the loops go over that bind the name `node`: both of `zip(one, other)`."""
+        """Yield the iterables of the loops that bind the name `node`: both of `zip(one, other)`."""
         if isinstance(node, ast.Name):
             for binding in self._lookup(node.id, scope):
                 match binding.value:
@@ -469,7 +469,7 @@ class Evaluator(Families):
                         yield value
 
     def _origins_elsewhere(self, imported: ValueBinding, depth: int = 0) -> Iterator[ValueBinding]:
-        """Yield the assignments to a name of another file that is imported."""
+        """Yield the assignments to an imported name in its own file."""
         importer = imported.scope.module.path
         place = self._project.find(importer, imported.module, imported.level)
         module = self._scope_at(place) if place is not None else None
@@ -508,12 +508,12 @@ class Evaluator(Families):
         return external
 
     def from_outside(self, top: ModuleScope) -> Iterator[tuple[str, str]]:
-        """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
+        """Yield the names that star imports bring from outside of the project, with their meanings."""
         used = {node.id for node in top.module.nodes if isinstance(node, ast.Name)}
         for name in sorted(used - BUILTINS - top.bindings.keys()):
             bindings = self._from_stars(name, top)
             if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in bindings):
-                continue  # what a star of another library brings is not to be known
+                continue  # the names in a star import of another library are unknown
             values = self._union(self._bound(b) for b in bindings)
             names = {value.name for value in values if isinstance(value, External)}
             if len(values) == len(names) == 1 and not name.startswith("_"):
@@ -553,7 +553,7 @@ class Evaluator(Families):
         return values
 
     def _exported(self, place: Path, name: str) -> Values:
-        """Return what `name` is in the module or package at `place`."""
+        """Return the possible values of `name` in the module or package at `place`."""
         module = self._scope_at(place)
         if module is not None:
             bindings = module.bindings.get(name) or self._from_stars(name, module)
@@ -590,7 +590,7 @@ class Evaluator(Families):
         return values
 
     def _is_given_options(self, function: Function, name: str, outside: Scope) -> bool:
-        """Whether a decorator gives `name` the configuration: `@hydra.main(…)`."""
+        """Whether a decorator passes `name` the configuration: `@hydra.main(…)`."""
         if function.parameters[:1] != [name]:
             return False
         called = (
@@ -602,7 +602,7 @@ class Evaluator(Families):
         )
 
     def _annotated(self, annotation: ast.expr, scope: Scope) -> Values:
-        """Return the objects that have the type `annotation`; for `X | None` and `Optional[X]`, X's."""
+        """Return the instances of the type `annotation`; for `X | None` and `Optional[X]`, those of X."""
         match annotation:
             case ast.Name() | ast.Attribute():
                 values: set[Value] = set()
@@ -620,7 +620,7 @@ class Evaluator(Families):
         return NOTHING
 
     def _item(self, binding: ValueBinding) -> Values:
-        """Return what element number `index` of the value is, as `a, b = value` takes it apart."""
+        """Return element number `index` of the value, as `a, b = value` unpacks it."""
         value, scope, index = binding.value, binding.scope, binding.index
         if isinstance(value, ast.Tuple | ast.List):
             return self.values(value.elts[index], scope) if index < len(value.elts) else NOTHING
@@ -643,7 +643,7 @@ class Evaluator(Families):
         return frozenset(values)
 
     def _result(self, call: ast.Call, scope: Scope) -> Values:
-        """Return what calling gives; wrappers of the outside give what they wrap, too."""
+        """Return the result of a call; external wrappers return what they wrap, too."""
         if isinstance(call.func, ast.Name):
             if call.func.id == "super" and (own := class_around(scope)):
                 return frozenset([Super(own)])
@@ -686,12 +686,12 @@ class Evaluator(Families):
         return frozenset(values)
 
     def _prepared(self, called: External, node: ast.expr, scope: Scope) -> Values:
-        """Return the module that moves its inputs, where Accelerate is given a model to prepare."""
+        """Return the module that moves its inputs, if Accelerate prepares a model here."""
         is_prepared = called.name in PREPARES and self.is_prepared_model(node, scope)
         return frozenset([MOVES_INPUTS]) if is_prepared else NOTHING
 
     def is_prepared_model(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether what Accelerate is given to prepare is a model; by its name where nothing else is known."""
+        """Whether the argument that Accelerate prepares is a model; by its name if nothing else is known."""
         values = self.values(node, scope) - {UNKNOWN}
         if not values:
             spelled = getattr(node, "attr", getattr(node, "id", ""))
@@ -706,7 +706,7 @@ class Evaluator(Families):
         )
 
     def _same_module(self, method: ast.Attribute, scope: Scope) -> Iterator[Value]:
-        """Yield the modules that `module.to(…)` gives back."""
+        """Yield the modules that `module.to(…)` returns."""
         for value in self.values(method.value, scope):
             if value in MODULES or (
                 isinstance(value, ClassInstance)
@@ -716,7 +716,7 @@ class Evaluator(Families):
                 yield value
 
     def _made_by_method(self, method: ast.Attribute, scope: Scope) -> Iterator[ClassInstance]:
-        """Yield the object of `Cls` that `Cls.from_pretrained(…)` makes by a method of a base class."""
+        """Yield the instance of `Cls` that `Cls.from_pretrained(…)` makes by a method of a base class."""
         for value in self.values(method.value, scope):
             if not isinstance(value, Class):
                 continue
@@ -783,7 +783,7 @@ def _is_of_torch(binding: ValueBinding) -> bool:
 
 
 def _same(value: Value, other: Value) -> bool:
-    """Whether two values may be one object: of one class, or options of the command line."""
+    """Whether two values may be the same object: of one class, or options of the command line."""
     if isinstance(value, OptionsValue) and isinstance(other, OptionsValue):
         return True
     if isinstance(value, ClassInstance) and isinstance(other, ClassInstance):
@@ -792,7 +792,7 @@ def _same(value: Value, other: Value) -> bool:
 
 
 def _names_devices(keyword: ast.keyword) -> bool:
-    """Whether an argument of DistributedDataParallel names a device; that of a GPU, or it would name none."""
+    """Whether an argument of DistributedDataParallel names a device; for a GPU script it is the GPU."""
     nothing = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
     return keyword.arg in DDP_DEVICES and not nothing
 
@@ -802,6 +802,6 @@ def _binds(called: External) -> bool:
 
 
 def _bound_to(values: Values, count: int) -> Values:
-    """Return the functions among `values` with their first `count` arguments given."""
+    """Return the functions among `values` with their first `count` arguments bound."""
     callables = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
     return frozenset(callables)

@@ -1,7 +1,7 @@
-"""Steps that are run before training begins: they make no loop a step loop.
+"""Steps that run before training begins: they make no loop a step loop.
 
-A program warms up before it captures a CUDA graph, or runs one step on the largest batch, so that all
-memory is there when training begins. Such a step is no step of the loop around it.
+A program warms up before it captures a CUDA graph, or runs one step on the largest batch to allocate all
+memory before training begins. Such a step is no step of the loop around it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GRAPH = "torch.cuda.graph"
 
 
 class Analysed(Protocol):
-    """What is asked here of the analysis of a project."""
+    """Part of the project's analysis that this module uses."""
 
     step_loops: set[Region]
     captured: set[Region]
@@ -30,14 +30,14 @@ class Analysed(Protocol):
 
     @property
     def roots(self) -> list[Region]:
-        """What runs on its own."""
+        """Regions that run on their own."""
 
     def regions(self, region: Region) -> Iterator[Region]:
         """Yield `region` and the loops in it."""
 
 
 def before_graphs(analysis: Analysed) -> set[Region]:
-    """Return the loops over `range` that stand above the capture of a CUDA graph, in the same body."""
+    """Return the loops over `range` above the capture of a CUDA graph, in the same body."""
     warming: set[Region] = set()
     for root in analysis.roots:
         regions = list(analysis.regions(root))
@@ -68,7 +68,7 @@ def _over_range(loop: Loop | None) -> bool:
 
 
 def around_training(analysis: Analysed) -> set[Region]:
-    """Return the loops that train only by what a loop inside of them runs for every step.
+    """Return the loops that train only through code that a loop inside of them runs for every step.
 
     `for epoch in …: trainer.optimize(loader)`, where `optimize` calls `iterate` once for the largest batch
     and then runs the loop whose every turn calls `iterate`.
@@ -94,10 +94,10 @@ def _inside(region: Region, analysis: Analysed) -> tuple[set[Region], set[Functi
 
 
 def _takes_loss(function: Function, analysis: Analysed) -> bool:
-    """Whether `function` runs the backward pass of a loss that callers hand it: no step of its own.
+    """Whether `function` runs the backward pass of a loss from its callers: no step of its own.
 
-    `trainer.backward(loss)` of an inner loop is a part of a step, and another part of another step
-    where the loop around that calls it too.
+    `trainer.backward(loss)` of an inner loop is a part of a step. It is also a part of another step if the
+    loop around calls it too.
     """
     names = {*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)}
     names -= {"self", "cls"}
@@ -111,7 +111,7 @@ def _takes_loss(function: Function, analysis: Analysed) -> bool:
 def _losses(call: ast.Call) -> set[str]:
     """Return the names of the loss in `loss.backward()`, `scaler.scale(loss).backward()`, `scaler(loss, o)`.
 
-    None of one that is computed there: `model(x).mean().backward()`.
+    A loss computed in the expression has no name: `model(x).mean().backward()`.
     """
     match call:
         case ast.Call(func=ast.Attribute(value=loss, attr="backward")):
@@ -130,7 +130,7 @@ def _losses(call: ast.Call) -> set[str]:
 
 
 def _functions(region: Region, analysis: Analysed) -> set[Function]:
-    """Return the functions with an effect that are called in `region`, inner loops included."""
+    """Return the functions with an effect that `region` calls, inner loops included."""
     return {
         function
         for part in analysis.regions(region)
@@ -146,7 +146,7 @@ def _reached(start: set[Function], analysis: Analysed) -> set[Function]:
 def _effect(
     region: Region, analysis: Analysed, without: set[Function], seen: set[Function]
 ) -> Effect:
-    """Return the effects of `region` but for what the functions `without` do."""
+    """Return the effects of `region` without those of the functions `without`."""
     effect = Effect.NONE
     for call, _ in region.calls:
         ran = analysis.running[call]

@@ -1,1 +1,1 @@
-"""Random numbers: what seeds them, which functions draw them, and whether replicas draw equal ones."""
+"""Random numbers: their seeds, the functions that draw them, and whether replicas draw equal ones."""

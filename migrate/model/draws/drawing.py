@@ -1,4 +1,4 @@
-"""Functions that return a random number of the host, in whatever file they are."""
+"""Functions of any file that return a random host number."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from migrate.model.calls.scopes import Scope
 
 DEEPEST = 8
-# Python's functions whose result is random where an argument is.
+# Python functions whose result is random if an argument is.
 PLAIN = frozenset({"int", "float", "bool", "round", "abs", "min", "max", "len", "sum"})
 READS = frozenset({"item", "tolist"})
-# What they set stays as it is for the life of the object.
+# Methods whose effect lasts for the life of the object.
 MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 
 
 @lru_cache(maxsize=2)
 def drawing_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that return a random number of the host, or one made of it."""
+    """Return the functions of a project that return a random host number, or a value computed from one."""
     return returning(
         analysis, lambda value, function, scopes: _is_drawn(value, function, analysis, scopes)
     )
@@ -42,10 +42,10 @@ def drawing_of(analysis: Analysis) -> frozenset[Scope]:
 
 @lru_cache(maxsize=2)
 def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
-    """Return the attributes, by class and name, that are set to random numbers of the host, more than once.
+    """Return the attributes, by class and name, that are repeatedly set to random host numbers.
 
-    Also where the method is handed the number: `model.set_depth(random.randint(1, 4))`, and where another
-    object sets the attribute: `model.depth = random.randint(1, 4)`.
+    A method that gets the number counts: `model.set_depth(random.randint(1, 4))`. So does another object that
+    sets the attribute: `model.depth = random.randint(1, 4)`.
     """
     attributes: set[tuple[Class, str]] = set()
     asked: dict[tuple[Function, str], set[tuple[Class, str]]] = defaultdict(set)
@@ -140,7 +140,7 @@ def _is_call(
 
 
 def _is_string(node: ast.expr) -> bool:
-    """Whether `node` is written as a string, whose hash is another one in every process."""
+    """Whether `node` is a string literal, whose hash differs in every process."""
     match node:
         case ast.JoinedStr() | ast.Constant(value=str()):
             return True
@@ -159,7 +159,7 @@ def _draws(name: str, call: ast.Call) -> bool:
         return last in HOST_DRAWS
     if package == "numpy.random":
         return last not in NUMPY_OTHERS
-    # On the device a draw is no number of the host.
+    # A draw on the device is no host number.
     return (
         package == "torch" and last in MAKERS and not any(k.arg == "device" for k in call.keywords)
     )

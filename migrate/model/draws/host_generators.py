@@ -1,4 +1,4 @@
-"""Draws by a generator of torch, which is one of the host on XLA: they run on the CPU and cut the graph."""
+"""Draws with a torch generator, which is on the host with XLA: they run on the CPU and cut the graph."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from migrate.model.calls.scopes import Function, Region, Scope, ValueBinding
 from migrate.model.objects.sampling import gradient_free
 
 GENERATOR = "torch.Generator"
-# Methods of a generator that give it back.
+# Methods of a generator that return it.
 SAME = frozenset({"clone_state", "manual_seed"})
-# Names, attributes and parameters by which a generator comes to a draw, at most.
+# Maximum number of names, attributes and parameters between a generator and a draw.
 DEEPEST = 8
 
 
 @lru_cache(maxsize=2)
 def host_draws(analysis: Analysis) -> frozenset[ast.Call]:
-    """Return the calls of `multinomial` in loops without gradients that are given such a generator."""
+    """Return the calls of `multinomial` with such a generator, in loops without gradients."""
     return frozenset(
         call
         for call, scope in _looped_calls(analysis)
@@ -36,7 +36,7 @@ def host_draws(analysis: Analysis) -> frozenset[ast.Call]:
 
 @lru_cache(maxsize=2)
 def host_drawing(analysis: Analysis) -> frozenset[ast.Call]:
-    """Return the calls by which a project comes to such a draw, the draws among them."""
+    """Return the calls by which a project reaches such a draw, including the draws."""
     draws = host_draws(analysis)
     if not draws:
         return frozenset()
@@ -68,7 +68,7 @@ def _draws(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _looped_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls that a loop without gradients makes, itself or through functions that it calls."""
+    """Yield the calls that a loop without gradients makes, directly or through functions."""
     free: Set[Scope] = gradient_free(analysis)
     waiting: list[Region] = [
         region
@@ -92,7 +92,7 @@ def _looped_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
 def _may_be_generator(
     node: ast.expr | None, scope: Scope, analysis: Analysis, depth: int = DEEPEST
 ) -> bool:
-    """Whether `node` may be a generator of torch, by all that is given to it."""
+    """Whether `node` may be a torch generator, by all its values."""
     if node is None or depth <= 0:
         return False
     if isinstance(node, ast.IfExp):
@@ -118,7 +118,7 @@ def _may_be_generator(
 
 
 def _gives_generator(binding: ValueBinding, node: ast.expr, analysis: Analysis, depth: int) -> bool:
-    """Whether `binding` may give the name or attribute `node` such a generator."""
+    """Whether `binding` may bind the name or attribute `node` to such a generator."""
     if binding.kind == "value":
         value = binding.value
         return value is not node and _may_be_generator(value, binding.scope, analysis, depth)

@@ -1,6 +1,6 @@
-"""Seeds that a script sets only where one is given: `if args.seed is not None: set_seed(args.seed)`.
+"""Seeds that a script sets only if one is given: `if args.seed is not None: set_seed(args.seed)`.
 
-Where none is given the script is one that nothing seeds.
+Without a given seed, nothing seeds the script.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 class OptionalSeeds:
-    """Finds out whether a seed is set only where one is given, and what runs before it.
+    """Search for seeds that are set only if one is given, and for the code that runs before.
 
     Args:
         analysis: the project.
@@ -44,7 +44,7 @@ class OptionalSeeds:
         self._tests: dict[Scope, dict[ast.Call, list[ast.expr]]] = {}
 
     def is_optional(self, site: Site, seen: frozenset[Scope] = frozenset()) -> bool:
-        """Whether a test of the seed itself decides whether the call at `site` runs."""
+        """Whether a test of the seed itself decides if the call at `site` runs."""
         call, scope = site
         if any(self._asks_for_the_seed(test, call) for test in self._tests_around(call, scope)):
             return True
@@ -54,7 +54,7 @@ class OptionalSeeds:
         return bool(callers) and all(self.is_optional(c, seen | {scope}) for c in callers)
 
     def comes_after(self, site: Site, firsts: Iterable[Site]) -> bool:
-        """Whether the call at `site` runs below one of `firsts`, by the lines of what runs both."""
+        """Whether the call at `site` runs after one of `firsts`, by the lines in the scopes that run both."""
         lines = self._lines(site)
         for first in firsts:
             before = self._lines(first)
@@ -65,7 +65,7 @@ class OptionalSeeds:
         return False
 
     def _lines(self, site: Site) -> dict[Scope, int]:
-        """Return the scopes that come to the call at `site`, each with its first line that does."""
+        """Return the scopes that reach the call at `site`, each with its first line that does."""
         lines: dict[Scope, int] = {}
         waiting = [site]
         while waiting:
@@ -86,7 +86,7 @@ class OptionalSeeds:
         return self._tests[top].get(call, [])
 
     def _asks_for_the_seed(self, test: ast.expr, call: ast.Call) -> bool:
-        """Whether `test` looks at what `call` seeds with, and may fail."""
+        """Whether `test` reads the seed of `call`, and may fail."""
         for asked in _asked(test):
             arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
             names = {ast.dump(node) for arg in arguments for node in ast.walk(arg)}
@@ -97,7 +97,7 @@ class OptionalSeeds:
 
     @cached_property
     def _defaults(self) -> dict[str, object]:
-        """The defaults of the project's command-line options."""
+        """Defaults of the project's command-line options."""
         defaults: dict[str, object] = {}
         for call, _ in self._analysis.evaluator.calls():
             if last_part(call.func) != "add_argument":
@@ -115,7 +115,7 @@ class OptionalSeeds:
 def _note(
     node: ast.AST, tests: list[ast.expr], tests_by_call: dict[ast.Call, list[ast.expr]]
 ) -> None:
-    """Note the tests that decide whether each call below `node` runs, functions apart."""
+    """Record the tests that decide whether each call below `node` runs, without inner functions."""
     if isinstance(node, ast.Call):
         tests_by_call[node] = tests
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -133,7 +133,7 @@ def _note(
 
 
 def _seeds(statements: list[ast.stmt]) -> bool:
-    """Whether `statements` call something that seeds, by its name."""
+    """Whether `statements` call a function with the name of a seeding function."""
     return any(
         isinstance(node, ast.Call) and "seed" in last_part(node.func).lower()
         for statement in statements
@@ -142,7 +142,7 @@ def _seeds(statements: list[ast.stmt]) -> bool:
 
 
 def _asked(test: ast.expr) -> Iterator[ast.expr]:
-    """Yield the names and attributes that `test` looks at."""
+    """Yield the names and attributes that `test` reads."""
     if isinstance(test, ast.UnaryOp):
         yield from _asked(test.operand)
     elif isinstance(test, ast.BoolOp):
@@ -155,7 +155,7 @@ def _asked(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def _holds(test: ast.expr, asked: ast.expr, value: object) -> bool:
-    """Whether `test` holds where `asked` is `value`; parts that ask for something else do."""
+    """Whether `test` holds if `asked` is `value`; parts that ask for something else count as true."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return not _holds(test.operand, asked, value)
     if isinstance(test, ast.BoolOp):

@@ -1,4 +1,4 @@
-"""What seeds the random numbers of a project's devices, and whether its replicas draw any there.
+"""Seeds of the random numbers of a project's devices, and whether its replicas draw any there.
 
 CUDA's generators follow `torch.manual_seed`, and without a seed each process draws its own numbers. XLA's
 generator follows nothing and starts every replica at the same seed.
@@ -33,37 +33,38 @@ if TYPE_CHECKING:
 INIT = names(*torch_distributed.INIT)
 HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
 DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
-# What tells which process of a data loader is running.
+# Calls that tell which process of a data loader is running.
 WORKER = "torch.utils.data.get_worker_info"
 XLA_SEED = "torch_xla.manual_seed"
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
 # Libraries that start the replicas of a script.
 LED_BY = frozenset(entry.name for entry in libraries.LAUNCHERS)
-# What starts replicas, by the last part of its name.
+# Calls that start replicas, by the last part of the name.
 LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
 
 
 class Start(StrEnum):
-    """What a replica seeds its device with, once it has joined the process group."""
+    """Seed of a replica's device after it has joined the process group."""
 
     OWN = "own"  # nothing seeds the script: each replica draws its own numbers
     HOST = "host"  # the seed that the host's generator already has
-    GIVEN = "given"  # the same, where a seed was given to it; else the one that it drew for itself
+    GIVEN = (
+        "given"  # the same, if a seed was set; otherwise the seed that the generator drew itself
+    )
 
 
 @dataclass(frozen=True)
 class Seeding:
-    """What one file has to do with the seeds of the devices; calls by their ends.
+    """Seeding calls of one file; calls are identified by their ends.
 
     Attributes:
         joining: the calls that join the process group and after which the device is to be seeded.
         early: the calls that seed torch when the file is read, before the replicas are launched.
-        silent: the calls in replicas that seed torch by code that does not seed XLA and stays as it is: a
-            library's, another file's where that is not rewritten, or what runs before the launch too.
+        silent: the calls in replicas that seed torch by code that does not seed XLA and stays unchanged: a
+            library's, another file's that is not rewritten, or code that runs before the launch too.
         for_devices: the seeds of torch that replicas set, in a file that may name no device.
         in_loaders: the seeds that the processes of a data loader set.
-        at_import: the seeds that are set when the file is read, in a script of which another library starts
-            the replicas.
+        at_import: the seeds set when the file is read, in a script whose replicas another library starts.
     """
 
     joining: dict[tuple[int, int], Start]
@@ -78,7 +79,7 @@ NO_SEEDING = Seeding({})
 
 
 class Randomness:
-    """The seeds and draws of a project.
+    """Seeds and draws of a project.
 
     Args:
         analysis: the project.
@@ -89,7 +90,7 @@ class Randomness:
         self._external: dict[ast.Call, str] = {}
 
     def of_file(self, top: ModuleScope, alone: bool) -> Seeding:
-        """Return what the file `top` has to do with seeds.
+        """Return the seeding calls of the file `top`.
 
         Args:
             top: the file.
@@ -134,13 +135,13 @@ class Randomness:
         )
 
     def seeds_of(self, entry: ModuleScope, running: Scope) -> Iterator[Site]:
-        """Yield the calls that seed torch on the host, in the files that a script is made of.
+        """Yield the calls that seed torch on the host, in the files of a script.
 
-        A library's own function (`accelerate.utils.set_seed`) counts; that of a loader's processes does not.
+        A library function (`accelerate.utils.set_seed`) counts; one for the processes of a loader does not.
 
         Args:
             entry: the script.
-            running: a scope that is run, even if no call of the project runs it: a launcher may.
+            running: a scope that runs even without a call in the project: a launcher may call it.
         """
         for path in self._closure(entry):
             top = self._analysis.scopes[path]
@@ -155,7 +156,7 @@ class Randomness:
                     yield call, scope
 
     def scripts_of(self, top: ModuleScope) -> list[ModuleScope]:
-        """Return the scripts that the file is a part of, perhaps itself."""
+        """Return the scripts that the file is a part of, possibly itself."""
         path = top.module.path
         return [
             scope
@@ -164,11 +165,11 @@ class Randomness:
         ]
 
     def is_optional(self, site: Site) -> bool:
-        """Whether a seed is set only where one is given."""
+        """Whether a seed is set only if one is given."""
         return self._optional.is_optional(site)
 
     def comes_after(self, site: Site, firsts: Iterable[Site]) -> bool:
-        """Whether the call at `site` runs below one of `firsts`."""
+        """Whether the call at `site` runs after one of `firsts`."""
         return self._optional.comes_after(site, firsts)
 
     def _is_host_seed(self, call: ast.Call, scope: Scope) -> bool:
@@ -197,11 +198,11 @@ class Randomness:
 
     @cached_property
     def _starts(self) -> dict[ModuleScope, Start | None]:
-        """What the replicas of each script seed their devices with when they have joined."""
+        """Seeds that the replicas of each script set on their devices after joining."""
         return {entry: self._start(entry, files) for entry, files in self._entries.items()}
 
     def _start(self, entry: ModuleScope, files: frozenset[Path]) -> Start | None:
-        """Return what the replicas of a script seed their devices with when they have joined."""
+        """Return the seed that the replicas of a script set on their devices after joining."""
         scopes = [self._analysis.scopes[path] for path in files]
         if any(
             self._seeds(call, scope)
@@ -243,7 +244,7 @@ class Randomness:
         return Start.OWN if later else Start.GIVEN
 
     def _is_never_called(self, function: Function) -> bool:
-        """Whether nothing in the project calls a function, or hands it on to be called."""
+        """Whether nothing in the project calls a function, or passes it on to be called."""
         if function.owner is not None or function.decorators:
             return False
         if function in callers_of(self._analysis):
@@ -267,12 +268,12 @@ class Randomness:
 
     @cached_property
     def _optional(self) -> OptionalSeeds:
-        """Which seeds are set only where one is given."""
+        """Seeds that are set only if one is given."""
         return OptionalSeeds(self._analysis)
 
     @cached_property
     def _entries(self) -> dict[ModuleScope, frozenset[Path]]:
-        """The scripts that join a process group, each with the files that it imports and its own."""
+        """Scripts that join a process group, each with its own file and the files that it imports."""
         if not any(JOINS.encode() in scope.module.data for scope in self._scopes):
             return {}
         entries = {}
@@ -320,7 +321,7 @@ class Randomness:
 
     @cached_property
     def _accelerated(self) -> frozenset[Path]:
-        """The files of scripts that run on an accelerator, of one process too."""
+        """Files of scripts that run on an accelerator, including scripts of one process."""
         if not self._with_seeds:
             return frozenset()
         programs = programs_of(self._analysis)
@@ -333,7 +334,7 @@ class Randomness:
 
     @cached_property
     def _led_by_others(self) -> frozenset[Path]:
-        """The files of scripts whose replicas a library starts, as Lightning and Accelerate do.
+        """Files of scripts whose replicas a library starts, as Lightning and Accelerate do.
 
         Each of its processes reads the files, and the first one before it starts the others.
         """
@@ -352,7 +353,7 @@ class Randomness:
 
     @cached_property
     def _functions_at_import(self) -> frozenset[Scope]:
-        """The functions of such files that run when the files are read."""
+        """Functions of such files that run when the files are read."""
         functions: set[Function] = set()
         waiting = [
             function
@@ -365,7 +366,7 @@ class Randomness:
         return frozenset(functions)
 
     def _is_read_early(self, top: ModuleScope) -> bool:
-        """Whether the file is read in the process that launches the replicas, and again in each."""
+        """Whether the file is read in the process that launches the replicas, and again in each replica."""
         return any(
             top.module.path in files and entry not in self._run_as_read
             for entry, files in self._entries.items()
@@ -373,7 +374,7 @@ class Randomness:
 
     @cached_property
     def _run_as_read(self) -> frozenset[ModuleScope]:
-        """The scripts that join where they are read: these start as a whole in each replica."""
+        """Scripts that join when they are read: they start as a whole in each replica."""
         joining = joining_of(self._analysis)
         return frozenset(
             top
@@ -389,7 +390,7 @@ class Randomness:
 
     @cached_property
     def _early_functions(self) -> frozenset[Function]:
-        """The functions that run when files are read, before the replicas are launched."""
+        """Functions that run when files are read, before the replicas are launched."""
         if not self._with_seeds:
             return frozenset()
         functions: set[Function] = set()
@@ -406,7 +407,7 @@ class Randomness:
 
     @cached_property
     def _loaders(self) -> frozenset[Scope]:
-        """The functions that run in the processes of a data loader."""
+        """Functions that run in the processes of a data loader."""
         functions: set[Function] = set()
         waiting: list[Function] = []
         for top in self._scopes:
@@ -417,14 +418,14 @@ class Randomness:
                     if keyword.arg == "worker_init_fn":
                         waiting += self._functions(keyword.value, scope)
         self._follow(waiting, functions)
-        # What these call may be called in the replica too.
+        # The replica may call the functions that these call, too.
         return frozenset(functions) | self._in_data_sets
 
     @cached_property
     def _in_data_sets(self) -> frozenset[Scope]:
-        """The functions that make an item of a data set, or ask which process of a loader they run in.
+        """Functions that make an item of a dataset, or ask which loader process they run in.
 
-        With those that nothing else of the project calls: `reseed`, which only `__getitem__` calls.
+        Functions that only these call are included: `reseed`, which only `__getitem__` calls.
         """
         scopes: set[Scope] = {
             scope
@@ -447,7 +448,7 @@ class Randomness:
         return frozenset(scopes)
 
     def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
-        """Yield the functions that an expression may be, also those that `partial` binds."""
+        """Yield the functions that an expression may be, including those that `partial` binds."""
         nodes = [node]
         if isinstance(node, ast.Call):
             nodes += node.args
@@ -473,7 +474,7 @@ class Randomness:
                     yield root, call, scope
 
     def _name(self, call: ast.Call, scope: Scope) -> str:
-        """Return what of outside the project a call runs, by its dotted name; empty for anything else."""
+        """Return the dotted name of the external function that a call runs; empty for other calls."""
         if call not in self._external:
             values = self._analysis.evaluator.values(call.func, scope)
             outside = [value.name for value in values if isinstance(value, External)]
@@ -490,7 +491,7 @@ class Randomness:
 
     @cached_property
     def _with_seeds(self) -> frozenset[Path]:
-        """The files that spell what seeds."""
+        """Files whose text contains the name of a seeding function."""
         return frozenset(
             top.module.path
             for top in self._scopes
@@ -531,7 +532,7 @@ class Randomness:
 
     @cached_property
     def _seeding(self) -> frozenset[Function]:
-        """The functions of the project that seed torch, themselves or by what they call."""
+        """Functions of the project that seed torch, directly or through calls."""
         first = {
             scope: True
             for top in self._scopes
@@ -544,7 +545,7 @@ class Randomness:
         return frozenset(reaching(self._analysis, first))
 
     def _is_silent(self, call: ast.Call, scope: Scope, top: ModuleScope, alone: bool) -> bool:
-        """Whether a call in a replica seeds torch by code that does not seed XLA, and stays so."""
+        """Whether a call in a replica seeds torch by code that does not seed XLA and stays unchanged."""
         if self._is_library_seed(call, scope):
             return True
         return any(
@@ -559,7 +560,7 @@ class Randomness:
 
     @cached_property
     def _direct(self) -> frozenset[Function]:
-        """The functions that seed, without those that do so by joining, launching or training."""
+        """Functions that seed, without those that do so by joining, launching or training."""
         joining = joining_of(self._analysis)
         return frozenset(path for path in self._seeding if path not in joining)
 
@@ -581,7 +582,7 @@ class Randomness:
         return frozenset(call for call, _ in launching_of(self._analysis).calls())
 
     def _draws(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether a call draws random numbers on the device of a replica, or makes what does."""
+        """Whether a call draws random numbers on the device of a replica, or makes an object that does."""
         last = self._drawer(call, scope)
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         if "generator" in keywords:
@@ -607,9 +608,9 @@ class Randomness:
         return last[:1].isalpha() and self._is_library_model(self._name(call, scope))
 
     def _drawer(self, call: ast.Call, scope: Scope) -> str:
-        """Return the last part of the name of what is called; of a class of the project, of its base.
+        """Return the last part of the callee's name; for a class of the project, that of its base.
 
-        A function of the project is none, whatever its name: what it calls is looked at itself.
+        Empty for a function of the project: the calls in it are inspected themselves.
         """
         name = self._name(call, scope)
         if name:
@@ -622,7 +623,7 @@ class Randomness:
         return "" if self._analysis.running[call].functions else last_part(call.func)
 
     def _bound(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
-        """Return an expression, or of a variable what it is bound to."""
+        """Return the values of a variable, or the expression itself."""
         if not isinstance(node, ast.Name):
             return [node]
         bindings = self._analysis.evaluator.bindings_of(node.id, scope)
@@ -654,9 +655,9 @@ def _is_filled(node: ast.expr, at_once: bool) -> bool:
     """Whether a tensor that is filled at random is made on the device.
 
     Args:
-        made: what makes it.
-        at_once: whether it is filled where it is made: a variable without a device is often a weight's
-            first value, on the host.
+        node: the expression that makes the tensor.
+        at_once: whether it is filled where it is made: a variable without a device is often a weight's first
+            value, on the host.
     """
     if not isinstance(node, ast.Call) or last_part(node.func) not in drawing.EMPTIES:
         return False
@@ -682,7 +683,7 @@ def _end(call: ast.Call, top: ModuleScope) -> tuple[int, int]:
 
 @lru_cache(maxsize=2)
 def randomness_of(analysis: Analysis) -> Randomness:
-    """Return the seeds and draws of a project; found once, for all files."""
+    """Return the seeds and draws of a project, computed once for all files."""
     return Randomness(analysis)
 
 

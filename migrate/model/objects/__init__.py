@@ -1,1 +1,1 @@
-"""Which of the code of a project runs on an accelerator, and on which device."""
+"""Objects of a project that are on an accelerator, and their devices."""

@@ -1,4 +1,4 @@
-"""Which functions never run in one process: those that different scripts run, each on its own."""
+"""Functions that never run in the same process, because different scripts run them separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GUARD = "guard"
 
 
 class Scripts:
-    """The scripts of a project, by what each of them runs.
+    """Scripts of a project, by the code that each of them runs.
 
     Args:
         analysis: of the project.
@@ -31,7 +31,7 @@ class Scripts:
         self._led: dict[Scope, frozenset[Runs]] = {}
 
     def are_apart(self, scope: Scope, other: Scope) -> bool:
-        """Whether no process runs both `one` and `other`: what runs each of them is known, and differs."""
+        """Whether no process runs both `scope` and `other`: the processes of each are known, and differ."""
         if scope.top is other.top:
             return False
         first, second = self._leading_to(scope), self._leading_to(other)
@@ -49,7 +49,7 @@ class Scripts:
             return ()
         callers = list(self._callers.get(runs, ()))
         if isinstance(runs, Function):
-            if runs.owner is not None:  # also what a library calls of an object
+            if runs.owner is not None:  # including methods that a library calls on an object
                 callers += self._making.get(runs.owner, ())
             if isinstance(runs.parent, Function):
                 callers.append(runs.parent)
@@ -70,7 +70,7 @@ class Scripts:
 
     @cached_property
     def _making(self) -> dict[Class, set[Runs]]:
-        """What makes objects of each class, or of one that derives from it."""
+        """Code that makes instances of each class, or of a derived class."""
         makers: dict[Class, set[Runs]] = defaultdict(set)
         for call, scope in self._evaluator.calls():
             for value in self._evaluator.values(call.func, scope) - {UNKNOWN}:
@@ -89,5 +89,5 @@ def _of_module(top: ModuleScope) -> Iterator[Runs]:
 
 @lru_cache(maxsize=2)
 def scripts_of(analysis: Analysis) -> Scripts:
-    """Return the scripts of an analysed project; found once, for all files."""
+    """Return the scripts of an analyzed project, computed once for all files."""
     return Scripts(analysis)

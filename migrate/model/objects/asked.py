@@ -1,4 +1,4 @@
-"""The expressions of a file of which the rules may ask what they are: which device, or a module."""
+"""Expressions of a file whose kind rules may ask for: a device, or a module."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
 # Methods and functions that take a device.
 TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})
 KEYWORDS = re.compile("dev|gpu|location|rank", re.IGNORECASE)
-# Of these the argument is a device and nothing else.
+# Methods and functions whose argument is a device and nothing else.
 MOVE = frozenset({"to", "cuda", "to_empty", "set_default_device"})
-# Calls of which rules of their own speak, whatever device they are given.
+# Calls that have rules of their own, whatever device they get.
 OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
 GENERATOR = "torch.Generator"
-# Methods by which a class hands the arguments of its constructor to its base.
+# Methods by which a class passes the arguments of its constructor to its base.
 CONSTRUCTORS = frozenset({"__new__", "__init__"})
-# So many assignments are followed from a move to the number that it takes.
+# Maximum number of assignments followed from a move to the number that it takes.
 DEEPEST = 5
-# What scripts call what they keep a device under.
+# Names under which scripts keep a device.
 NAMES = re.compile("dev|gpu|cuda|acc|rank|local", re.IGNORECASE)
 
-# What transforms that draw on the host are called, at a glance.
+# Names of transforms that draw on the host, for a quick check.
 TRANSFORMS = re.compile(rb"Mix(up)?\b|Jitter|Random[A-Z]|Augment|RandAug")
 
 Asked = ast.Name | ast.Attribute | ast.Subscript | ast.Call
 
 
 def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Kind]]:
-    """Yield the expressions of a file that are devices, and of which kind."""
+    """Yield the expressions of a file that are devices, each with its kind."""
     evaluator = analysis.evaluator
     seen: set[int] = set()
     for node, scope in _candidates(analysis, top):
@@ -67,7 +67,7 @@ def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr,
                 if kind is not Kind.UNKNOWN:
                     yield part, kind
     for node, scope in top.tested:
-        # Whether there is a device at all is another question than which replica this is.
+        # Whether there is a device at all is a different question from which replica this is.
         if id(node) not in seen and kind_of(evaluator.values(node, scope)) is Kind.INDEX:
             seen.add(id(node))
             yield node, Kind.INDEX
@@ -101,13 +101,13 @@ def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.e
 
 
 def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
-    """Whether all that `node` may be, as far as that is known, are modules."""
+    """Whether all known values of `node` are modules."""
     values = analysis.evaluator.values(node, scope) - TRAITS
     return bool(values) and all(_is_one(value, analysis) for value in values)
 
 
 def models_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
-    """Yield the expressions of a file that make, call, ask or hand on a module."""
+    """Yield the expressions of a file that create, call, test or pass a module."""
     for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
@@ -117,7 +117,7 @@ def models_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
 
 
 def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
-    """Yield the calls of a file of models that, on the GPU, move their inputs there themselves."""
+    """Yield the calls in a file to models that move their inputs to the GPU themselves."""
     for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
@@ -126,7 +126,7 @@ def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
 
 
 def given_moving_models(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
-    """Yield the calls of a file that are given a model which, on the GPU, moves its inputs there itself."""
+    """Yield the calls in a file that pass a model which moves its inputs to the GPU itself."""
     for root in top.all_roots if _wraps_models(analysis) else ():
         for region in analysis.regions(root):
             for call, scope in region.calls:
@@ -147,7 +147,7 @@ def _wraps_models(analysis: Analysis) -> bool:
 
 
 def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls of a file of transforms that draw on the host, each with what makes the transform."""
+    """Yield the calls in a file to transforms that draw on the host, each with the call that makes one."""
     transforms = _host_transforms(analysis)
     if not transforms:
         return
@@ -158,7 +158,7 @@ def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.
                     continue
                 values = analysis.evaluator.values(call.func, scope)
                 names = {value.name for value in values if isinstance(value, Result)} & transforms
-                if names:  # of an import and an annotation, perhaps: the same one in each run
+                if names:  # perhaps from an import and an annotation: the same order in each run
                     yield call, min(names)
                     continue
                 name = _composed_of(call.func, scope, transforms, analysis)
@@ -168,20 +168,20 @@ def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.
 
 @lru_cache(maxsize=2)
 def _host_transforms(analysis: Analysis) -> frozenset[str]:
-    """Return the qualified names of such transforms that a project makes, or that its annotations name."""
+    """Return the qualified names of such transforms that a project creates or names in annotations."""
     if not any(TRANSFORMS.search(module.data) for module in analysis.project.modules.values()):
         return frozenset()
     transforms: dict[str, bool] = {}
     for call, scope in analysis.evaluator.calls():
         for name in _named(call.func, scope, analysis):
             transforms[name] = transforms.get(name, False) or _cuts(call)
-    # A file alone may only name, in an annotation, what another one makes.
+    # A single file may only name, in an annotation, a transform that another file creates.
     unmade = {f"timm.data.{name}" for name in ("Mixup", "mixup.Mixup")} - transforms.keys()
     return frozenset(name for name, cuts in transforms.items() if cuts) | unmade
 
 
 def _named(node: ast.expr, scope: Scope, analysis: Analysis) -> list[str]:
-    """Return the qualified names that `node` has of transforms that draw on the host."""
+    """Return the qualified names of `node` that are transforms drawing on the host."""
     if not TRANSFORMS.search(_last(node).encode()):
         return []
     values = analysis.evaluator.values(node, scope)
@@ -210,7 +210,7 @@ def _cuts(call: ast.Call) -> bool:
 def _composed_of(
     node: ast.expr, scope: Scope, names: frozenset[str], analysis: Analysis
 ) -> str | None:
-    """Return the transform of `made` that a composition of transforms, called as `node`, holds."""
+    """Return the transform among `names` in a composition of transforms that is called as `node`."""
     if not isinstance(node, ast.Name | ast.Attribute):
         return None
     for binding in analysis.evaluator.origins(node, scope):
@@ -228,9 +228,9 @@ def _composed_of(
 
 @lru_cache(maxsize=2)
 def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, int]]]:
-    """Return the strings and numbers of each file that are the device of some move, wherever that stands.
+    """Return the strings and numbers of each file that become the device of some move.
 
-    A number counts where the move takes a name or an attribute that is assigned it: `config.device`.
+    A number counts if the move takes a name or an attribute that is assigned it: `config.device`.
     """
     locations: dict[Path, set[tuple[int, int]]] = defaultdict(set)
     modules = {top.module.path: top.module for top in analysis.scopes.values()}
@@ -249,7 +249,7 @@ def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, in
                     locations[value.spelled[0]].add(value.spelled[1])
             for number, at in _numbers_of(arg, scope, analysis):
                 locations[at.module.path].add(_end_of(number, at))
-    for top in analysis.scopes.values():  # what a test compares is a number to the script
+    for top in analysis.scopes.values():  # a value compared in a test is a number to the script
         for compared, scope in top.compared:
             for side in (compared.left, *compared.comparators):
                 for number, at in _numbers_of(side, scope, analysis):
@@ -265,7 +265,7 @@ def _end_of(number: ast.Constant, scope: Scope) -> tuple[int, int]:
 def _numbers_of(
     node: ast.expr, scope: Scope, analysis: Analysis, depth: int = DEEPEST
 ) -> Iterator[tuple[ast.Constant, Scope]]:
-    """Yield the integers that `node` may be: its own, those of a choice, and those of what it is assigned."""
+    """Yield the possible integers of `node`: its own, those of a choice, and those assigned to it."""
     if depth == 0:
         return
     parts: list[ast.expr] = []
@@ -287,10 +287,10 @@ def _numbers_of(
 
 
 def generators_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
-    """Yield the calls of a file that make a generator of torch by another name, as a class derived from it.
+    """Yield the calls in a file that make a torch generator by another name, such as a derived class.
 
-    Of a class with a `__new__` of its own they are the calls of its base in there: the device that
-    the base is given decides.
+    For a class with its own `__new__`, they are the calls of its base there: the device argument of the base
+    decides.
     """
     if not _speaks_of_generators(analysis):
         return
@@ -331,7 +331,7 @@ def _derives_from_generator(class_: Class, analysis: Analysis) -> bool:
 
 
 def _is_made_by_generator(class_: Class, analysis: Analysis) -> bool:
-    """Whether what a call gives the class `made` goes to the constructor of torch's generator as it is."""
+    """Whether a call of `class_` passes its arguments unchanged to the constructor of torch's generator."""
     return (
         _derives_from_generator(class_, analysis)
         and analysis.evaluator.method(class_, "__new__") is None
@@ -362,7 +362,7 @@ def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr
 
 
 def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what is assigned, and returned, under names that may be a device's."""
+    """Yield the values assigned and returned under names that may be a device's."""
     scopes: list[dict[str, list[ValueBinding]]] = [top.bindings]
     for class_ in top.classes:
         scopes += [class_.bindings, class_.attributes]
@@ -379,7 +379,7 @@ def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
 
 
 def _parts(node: ast.expr) -> Iterator[Asked | ast.JoinedStr]:
-    """Yield what of an expression may be asked of: itself, both sides of a choice, `x` of `x.type`."""
+    """Yield the parts whose kind rules may ask for: itself, both sides of a choice, `x` of `x.type`."""
     first = type_with_index(node)
     if first is not None:
         yield from _parts(first)
@@ -397,7 +397,7 @@ def _parts(node: ast.expr) -> Iterator[Asked | ast.JoinedStr]:
 
 
 def _in_call(call: ast.Call) -> Iterator[ast.expr]:
-    """Yield what is called, what that is an attribute of, and what is handed to it."""
+    """Yield the callee, the object of its attribute, and the arguments."""
     for node in (call.func, *call.args, *(keyword.value for keyword in call.keywords)):
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):

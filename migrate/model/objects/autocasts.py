@@ -1,4 +1,4 @@
-"""The autocast regions of a project that compute in 16 bits on XLA."""
+"""Autocast regions of a project that compute in 16 bits on XLA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.model.calls.analysis import Analysis
 
 TYPED = names(*TYPED_AUTOCAST)
 AUTOCASTS = names(*torch_cuda.AUTOCAST) | TYPED | {"shims.autocast"}
-# Devices whose regions are not those of the script's accelerator.
+# Devices whose regions do not belong to the script's accelerator.
 OTHERS = ("cpu", "mps", "xpu")
 FLOAT32 = frozenset({"torch.float32", "torch.float"})
 

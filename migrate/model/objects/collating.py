@@ -1,4 +1,4 @@
-"""Functions that make a batch of samples: what a DataLoader is given as `collate_fn`, and what that calls."""
+"""Functions that make a batch of samples: the `collate_fn` of a DataLoader, and the functions it calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from migrate.model.calls.scopes import Scope
 
 
-# Keywords by which a loader, or a trainer that makes one, is given such a function.
+# Keywords that pass such a function to a loader, or to a trainer that makes one.
 GIVEN_AS = frozenset({"collate_fn", "data_collator"})
 
 
@@ -25,8 +25,8 @@ GIVEN_AS = frozenset({"collate_fn", "data_collator"})
 def collating_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions and methods of a project that make batches.
 
-    A function makes them that some call is given as `collate_fn`, or that such a function hands its samples
-    to. The name decides only where no call of the function is seen.
+    A function counts if some call passes it as `collate_fn`, or if such a function passes its samples to it.
+    The name decides only if no call of the function is known.
     """
     waiting = [*_handed(analysis), *_named(analysis)]
     scopes: set[Scope] = set()
@@ -54,7 +54,7 @@ def gathering_of(analysis: Analysis) -> frozenset[Scope]:
 
 
 def _named(analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that nothing is seen to call, and whose name says that they make batches."""
+    """Yield the functions without a known call whose name says that they make batches."""
     callers = callers_of(analysis)
     for scope in analysis.scopes.values():
         for function in scope.functions:
@@ -65,7 +65,7 @@ def _named(analysis: Analysis) -> Iterator[Function]:
 
 
 def _handed(analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that some call is given to make batches with."""
+    """Yield the functions that some call passes for making batches."""
     evaluator = analysis.evaluator
     for call, ran in analysis.running.items():
         for keyword in call.keywords:
@@ -84,7 +84,7 @@ def _handed(analysis: Analysis) -> Iterator[Function]:
 
 
 def _given_samples(function: Function, analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that `function` calls with its samples, or with a list of a part of each."""
+    """Yield the functions that `function` calls with its samples, or with a list of one part of each."""
     names = set(function.parameters)
     regions = list(analysis.regions(function.region))
     for _ in range(2):  # a name may be bound to another one

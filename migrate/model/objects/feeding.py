@@ -1,7 +1,7 @@
 """Functions that run within training steps only, because the loss is computed from their results.
 
-A loop without gradients in such a function, as one that averages the predictions of a teacher, is a part of
-the step: its turns are no steps of their own.
+A loop without gradients in such a function, such as one that averages the predictions of a teacher, is a part
+of the step: its turns are no steps of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = (*FUNCTION, *LOOP, ast.Module)
 
 @lru_cache(maxsize=2)
 def feeding_of(analysis: Analysis) -> frozenset[Function]:
-    """Return the functions of a project that nothing but the computation of a step's loss calls."""
+    """Return the functions of a project that are called only to compute a step's loss."""
     feeding = frozenset(call for call in _feeding_calls(analysis) if not analysis.effect(call))
     called = [f for call in feeding for f in analysis.running[call].functions]
     scopes = set(closure(called, lambda function: _run_by(function, analysis)))
@@ -39,9 +39,9 @@ def feeding_of(analysis: Analysis) -> frozenset[Function]:
 
 
 def _feeding_calls(analysis: Analysis) -> Iterator[ast.Call]:
-    """Yield the calls in step loops, and in what these run, that give a call what it trains with.
+    """Yield the calls in step loops, and in functions they run, that compute the inputs of a training call.
 
-    A call that runs a backward pass may be among them.
+    The result may include a call that runs a backward pass.
     """
     seen: set[Region] = set()
     waiting = list(analysis.step_loops)
@@ -58,7 +58,7 @@ def _feeding_calls(analysis: Analysis) -> Iterator[ast.Call]:
 
 
 def _before(backward: ast.Call, scope: Scope) -> Iterator[ast.Call]:
-    """Yield the calls in the same turn, or the same function, that compute what `backward` is given."""
+    """Yield the calls in the same turn or function that compute the argument of `backward`."""
     above = parents(scope.module)
     block: ast.AST = backward
     while not isinstance(block, BLOCK):

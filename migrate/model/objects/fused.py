@@ -1,4 +1,4 @@
-"""Whether a project makes an optimizer whose step is a kernel of CUDA: `AdamW(…, fused=True)`."""
+"""Optimizers of a project whose step is a CUDA kernel: `AdamW(…, fused=True)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate.model.calls.analysis import Analysis
 
 @lru_cache(maxsize=2)
 def makes_fused(analysis: Analysis) -> bool:
-    """Return whether a file of a project makes an optimizer of torch with `fused` that may be on."""
+    """Return whether a file of a project makes a torch optimizer with `fused` possibly on."""
     for top in analysis.scopes.values():
         if b"fused" not in top.module.data:
             continue

@@ -12,7 +12,7 @@ from migrate.model.project.project import SourceModule
 
 @lru_cache(maxsize=2)
 def counting_generators(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions all of whose `yield` give a pair that begins with a number of their own."""
+    """Return the functions whose every `yield` is a pair that begins with a counter."""
     scopes: set[Scope] = set()
     for top in analysis.scopes.values():
         if b"yield" not in top.module.data:
@@ -45,7 +45,7 @@ def _counts(function: ast.FunctionDef) -> bool:
 
 
 def _counters(node: ast.AST) -> list[str]:
-    """Return the names that a loop binds to a number of a row, or that a statement counts up."""
+    """Return the names that a loop binds to a sequence number, or that a statement counts up."""
     if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
         return [node.target.id] if isinstance(node.target, ast.Name) else []
     if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):

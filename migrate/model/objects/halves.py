@@ -1,6 +1,6 @@
-"""Loops of which the source shows one half of the training only: a backward pass, or an optimizer's step.
+"""Loops whose source shows only one half of the training: a backward pass, or an optimizer step.
 
-The other half is in a call that cannot be followed: such a loop may be one that trains.
+The other half is in a call that cannot be followed, so such a loop may train.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _outermost(analysis: Analysis, region: Region) -> Iterator[Region]:
 
 
 def _has_steps(analysis: Analysis, region: Region) -> bool:
-    """Whether a loop calls what has training loops of its own, as a search of settings does."""
+    """Whether a loop calls code with training loops of its own, such as a search over settings."""
     training = programs_of(analysis).training
     return any(
         not training.isdisjoint(analysis.running[call].functions)
@@ -64,7 +64,7 @@ def _has_steps(analysis: Analysis, region: Region) -> bool:
 
 
 def _effect(analysis: Analysis, region: Region) -> Effect:
-    """Return what a body does that no step loop in it takes."""
+    """Return the effects of a body that no step loop in it consumes."""
     if region in analysis.step_loops or region in analysis.captured:
         return Effect.NONE
     effect = Effect.NONE
@@ -79,7 +79,7 @@ def _effect(analysis: Analysis, region: Region) -> Effect:
 
 @lru_cache(maxsize=2)
 def _trained(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions that step loops run, and those that call them: of these all is known."""
+    """Return the functions that step loops run, and their callers: everything is known about them."""
     programs = programs_of(analysis)
     starts = {scope for region in analysis.step_loops for scope in programs.run_by(region)}
     return frozenset(scope for scope in programs.run_from(starts) if isinstance(scope, Function))

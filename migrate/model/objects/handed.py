@@ -1,4 +1,4 @@
-"""Parameters that are handed, with the model, to code outside of the project: optimizers perhaps."""
+"""Parameters passed with the model to code outside of the project: possibly optimizers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from migrate.model.objects.unfollowed import arguments, is_outside
 def handed_with(
     model: str, function: Function, scope: Function, analysis: Analysis
 ) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that go with a model to code of which nothing is known, and that code.
+    """Yield the parameters passed with a model to unknown code, with that code.
 
     Args:
         model: how `scope` spells the model: `net`, `self.net`.
-        given: the function that has the parameters: `scope`, or what makes an object of its class.
+        function: the function with the parameters: `scope`, or the one that makes an instance of its class.
         scope: the function that moves the model.
         analysis: of the project.
     """
@@ -59,7 +59,7 @@ def _is_at(node: ast.FunctionDef | ast.AsyncFunctionDef, function: Function) -> 
 
 
 def _kept_as(name: str, maker: ast.AST) -> str | None:
-    """Return the attribute in which the parameter `name` is kept: `self.o` of `self.o = o`."""
+    """Return the attribute that keeps the parameter `name`: `self.o` of `self.o = o`."""
     for node in ast.walk(maker):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
@@ -74,7 +74,7 @@ def _kept_as(name: str, maker: ast.AST) -> str | None:
 
 
 def _handing(spelled: str, model: str, scope: Scope, analysis: Analysis) -> Iterator[ast.Call]:
-    """Yield the calls in `scope` of what is not in the project that are given the model and `spelled`."""
+    """Yield the calls in `scope` to code outside of the project with the model and `spelled` as arguments."""
     assert isinstance(scope, Function)
     for region in analysis.regions(scope.region):
         for call, at in region.calls:
@@ -86,7 +86,7 @@ def _handing(spelled: str, model: str, scope: Scope, analysis: Analysis) -> Iter
 
 
 def _is_used(spelled: str, places: tuple[ast.AST, ...], handed: set[int]) -> bool:
-    """Whether something else than handing it on is done with what is spelled so."""
+    """Whether the expression spelled so has a use other than being passed on."""
     for place in places:
         for node in ast.walk(place):
             if not isinstance(node, ast.Name | ast.Attribute) or id(node) in handed:

@@ -1,4 +1,4 @@
-"""Functions that return a checkpoint, or a part of one: torch.load leaves it on the host."""
+"""Functions that return a checkpoint, or a part of one: torch.load keeps it on the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEEPEST = 8
 
 @lru_cache(maxsize=2)
 def loading_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that return what a checkpoint holds, where torch.load put it."""
+    """Return the functions of a project that return contents of a checkpoint, where torch.load put them."""
     return returning(
         analysis, lambda value, function, scopes: _is_loaded(value, function, analysis, scopes)
     )
@@ -29,7 +29,7 @@ def loading_of(analysis: Analysis) -> frozenset[Scope]:
 
 @lru_cache(maxsize=2)
 def loaded_parts_of(analysis: Analysis) -> dict[Scope, frozenset[int]]:
-    """Return the functions that return a tuple with parts of a checkpoint, and where these are in it."""
+    """Return the functions that return a tuple with parts of a checkpoint, with their positions in it."""
     loading = loading_of(analysis)
     parts: dict[Scope, frozenset[int]] = {}
     for scope in analysis.scopes.values():

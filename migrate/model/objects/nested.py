@@ -1,7 +1,7 @@
 """Steps in functions that steps of other functions call: the inner steps keep their blocks.
 
 `with torch_xla.step():` around `train_step(…)`, in which a loop has steps, would be a step in a step.
-The block goes into `train_step`, below that loop, whichever file it is in.
+The block is put into `train_step`, below that loop, in any file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from migrate.model.objects.programs import programs_of
 
 @dataclass(frozen=True)
 class Nested:
-    """Functions that are whole steps and hold steps of their own.
+    """Functions that are whole steps and contain steps of their own.
 
     Args:
         functions: the functions whose bodies get the blocks.
@@ -31,9 +31,9 @@ class Nested:
 
 @lru_cache(maxsize=2)
 def nested_of(analysis: Analysis) -> Nested:
-    """Return the functions of a project that hold steps and are run as a part of a step.
+    """Return the functions of a project that contain steps and run as a part of a step.
 
-    A function that is run by one call of its own file is left out: the rule for steps goes into it anyway.
+    A function with a single call in its own file is left out: the rule for steps enters it anyway.
     """
     training = programs_of(analysis).training
     functions: set[Function] = set()

@@ -1,7 +1,7 @@
-"""Which object an expression is: followed back to the calls that make it, through all files of a project.
+"""Identity of an object: an expression is followed back to the calls that make it, through all files.
 
 Names, attributes, items, returned tuples and the arguments of calls are followed. Two expressions may be the
-same object where the same call has made them.
+same object if the same call made them.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from migrate.model.objects.programs import programs_of
 # Methods of a module that return the module.
 SAME = MODULE_METHODS | {"to_empty", "share_memory", "type"}
 MOVES = frozenset({"to", "cuda", "to_empty"})
-# Modules of torch that stand for the module that they are given.
+# Modules of torch that represent the module they get.
 WRAPPERS = re.compile(
     r"torch\.compile$|torch\.jit\.\w+$|.*(DataParallel|AveragedModel)$|copy\.(deep)?copy$"
 )
-# Modules of torch that hold others, and nothing else.
+# Modules of torch that only hold other modules.
 HOLDERS = re.compile(r"torch\.nn\.(modules\.container\.)?(ModuleDict|ModuleList|Sequential)")
-# Methods of containers that return what is in them.
+# Methods of containers that return their contents.
 TAKEN = frozenset({"values", "items", "get", "pop", "copy", "popitem"})
 BUILDS = frozenset({"__init__", "__post_init__"})
 KEEPS = frozenset({"append", "add", "extend", "insert", "appendleft"})
-MOST = 3000  # steps back from one expression
-DEEPEST = 4  # calls of which it is remembered which of them led into a function
-CALLERS = 3  # functions up to a `with torch.device(…)`
+MOST = 3000  # maximum number of steps back from one expression
+DEEPEST = 4  # maximum number of calls remembered as the way into a function
+CALLERS = 3  # maximum number of functions up to a `with torch.device(…)`
 
 Call = tuple[ast.Call, Scope]
 Position = tuple[int, int]
 How = Literal["value", "elements"] | int | tuple[str]
 Role = Literal["same", "whole", "part"]
-# A call, or the parameter or attribute of which nothing is known.
+# A call, or a parameter or attribute of which nothing is known.
 Site = ast.Call | tuple[object, str]
 
 
 class CallArgument(NamedTuple):
-    """What a call passes for a parameter: nothing known where `node` is None."""
+    """Argument of a call for a parameter; unknown if `node` is None."""
 
     node: ast.expr | None
     scope: Scope
@@ -64,14 +64,14 @@ class CallArgument(NamedTuple):
 
 
 class TraceStep(NamedTuple):
-    """An expression on the way back.
+    """Expression on the way back to the origin.
 
     Args:
         node, scope: the expression.
         how: the expression itself, its elements, its element number `how`, or its item of that key.
-        stack: the calls by which the way has led into the functions around.
+        stack: the calls that led the search into the functions around.
         role: whether it is the object, something that contains the object, or a part of it.
-        before: in this scope only what is bound before this position counts.
+        before: only bindings before this position count in this scope.
         certain: whether a move on the way has happened for certain.
     """
 
@@ -85,19 +85,19 @@ class TraceStep(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells this step from others."""
+        """Key that identifies this step."""
         calls = tuple(id(call) for call, _ in self.stack)
         return id(self.node), id(self.scope), self.how, calls, self.role, self.certain
 
 
 @dataclass
 class Origin:
-    """The calls that make an object.
+    """Calls that make an object.
 
     Args:
-        made, wholes, parts: the calls that make the object, what contains it, and what it contains.
-        unknown: the parameters (a function and a name) of which it is not known what they are given.
-        moved: whether it is on an accelerator for certain where it is made, or moved on the way here.
+        sites, wholes, parts: the calls that make the object, its containers, and its contents.
+        unknown: the parameters (a function and a name) with unknown arguments.
+        moved: whether it is certainly created on an accelerator, or moved on the way here.
     """
 
     sites: set[Site] = field(default_factory=set)
@@ -107,16 +107,16 @@ class Origin:
     moved: bool = False
 
     def covers(self, other: Origin) -> bool:
-        """Whether what is done to this object is done to all of `other`."""
+        """Whether an operation on this object affects all of `other`."""
         return not (self.sites | self.parts).isdisjoint(other.sites | other.wholes)
 
     def touches(self, other: Origin) -> bool:
-        """Whether what is done to this object is done to `other`, or to a part of it."""
+        """Whether an operation on this object affects `other`, or a part of it."""
         return self.covers(other) or not self.wholes.isdisjoint(other.sites)
 
 
 class Objects:
-    """The objects of a project.
+    """Objects of a project.
 
     Args:
         analysis: of the project.
@@ -134,7 +134,7 @@ class Objects:
         stack: tuple[Call, ...] = (),
         before: Position | None = None,
     ) -> Origin:
-        """Return what makes `node`, as seen in `scope` at the position `before`."""
+        """Return the origin of `node`, as seen in `scope` at the position `before`."""
         start = TraceStep(
             node, scope, stack=stack, before=(scope, before) if before is not None else None
         )
@@ -155,11 +155,11 @@ class Objects:
         return origin
 
     def arguments(self, function: Function, name: str) -> list[CallArgument]:
-        """Return what the calls of the project pass for a parameter."""
+        """Return the arguments that the calls of the project pass for a parameter."""
         return self._arguments.get((function, name), [])
 
     def is_move(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether `call` moves its receiver to an accelerator, or to a device that is not known."""
+        """Whether `call` moves its receiver to an accelerator, or to an unknown device."""
         function = call.func
         if not isinstance(function, ast.Attribute) or function.attr not in MOVES:
             return False
@@ -228,7 +228,7 @@ class Objects:
             _add(origin, step.role, (found_in, text))
 
     def _put_at(self, step: TraceStep) -> Iterator[TraceStep]:
-        """Yield what is assigned to the item: `models["g"] = net`."""
+        """Yield the values assigned to the item: `models["g"] = net`."""
         if isinstance(step.how, tuple):
             for container, binding in step.scope.top.assigned.get(step.how[0], ()):
                 if binding.value is not None and ast.dump(container) == ast.dump(step.node):
@@ -412,7 +412,7 @@ class Objects:
             origin.moved = True
 
     def _is_made_there(self, node: ast.Call, scope: Scope) -> bool:
-        """Whether `node` makes its object on an accelerator."""
+        """Whether `node` creates its object on an accelerator."""
         for keyword in node.keywords:
             if keyword.arg == "device":
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
@@ -431,7 +431,7 @@ class Objects:
 
     @cached_property
     def _device_lines(self) -> dict[ModuleScope, list[tuple[int, int]]]:
-        """The lines below each `with torch.device(…)` of an accelerator."""
+        """Lines below each `with torch.device(…)` of an accelerator."""
         lines: dict[ModuleScope, list[tuple[int, int]]] = defaultdict(list)
         for top in self._analysis.scopes.values():
             if b"device" not in top.module.data:
@@ -456,7 +456,7 @@ class Objects:
 
     @cached_property
     def _by_default(self) -> bool:
-        """Whether the project makes tensors and modules on an accelerator unless told otherwise."""
+        """Whether the project creates tensors and modules on an accelerator by default."""
         return any(
             call.args
             and b"set_default_device" in scope.top.module.data
@@ -484,7 +484,7 @@ class Objects:
 
     @cached_property
     def _kept(self) -> dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]]:
-        """What is added to containers, by their text: `models.append(net)`."""
+        """Values added to containers, by the text of the container: `models.append(net)`."""
         values: dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]] = defaultdict(list)
         for call, scope in self._evaluator.calls():
             if isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS:
@@ -495,12 +495,12 @@ class Objects:
 
 @lru_cache(maxsize=2)
 def objects_of(analysis: Analysis) -> Objects:
-    """Return the objects of an analysed project; made once, for all files."""
+    """Return the objects of an analyzed project, computed once for all files."""
     return Objects(analysis)
 
 
 def end(node: ast.expr) -> Position:
-    """Return where `node` ends: of two calls, the one that ends first runs first."""
+    """Return the end of `node`: of two calls, the one that ends first runs first."""
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
@@ -509,7 +509,7 @@ def _add(origin: Origin, role: Role, site: Site) -> None:
 
 
 def _holds_one(node: ast.Call) -> bool:
-    """Whether a container is given one module: `ModuleDict({"net": net})`, `Sequential(net)`."""
+    """Whether a container gets one module: `ModuleDict({"net": net})`, `Sequential(net)`."""
     if len(node.args) != 1 or node.keywords:
         return False
     match node.args[0]:
@@ -527,7 +527,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _owner(node: ast.expr, scope: Scope) -> object:
-    """Return what an unknown name or attribute belongs to: the class for `self.x`, else the file."""
+    """Return the owner of an unknown name or attribute: the class for `self.x`, otherwise the file."""
     around: Scope | None = scope
     while around is not None:
         if isinstance(around, Function) and around.owner is not None:

@@ -1,7 +1,7 @@
-"""Optimizers, by what makes them, and whether their model is on the accelerator by then.
+"""Optimizers, by the calls that make them, and whether their model is on the accelerator by then.
 
-An optimizer is what a class makes that derives from `torch.optim.Optimizer`, also one that is chosen while
-the script runs. What only has a name is one by how it is used, and by its name where nothing uses it.
+An optimizer is an instance of a class that derives from `torch.optim.Optimizer`, including a class chosen at
+run time. An object known only by name counts by its use, and by its name if nothing uses it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
 SHARDS = ".FullyShardedDataParallel"
 LOADS = b".load_state_dict("
-# What the annotation of settings says.
+# Names in the annotation of settings.
 SETTINGS = re.compile(r"\b(dict|Dict|Mapping|str|int|float|bool|list|List|\w*Conf(ig)?)\b")
-# What gives a parameter an attribute or a hook, in a loop over parameters.
+# Calls that give a parameter an attribute or a hook, in a loop over parameters.
 MARKS = re.compile(rb"for [^\n]*parameters\(")
 HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
-# Calls that give the parameters of a module.
+# Calls that return the parameters of a module.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
-# Methods that modules have, and nothing else that is moved.
+# Methods that only modules have, among objects that are moved.
 OF_MODULES = frozenset(
     {
         "eval",
@@ -60,12 +60,14 @@ OF_MODULES = frozenset(
         "load_state_dict",
     }
 )
-# Methods that optimizers have: what they give is no optimizer.
+# Methods of optimizers; their result is no optimizer.
 OF_OPTIMIZERS = frozenset({"add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"})
 BUILDS = ("__init__", "__post_init__", "setup")
-DEEPEST = 6  # calls down to a move, and up to the callers of a function
-MOST_GOALS = 8  # ways to an optimizer that are told apart
-EXPRESSIONS = 40  # that are gone through for the class of an optimizer, or for its model
+DEEPEST = 6  # maximum depth of calls down to a move, and up to the callers of a function
+MOST_GOALS = 8  # maximum number of distinct ways to an optimizer
+EXPRESSIONS = (
+    40  # maximum number of expressions searched for the class or the model of an optimizer
+)
 
 Position = tuple[int, int]
 Call = tuple[ast.Call, Scope]
@@ -73,11 +75,11 @@ Call = tuple[ast.Call, Scope]
 
 @dataclass(frozen=True)
 class Early:
-    """An optimizer that is made before its model is on the accelerator.
+    """Optimizer that is made before its model is on the accelerator.
 
     Args:
         moves: the files and lines of the moves that come later.
-        at_moves: whether torch's switch goes on at these moves; else where the optimizer is made.
+        at_moves: whether torch's switch is set at these moves; otherwise where the optimizer is made.
     """
 
     moves: tuple[tuple[Path, int], ...]
@@ -86,16 +88,16 @@ class Early:
 
 @dataclass(frozen=True)
 class FileOptimizers:
-    """The optimizers that one file makes, and its moves of models that have one already.
+    """Optimizers that one file makes, and its moves of models that already have one.
 
     Args:
-        created: the calls that make an optimizer, of whatever class.
+        created: the calls that make an optimizer, of any class.
         settled: those of them whose model is on the accelerator by then, or keeps its parameters.
         early: those whose model moves only later.
-        moves: the moves of models whose optimizer may exist already: the optimizers of this file that do,
-            and whether there are others, of other files or given by callers that are not known.
-        handed: the moves of models that go, with a parameter of which nothing is known, to code that is not
-            in the project: what is handed, and what to.
+        moves: the moves of models whose optimizer may exist already: the optimizers of this file that do, and
+            whether there are others, from other files or unknown callers.
+        handed: the moves of models that are passed, together with an unknown parameter, to code outside of
+            the project: the parameter, and the code.
         marked: the calls of `parameters()` of a loop that gives parameters attributes or hooks, whose model
             moves only later.
     """
@@ -109,7 +111,7 @@ class FileOptimizers:
 
 
 class ProjectOptimizers:
-    """The optimizers of a project.
+    """Optimizers of a project.
 
     Args:
         analysis: of the project.
@@ -124,7 +126,7 @@ class ProjectOptimizers:
         self._with_parameters: dict[ast.expr, list[ast.Call]] = {}
 
     def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
-        """Return the optimizers of a file; `alone`: where only this file is rewritten."""
+        """Return the optimizers of a file; `alone`: whether only this file is rewritten."""
         if not self._may_be_early:
             return FileOptimizers(
                 frozenset(_at(call, top) for call, at in self._made if at.top is top)
@@ -174,7 +176,7 @@ class ProjectOptimizers:
         )
 
     def _marked(self, top: ModuleScope) -> Iterator[Position]:
-        """Yield the ends of the calls of `parameters()` that a loop goes over before the model moves."""
+        """Yield the ends of the `parameters()` calls that a loop iterates over before the model moves."""
         if MARKS.search(top.module.data) is None:
             return
         loops = {
@@ -204,7 +206,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _made(self) -> list[Call]:
-        """The calls that make an optimizer."""
+        """Calls that make an optimizer."""
         return [
             (call, scope)
             for call, scope in self._evaluator.calls()
@@ -213,7 +215,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _moves(self) -> list[Call]:
-        """The calls that move something to an accelerator, or may."""
+        """Calls that move a value to an accelerator, or may."""
         return [
             (call, scope)
             for call, scope in self._evaluator.calls()
@@ -237,15 +239,15 @@ class ProjectOptimizers:
         return not names and self._is_chosen(call.func, scope)
 
     def _is_chosen(self, function: ast.expr, scope: Scope) -> bool:
-        """Whether the class `function` is chosen among those of torch: `getattr(torch.optim, name)`.
+        """Whether the class `function` is chosen among torch's: `getattr(torch.optim, name)`.
 
-        A method of an optimizer, or of what holds one, is no class: `state.update(…)`.
+        A method of an optimizer, or of an object that holds one, is no class: `state.update(…)`.
         """
         if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
             return False
         nodes: set[ast.expr] = set()
         for node, at in self._behind(function, scope):
-            for part in ast.walk(node):  # what is called comes before the names in it
+            for part in ast.walk(node):  # the callee comes before the names in it
                 if isinstance(part, ast.Call):
                     nodes.add(part.func)
                 if part not in nodes and isinstance(part, ast.Name | ast.Attribute):
@@ -257,7 +259,7 @@ class ProjectOptimizers:
         return False
 
     def _behind(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-        """Yield `node`, and what the names and attributes in it are bound to."""
+        """Yield `node`, and the values of the names and attributes in it."""
         seen: set[int] = set()
         waiting = [(node, scope)]
         while waiting and len(seen) < EXPRESSIONS:
@@ -269,7 +271,7 @@ class ProjectOptimizers:
             waiting += self._bound(current, at)
 
     def _bound(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-        """Return what the names and attributes in `node` are bound to; asked for many times."""
+        """Return the values of the names and attributes in `node`; cached, since it is asked many times."""
         key = node, id(scope)
         if key not in self._bound_to:
             self._bound_to[key] = [
@@ -295,14 +297,14 @@ class ProjectOptimizers:
         return any(True for _ in self._weights(call, scope))
 
     def _weights(self, call: ast.Call, scope: Scope) -> Iterator[Call]:
-        """Yield the calls of `parameters()` whose results `call` is given."""
+        """Yield the `parameters()` calls whose results are arguments of `call`."""
         for arg in _arguments(call):
             for node, at in self._behind(arg, scope):
                 for part in self._parameters_in(node):
                     yield part, at
 
     def _parameters_in(self, node: ast.expr) -> list[ast.Call]:
-        """Return the calls of `parameters()` in an expression; asked for many times."""
+        """Return the `parameters()` calls in an expression; cached, since it is asked many times."""
         if node not in self._with_parameters:
             self._with_parameters[node] = [
                 part
@@ -312,7 +314,7 @@ class ProjectOptimizers:
         return self._with_parameters[node]
 
     def _models(self, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-        """Yield the modules whose parameters the optimizer `call` is given."""
+        """Yield the modules whose parameters the optimizer `call` gets."""
         seen: set[int] = set()
         has_moved = False
         for weights, at in self._weights(call, scope):
@@ -339,7 +341,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _late_moves(self) -> dict[ast.Call, list[Call]]:
-        """The later moves of the model of each optimizer; optimizers whose model has moved are left out."""
+        """Later moves of the model of each optimizer, without optimizers whose model has already moved."""
         late_moves: dict[ast.Call, list[Call]] = {}
         for call, scope in self._made:
             late: dict[ast.Call, Scope] = {}
@@ -391,9 +393,9 @@ class ProjectOptimizers:
         stack: tuple[Call, ...] = (),
         seen: frozenset[Scope] = frozenset(),
     ) -> list[Origin]:
-        """Return the model on each way to the call that `stack` begins with on which it has not moved.
+        """Return the model, on each way to the first call of `stack`, if it has not moved on that way.
 
-        Two programs that share a function which makes the optimizer each have a model of their own.
+        Two programs that share a function which makes the optimizer each have their own model.
         """
         maker = call
         here, around = stack[0] if stack else (maker, scope)
@@ -432,7 +434,7 @@ class ProjectOptimizers:
     def _moves_all(
         self, call: ast.Call, scope: Scope, goal: Origin, stack: tuple[Call, ...], depth: int
     ) -> bool:
-        """Whether `call`, or what it runs, moves all of `goal`."""
+        """Whether `call`, or a function it runs, moves all of `goal`."""
         if self._objects.is_move(call, scope):
             assert isinstance(call.func, ast.Attribute)
             moved = self._objects.origin(call.func.value, scope, stack, end(call))
@@ -461,7 +463,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _moving(self) -> set[Scope]:
-        """The functions that move something, or run one that does."""
+        """Functions that move something, or run a function that does."""
         scopes: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
         callers = callers_of(self._analysis)
         waiting = [scope for scope in scopes if isinstance(scope, Function)]
@@ -499,7 +501,7 @@ class ProjectOptimizers:
         ]
 
     def _is_kept(self, move: ast.Call, at: Scope, call: ast.Call, scope: Scope) -> bool:
-        """Whether torch keeps the parameters themselves in `move`."""
+        """Whether torch keeps the parameter objects in `move`."""
         before = [
             (end(switch), on)
             for switch, to, on in self._switches
@@ -514,7 +516,7 @@ class ProjectOptimizers:
         )
 
     def _is_of_own_model(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether the model is made in the same function: torch's switch then goes on at the optimizer."""
+        """Whether the model is made in the same function: torch's switch is then set at the optimizer."""
         match call.args[:1]:
             case [ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="parameters"))]:
                 bindings = scope.bindings.get(name, [])
@@ -535,7 +537,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _given_both(self) -> list[Call]:
-        """The moves of models that nobody is seen to give, in functions that are given an optimizer too."""
+        """Moves of models without a known caller, in functions that also get an optimizer."""
         calls: list[Call] = []
         for call, scope in self._moves:
             function = call.func
@@ -566,13 +568,13 @@ class ProjectOptimizers:
         return any(on and to.top is scope.top for _, to, on in self._switches)
 
     def _is_to_xla(self, move: ast.Call, scope: Scope) -> bool:
-        """Whether a script for torch_xla moves: its author has seen to the order."""
+        """Whether a script for torch_xla makes the move: its author has taken care of the order."""
         values = [v for arg in _arguments(move) for v in self._evaluator.values(arg, scope)]
         kinds = {value.kind for value in values if isinstance(value, DeviceValue)}
         return kinds == {Kind.XLA}
 
     def _near(self, scope: Function) -> list[Function]:
-        """Return `scope`, and where it is a method what makes an object of its class."""
+        """Return `scope` and, if it is a method, the code that makes instances of its class."""
         near = [scope]
         if scope.owner is not None and (built := self._evaluator.method(scope.owner, "__init__")):
             near += [built] if built is not scope else []
@@ -581,7 +583,7 @@ class ProjectOptimizers:
     def _is_module(
         self, move: ast.Call, scope: Scope, parameters: set[tuple[Function, str]]
     ) -> bool:
-        """Whether what `move` moves is a module: by what is known, by its use, else by its name."""
+        """Whether the object of `move` is a module: by known facts, by its use, otherwise by its name."""
         assert isinstance(move.func, ast.Attribute)
         if self._evaluator.values(move.func.value, scope) - {UNKNOWN}:
             return is_module(move.func.value, scope, self._analysis)
@@ -590,7 +592,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _used_as_modules(self) -> set[tuple[Function, str]]:
-        """The parameters, of which callers say nothing, that are used as only a module can be."""
+        """Parameters with unknown arguments that are used as only a module can be."""
         parameters: set[tuple[Function, str]] = set()
         for call, scope in self._evaluator.calls():
             function = call.func
@@ -612,7 +614,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _alone(self) -> set[ast.Call]:
-        """The moves whose result nothing takes: only a module moves in place."""
+        """Moves whose result is unused: only a module moves in place."""
         moves = {call for call, _ in self._moves}
         return {
             node.value
@@ -624,9 +626,9 @@ class ProjectOptimizers:
 
     @cached_property
     def _of_tensors(self) -> set[ast.expr]:
-        """The moves whose result is an operand, or an argument of a function of torch.
+        """Moves whose result is an operand, or an argument of a torch function.
 
-        Also an operand in the function of the project that it is passed to: `self.decode(z.to(device))`.
+        An operand in the project function that gets the result counts too: `self.decode(z.to(device))`.
         """
         moves = {call for call, _ in self._moves}
         used: list[ast.expr] = []
@@ -653,7 +655,7 @@ class ProjectOptimizers:
         return {node for node in used if node in moves}
 
     def _is_given_optimizer(self, function: Function, name: str) -> bool:
-        """Whether the parameter `name`, of which callers say nothing, is an optimizer."""
+        """Whether the parameter `name`, with unknown arguments, is an optimizer."""
         if not any(binding.kind == "param" for binding in function.bindings.get(name, ())):
             return False
         if function.is_bound and function.parameters[:1] == [name]:
@@ -668,7 +670,7 @@ class ProjectOptimizers:
 
     @cached_property
     def _used_as_optimizers(self) -> set[tuple[Function, str]]:
-        """The parameters, of which callers say nothing, that are used as only an optimizer can be."""
+        """Parameters with unknown arguments that are used as only an optimizer can be."""
         parameters: set[tuple[Function, str]] = set()
         for call, scope in self._evaluator.calls():
             function = call.func
@@ -694,7 +696,7 @@ class ProjectOptimizers:
 
 @lru_cache(maxsize=2)
 def optimizers_of(analysis: Analysis) -> ProjectOptimizers:
-    """Return the optimizers of an analysed project; found once, for all files."""
+    """Return the optimizers of an analyzed project, computed once for all files."""
     return ProjectOptimizers(analysis)
 
 
@@ -708,7 +710,7 @@ def _arguments(call: ast.Call) -> Iterable[ast.expr]:
 
 
 def _has_groups(function: Function, name: str) -> bool:
-    """Whether a function asks the parameter `name` for its groups, which only an optimizer has."""
+    """Whether a function reads the groups of the parameter `name`, which only an optimizer has."""
     return any(
         isinstance(node, ast.Attribute)
         and node.attr == "param_groups"
@@ -736,7 +738,7 @@ def _is_operand(function: Function, index: int) -> bool:
 
 
 def _is_configuration(function: Function, name: str) -> bool:
-    """Whether the parameter `name` holds settings: by its annotation, or as `Settings(**name)` takes them."""
+    """Whether the parameter `name` holds settings: by its annotation, or by `Settings(**name)`."""
     for definition in _definitions(function):
         arguments = definition.args
         for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -761,7 +763,7 @@ def _definitions(function: Function) -> Iterator[ast.FunctionDef | ast.AsyncFunc
 
 
 def _marks(loop: ast.For) -> bool:
-    """Whether a loop gives what it goes over attributes or hooks."""
+    """Whether a loop gives its elements attributes or hooks."""
     names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
 
     def is_own(node: ast.expr) -> bool:

@@ -1,7 +1,8 @@
-"""The expressions that make a model and its parts: the models that it wraps, at any depth.
+"""Expressions that make a model and its parts: the models that it wraps, at any depth.
 
-`Policy(config)` with `self.expert = Expert(config)` in its `__init__`, and in that of `Expert` a language
-model of transformers; `nn.ModuleList([…])`, `get_peft_model(model, …)`, what a function returns.
+Examples: `Policy(config)` with `self.expert = Expert(config)` in its `__init__`, and a language model of
+transformers in that of `Expert`; `nn.ModuleList([…])`, `get_peft_model(model, …)`, the return value of a
+function.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ Part = tuple[ast.expr, Scope]
 MOST_PARTS = 500
 # Methods whose result is the object, or the modules in it.
 OF_PARTS = MODULE_METHODS | {"children", "get", "items", "modules", "pop", "to", "values"}
-# Objects that yield data: what they hold is no part of what they yield.
+# Classes that yield data: their contents are no part of the data.
 OF_DATA = re.compile(r"(?i).*(loader|dataset|sampler|tokenizer|processor|datamodule)")
-# So many names are followed from a loop to what it goes over.
+# Maximum number of names followed from a loop to its iterable.
 MOST_NAMES = 4
 # Functions of torch that take tensors, and give tensors.
 OF_TENSORS = re.compile(r"torch\.(?!compile$)[a-z]\w*|torch\.nn\.functional\.\w+")
-# Methods that run a module: what they give is no module.
+# Methods that run a module: their result is no module.
 RUNS = frozenset({"forward", "__call__"})
 # The option by which a configuration of transformers says whether the embedding is shared.
 TIES_WORDS = "tie_word_embeddings"
 
 
 def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part]:
-    """Yield `model`, what it is made by, and what its parts are made by, each with where it stands."""
+    """Yield `model` and the expressions that make it and its parts, each with its scope."""
     evaluator = analysis.evaluator
     seen: set[tuple[int, int]] = set()
     waiting: list[Part] = [(model, scope)]
@@ -75,7 +76,7 @@ def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part
 
 
 def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether `call`, which makes a language model, or its configuration, is told to share no weights."""
+    """Whether `call`, which makes a language model or its configuration, switches off shared weights."""
     arguments = [*call.args, *(k.value for k in call.keywords if k.arg is not None)]
     calls = [call]
     for argument in arguments:
@@ -112,7 +113,7 @@ def _is_set_apart(name: str, scope: Scope) -> bool:
 def _given(
     bindings: Iterator[ValueBinding] | list[ValueBinding], analysis: Analysis
 ) -> Iterator[Part]:
-    """Yield the expressions that names are bound to."""
+    """Yield the values that names are bound to."""
     for binding in bindings:
         if binding.kind == "element" and _yields_data(binding.value, binding.scope, analysis):
             continue
@@ -128,7 +129,7 @@ def _given(
 def _yields_data(
     node: ast.expr | None, scope: Scope, analysis: Analysis, depth: int = MOST_NAMES
 ) -> bool:
-    """Whether a loop over `node` yields batches: over a loader, or what wraps one, as `tqdm(loader)`."""
+    """Whether a loop over `node` yields batches: from a loader or a wrapper, such as `tqdm(loader)`."""
     match node:
         case ast.Subscript(value=inner):
             return _yields_data(inner, scope, analysis, depth)
@@ -154,7 +155,7 @@ def _yields_data(
 
 
 def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]:
-    """Yield what the result of `call` is made of, as far as it holds models."""
+    """Yield the parts of the result of `call`, as far as they hold models."""
     func = call.func
     if OF_DATA.fullmatch(last_part(func)):
         return
@@ -170,7 +171,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]
         return
     if isinstance(func, ast.Name) and func.id == "getattr":
         yield from ((default, scope) for default in call.args[2:])
-        return  # the attribute is what it may be, not the object that has it
+        return  # the values of the attribute count, not the object that has it
     for function in functions:
         if function.name in RUNS and function.owner is not None:
             continue
@@ -182,7 +183,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]
 
 @lru_cache(maxsize=2)
 def passed_nodes(analysis: Analysis) -> dict[tuple[Function, str], list[Part]]:
-    """Return what the calls of a project pass for the parameters of its functions."""
+    """Return the arguments that the calls of a project pass to its functions."""
     parts: dict[tuple[Function, str], list[Part]] = defaultdict(list)
     for ran in list(analysis.running.values()):
         for passed in passed_by(ran, analysis.evaluator):

@@ -1,7 +1,7 @@
-"""Whether a loop trains on an accelerator: by what its program moves there, in whatever file it does.
+"""Programs of a project's loops: whether a loop trains on an accelerator, by the moves of its program.
 
-The program of a loop is what runs before it and in it: the functions and modules that lead to it, and all
-that those run.
+The program of a loop is the code that runs before it and in it: the functions and modules that lead to it,
+and all that these run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from migrate.model.objects.asked import is_module
 from migrate.model.project.decided import idle_nodes
 from migrate.model.project.project import SourceModule
 
-# A file without any of them has to do with no accelerator.
+# A file without any of these words uses no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
-# What makes a tensor on the host where no device is given, or an array.
+# Functions that make a tensor on the host without a device, or an array.
 MADE_ON_HOST = re.compile(
     r"torch\.(arange|eye|full|linspace|logspace|ones|rand|randint|randn|randperm|tensor|zeros|from_numpy)$"
     r"|numpy\."
@@ -46,7 +46,7 @@ GIVEN_DEVICES = MOVES - {"cuda"}  # their first argument is one
 
 
 class ProjectPrograms:
-    """The programs of a project's loops.
+    """Programs of a project's loops.
 
     Args:
         analysis: of the project.
@@ -59,10 +59,10 @@ class ProjectPrograms:
         self._signs: dict[SourceModule, tuple[bool, bool]] = {}
 
     def on_accelerator(self, scope: Scope, region: Region) -> bool | None:
-        """Whether the loop `region`, which stands in `scope`, trains on an accelerator.
+        """Whether the loop `region` in `scope` trains on an accelerator.
 
         Returns:
-            None where it may, and the source does not decide it.
+            None if it may, but the source does not decide it.
         """
         if any(self._moves(scope) for scope in self.run_from(self.run_by(region))):
             return True
@@ -81,7 +81,7 @@ class ProjectPrograms:
 
     @cached_property
     def _edges(self) -> dict[Scope, set[Scope]]:
-        """What each function and module runs, passes on and imports."""
+        """Scopes that each function and module runs, passes on and imports."""
         edges: dict[Scope, set[Scope]] = {}
         for top in self._analysis.scopes.values():
             for scope in (top, *top.functions):
@@ -99,7 +99,7 @@ class ProjectPrograms:
         for scope, entered in self._edges.items():
             for callee in entered:
                 callers[callee].add(scope)
-            # A function inside of another: who makes it may hand it on.
+            # An inner function: the function that makes it may pass it on.
             if isinstance(scope, Function) and isinstance(scope.parent, Function):
                 callers[scope].add(scope.parent)
         return callers
@@ -109,9 +109,9 @@ class ProjectPrograms:
         return set(closure(starts, lambda scope: self._edges.get(scope, ())))
 
     def moved_in(self, scope: Scope, region: Region) -> int:
-        """Return the line of what the loop `region` of `scope` moves to an accelerator; 0 for none.
+        """Return the line of a move to an accelerator for the loop `region` of `scope`, or 0.
 
-        That is a move in the loop, or above it in the function one of what the loop calls.
+        The move is in the loop, above it in the function, or in a function that the loop calls.
         """
         inside = [entry for inner in self._analysis.regions(region) for entry in inner.calls]
         called = {ast.unparse(call.func) for call, _ in inside}
@@ -130,9 +130,9 @@ class ProjectPrograms:
 
     @cached_property
     def movers(self) -> frozenset[Scope]:
-        """The functions that move something to an accelerator themselves; no forward of a module.
+        """Functions that move a value to an accelerator themselves, without forwards of modules.
 
-        So does one that hands what it is given to such a function: `for part in batch: move(part)`.
+        A function that passes its argument to such a function counts too: `for part in batch: move(part)`.
         """
         own = frozenset({"__call__", "__init__", "forward"})
         functions = [
@@ -153,7 +153,7 @@ class ProjectPrograms:
         return frozenset(scopes)
 
     def _hands_on(self, function: Function, movers: set[Scope]) -> bool:
-        """Whether a function gives one of `movers` something of what it is given itself."""
+        """Whether a function passes a part of its own arguments to one of `movers`."""
         names = {*function.parameters} - {"self", "cls"}
         return any(
             isinstance(part, ast.Name) and part.id in names
@@ -165,7 +165,7 @@ class ProjectPrograms:
 
     @cached_property
     def readers(self) -> frozenset[Scope]:
-        """The functions that read values of tensors themselves: `.item()`, `.cpu()`."""
+        """Functions that read values of tensors themselves: `.item()`, `.cpu()`."""
         functions = (
             function for top in self._analysis.scopes.values() for function in top.functions
         )
@@ -200,7 +200,7 @@ class ProjectPrograms:
 
     @cached_property
     def training(self) -> frozenset[Scope]:
-        """The functions in which a loop trains, and those that run them."""
+        """Functions in which a loop trains, and the functions that run them."""
         loops = self._analysis.step_loops
         functions = (
             function for top in self._analysis.scopes.values() for function in top.functions
@@ -228,7 +228,7 @@ class ProjectPrograms:
         return self._signs[module]
 
     def _may_move(self, scope: Scope) -> bool:
-        """Whether a function or module asks for an accelerator, or moves something to an unknown place."""
+        """Whether a function or module asks for an accelerator, or moves a value to an unknown device."""
         if scope not in self._possible:
             self._possible[scope] = any(
                 self._asks(call, at) or self._is_open_move(call, at)
@@ -255,7 +255,7 @@ class ProjectPrograms:
         return may_be_accelerator(values) or _is_named_index(arg, values)
 
     def may_be_move(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether `call` moves something to an accelerator, or to a device that is not known."""
+        """Whether `call` moves something to an accelerator, or to an unknown device."""
         return self.is_move(call, scope) or self._is_open_move(call, scope)
 
     def _is_open_move(self, call: ast.Call, scope: Scope) -> bool:
@@ -278,14 +278,14 @@ class ProjectPrograms:
         return [value.name for value in values if isinstance(value, External)]
 
     def _is_open(self, scope: Scope) -> bool:
-        """Whether nobody is seen to run a function of a project whose scripts know accelerators."""
+        """Whether a function has no known caller, in a project whose scripts use accelerators."""
         if not isinstance(scope, Function) or self._callers.get(scope):
             return False
         return self.is_accelerated(scope.module.path)
 
     @cached_property
     def moving_files(self) -> frozenset[Path]:
-        """The files that move something to an accelerator, or to a device that the project does not show."""
+        """Files that move a value to an accelerator, or to a device that the project does not show."""
         return frozenset(
             top.module.path
             for top in self._analysis.scopes.values()
@@ -310,7 +310,7 @@ class ProjectPrograms:
         )
 
     def is_run_without(self, path: Path) -> bool:
-        """Whether a program that names no accelerator imports the file `path`, perhaps by way of others.
+        """Whether a program that names no accelerator imports the file `path`, directly or indirectly.
 
         Programs are the scripts of the project that no other file imports, and tests.
         """
@@ -322,19 +322,19 @@ class ProjectPrograms:
         )
 
     def _registers(self, path: Path) -> bool:
-        """Whether the file `path` names an accelerator, or imports what does."""
+        """Whether the file `path` names an accelerator, or imports a file that does."""
         module = self._analysis.scopes[path].module
         return self._signs_of(module)[0] or b"torch_xla" in module.data or b"shims" in module.data
 
     def _importers_of(self, path: Path) -> set[Path]:
-        """Return the file `path` and those that import it, also by way of others."""
+        """Return the file `path` and all files that import it, directly or indirectly."""
         importers = self._analysis.project.importers
         return set(closure([path], lambda importer: importers.get(importer, ())))
 
 
 @lru_cache(maxsize=2)
 def programs_of(analysis: Analysis) -> ProjectPrograms:
-    """Return the programs of a project's loops; found once, for all files."""
+    """Return the programs of a project's loops, computed once for all files."""
     return ProjectPrograms(analysis)
 
 
@@ -349,15 +349,15 @@ def may_evaluate(
 ) -> bool:
     """Whether a loop calls a model, in a file that computes without gradients.
 
-    That is by what made what is called, by what the file tells it, or else by its name; or it calls one of
-    `forwards`, the functions that run a model.
+    The origin of the callee decides, then its uses in the file, otherwise its name. A call of one of
+    `forwards`, the functions that run a model, counts too.
     """
     if EVALUATES.search(top.module.data) is None:
         return False
-    reported = _told(top)
+    modules = _receivers_of_module_methods(top)
     return any(
         _is_named_model(call.func)
-        or (bool(reported) and ast.unparse(call.func) in reported)
+        or (bool(modules) and ast.unparse(call.func) in modules)
         or is_module(call.func, scope, analysis)
         or not forwards.isdisjoint(analysis.running[call].functions)
         for inner in analysis.regions(region)
@@ -367,7 +367,7 @@ def may_evaluate(
 
 
 def _is_named_model(func: ast.expr) -> bool:
-    """Whether the name of what is called is a model's: `model(x)`, `models[0](x)`, `model.encode_text(x)`."""
+    """Whether the callee has the name of a model: `model(x)`, `models[0](x)`, `model.encode_text(x)`."""
     if isinstance(func, ast.Subscript):
         while isinstance(func, ast.Subscript):
             func = func.value
@@ -384,8 +384,8 @@ def _called(func: ast.expr) -> str:
 
 
 @lru_cache(maxsize=2)
-def _told(top: ModuleScope) -> frozenset[str]:
-    """Return what a file tells what only modules are told: `x.eval()`, and `x.cuda()` as a statement."""
+def _receivers_of_module_methods(top: ModuleScope) -> frozenset[str]:
+    """Return the receivers of module methods: `x.eval()`, and `x.cuda()` as a statement."""
     nodes = top.module.nodes
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     return frozenset(
@@ -401,7 +401,7 @@ def _told(top: ModuleScope) -> frozenset[str]:
 
 
 def _is_named_index(arg: ast.expr, values: Values) -> bool:
-    """Whether what is given as a device is named like an index, and nothing that is known contradicts."""
+    """Whether a device argument is named like an index, and nothing known contradicts."""
     if not isinstance(arg, ast.Name | ast.Attribute) or not INDEX_NAME.fullmatch(_last(arg)):
         return False
     return not is_surely_cpu(values) and not _is_of_torch(values)  # rank = torch.bfloat16

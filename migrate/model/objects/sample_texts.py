@@ -1,4 +1,4 @@
-"""Parts of samples that are plainly texts, by what the dataset makes them of."""
+"""Parts of samples that are plainly texts, by the dataset that makes them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 Key = int | str
 DEEPEST = 8
-# What gives texts one after another, methods and functions.
+# Methods and functions that yield texts.
 LISTS_OF_TEXTS = frozenset({"readlines", "rsplit", "split", "splitlines"})
 NAMES_OF_FILES = frozenset({"glob.glob", "glob.iglob", "os.listdir"})
 ROWS = frozenset({"csv.reader", "csv.DictReader"})
-# They hand on what they are given.
+# Functions that yield the elements of their argument.
 ORDERS = frozenset({"list", "reversed", "set", "sorted", "tuple"})
 
 
 @lru_cache(maxsize=2)
 def text_parts(analysis: Analysis) -> dict[Function, frozenset[Key]]:
-    """Return for each function that makes batches which parts of its samples are texts.
+    """Return which parts of its samples are texts, for each function that makes batches.
 
-    Only a part that is one in every dataset of every loader that is given the function.
+    A part counts only if it is a text in every dataset of every loader with the function.
     """
     texts: dict[Function, frozenset[Key]] = {}
     for call, ran in analysis.running.items():
@@ -61,13 +61,13 @@ def _of_loader(call: ast.Call, scope: Scope, analysis: Analysis) -> frozenset[Ke
 
 
 class _Texts:
-    """Which expressions are plainly texts, or hold nothing else."""
+    """Expressions that are plainly texts, or containers of texts only."""
 
     def __init__(self, analysis: Analysis) -> None:
         self._evaluator = analysis.evaluator
 
     def parts(self, sample: ast.expr, scope: Scope) -> Iterator[Key]:
-        """Yield the positions and keys of a sample under which a text is."""
+        """Yield the positions and keys of a sample's texts."""
         if isinstance(sample, ast.Name):
             bindings = [*self._evaluator.bindings_of(sample.id, scope)]
             if len(bindings) == 1 and bindings[0].kind == "value" and bindings[0].value is not None:
@@ -108,7 +108,7 @@ class _Texts:
         return False
 
     def _holds_texts(self, node: ast.expr | None, scope: Scope, depth: int) -> bool:
-        """Whether what `node` holds, as values of a dictionary or elements, are texts."""
+        """Whether the contents of `node` (values of a dictionary, or elements) are texts."""
         if depth > DEEPEST:
             return False
         match node:
@@ -134,7 +134,7 @@ class _Texts:
     def _put_into(
         self, holder: ast.Name | ast.Attribute, scope: Scope
     ) -> Iterator[tuple[ast.expr, Scope]]:
-        """Yield what the file puts into `holder`: `self.captions[name] = x`, `self.names.append(x)`."""
+        """Yield the values put into `holder`: `self.captions[name] = x`, `self.names.append(x)`."""
         text = ast.unparse(holder)
         for node in scope.module.nodes:
             match node:
@@ -153,7 +153,7 @@ class _Texts:
         return binding.kind == "element" and self._holds_rows(binding.value, binding.scope, depth)
 
     def _holds_rows(self, node: ast.expr | None, scope: Scope, depth: int) -> bool:
-        """Whether `node` gives the rows of a table of texts: `csv.reader(file)`, also by a name."""
+        """Whether `node` yields the rows of a table of texts: `csv.reader(file)`, also through a name."""
         if isinstance(node, ast.Name) and depth <= DEEPEST:
             bindings = self._bindings(node, scope)
             return bool(bindings) and all(
@@ -184,7 +184,7 @@ def _is_empty(value: ast.expr | None) -> bool:
 
 
 def _scope_of(node: ast.AST, top: ModuleScope) -> Scope:
-    """Return the function whose body holds `node`; the module where none does."""
+    """Return the function whose body contains `node`, or the module."""
     above = parents(top.module)
     around = above.get(node)
     while around is not None:

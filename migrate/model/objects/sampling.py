@@ -1,4 +1,4 @@
-"""Functions that run a model without taking gradients, wherever in a project that is decided."""
+"""Functions that run a model without gradients, wherever the project switches them off."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.programs import programs_of
 
-# What a framework, or torch itself, runs with gradients.
+# Methods that a framework, or torch itself, runs with gradients.
 FORWARDS = frozenset({"forward", "__call__", "training_step"})
 GRADIENT_FREE = frozenset({"no_grad", "inference_mode"})
-# Calls that end the graph, by their last word.
+# Calls that end the graph, by the last part of the name.
 ENDS_GRAPH = frozenset({"sync", "mark_step", "step", "optimizer_step", "synchronize"})
 
 
 @lru_cache(maxsize=2)
 def samplers_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions that run a model and neither read a value, end the graph nor train."""
+    """Return the functions that run a model and do not read a value, end the graph, or train."""
     functions = [f for top in analysis.scopes.values() for f in top.functions]
     running = {f: True for f in functions if f.name != "__init__" and _runs_model(f, analysis)}
     programs = programs_of(analysis)
@@ -43,7 +43,7 @@ def samplers_of(analysis: Analysis) -> frozenset[Scope]:
 
 @lru_cache(maxsize=2)
 def forwards_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return those of the samplers that run a model in no loop, and that are no forward themselves."""
+    """Return the samplers that run a model outside of loops, and that are no forward themselves."""
     samplers = [f for f in samplers_of(analysis) if isinstance(f, Function)]
     running = frozenset(samplers)
     outside = [f for f in samplers if f.name not in FORWARDS]
@@ -54,7 +54,7 @@ def forwards_of(analysis: Analysis) -> frozenset[Scope]:
 
 
 def _loops(function: Function, samplers: Set[Scope], analysis: Analysis) -> bool:
-    """Whether a loop in `function` runs a model, itself or in what it calls."""
+    """Whether a loop in `function` runs a model, directly or through calls."""
     return any(
         _is_model(call, scope, analysis)
         or not samplers.isdisjoint(analysis.running[call].functions)
@@ -67,7 +67,7 @@ def _loops(function: Function, samplers: Set[Scope], analysis: Analysis) -> bool
 
 @lru_cache(maxsize=2)
 def gradient_free(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions that take no gradients: by a decorator, or in all calls of them."""
+    """Return the functions without gradients: by a decorator, or in all their calls."""
     functions = [f for top in analysis.scopes.values() for f in top.functions]
     scopes: set[Scope] = {f for f in functions if any(map(_is_free, f.decorators))}
     blocks = {id(call) for top in analysis.scopes.values() for call in _below_blocks(top)}
@@ -88,10 +88,10 @@ def gradient_free(analysis: Analysis) -> frozenset[Scope]:
 
 
 def _open_callers(functions: list[Function], callers: Callers, analysis: Analysis) -> Callers:
-    """Return the calls that may run the samplers that nothing is seen to run, through a registry.
+    """Return the calls that may run samplers without a known caller, through a registry.
 
-    That is a method of that name of an object of which nothing is known, and for a function that a decorator
-    registers, whatever is called with tensors and is not known.
+    They are calls of a method of that name on an unknown object. For a function registered by a decorator,
+    they are all unknown calls with tensors.
     """
     samplers = samplers_of(analysis)
     methods: dict[str, list[Function]] = defaultdict(list)
@@ -118,7 +118,7 @@ def _open_callers(functions: list[Function], callers: Callers, analysis: Analysi
 
 
 def _is_open(func: ast.expr, scope: Scope, analysis: Analysis) -> bool:
-    """Whether nothing is known of the object of a method, or of what a function was taken from."""
+    """Whether the object of a method, or the origin of a function, is unknown."""
     evaluator = analysis.evaluator
     if isinstance(func, ast.Attribute):
         return not evaluator.values(func.value, scope) - {UNKNOWN}
@@ -132,7 +132,7 @@ def _is_open(func: ast.expr, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _is_unused(scope: Scope, callers: Callers, analysis: Analysis) -> bool:
-    """Whether nothing is seen to run the function `scope`, and it is no part of a training by itself."""
+    """Whether the function `scope` has no known caller, and is no part of training itself."""
     if not isinstance(scope, Function) or scope in callers or scope.name in FORWARDS:
         return False
     return not _trains(scope, analysis)

@@ -1,8 +1,8 @@
 """Weights that modules share, and the calls that move a model with such weights to a device.
 
-A tie is `self.head.weight = self.embedding.weight`, in whatever file of the project the class is, or a
-language model of transformers, which shares them by its configuration. It belongs to a model where it runs
-when the model is made, or in a method for it that somebody calls.
+A tie is `self.head.weight = self.embedding.weight` in a class of any file of the project, or a language model
+of transformers that shares weights by its configuration. It belongs to a model if it runs when the model is
+made, or in a called method for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from migrate.model.objects.parts import is_untied, parts_of
 End = tuple[int, int]
 
 LOADS = b".load_state_dict("
-# Parameters of the layers of torch, by which one layer is given what another has.
+# Parameters of torch layers, by which one layer gets the weight of another.
 OF_LAYERS = frozenset({"bias", "weight"})
 # Most of these share the weight of the embedding with the last layer (measured with transformers 5.23:
 # GPT-2, BERT, T5, Llama with `tie_word_embeddings`).
@@ -35,14 +35,14 @@ LANGUAGE_MODEL = re.compile(
     r"transformers\.([\w.]+\.)?\w*(ForCausalLM|LMHeadModel|ForMaskedLM|ForPreTraining|WithLMHead"
     r"|ForConditionalGeneration|ForSeq2SeqLM)\b"
 )
-# A function for it, and the name of a parameter that is a weight of another module.
+# A function for ties, and the name of a parameter that is a weight of another module.
 TIES = re.compile(r"(^|_)(re)?tie(_|$)", re.IGNORECASE)
 SHARED = re.compile(r"weight|embed|tied|shared", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A place where modules come to share a weight.
+    """Location where modules come to share a weight.
 
     Args:
         path: the file; None where it is in transformers.
@@ -55,21 +55,21 @@ class Tie:
     text: str
 
     def __str__(self) -> str:
-        """Say where it is."""
+        """Return the location as text."""
         return f"{self.path.name}:{self.line}" if self.path is not None else self.text
 
 
 @dataclass(frozen=True)
 class FileTies:
-    """What one file has to do with shared weights.
+    """Shared weights of one file.
 
     Args:
         moves: the calls `model.to(…)` and `model.cuda(…)` whose model has ties.
-        lost: the ties of the file, by line, whose model is not seen to be moved.
-        imported: by the line of an import, the ties of other files whose model this script is not seen to
-            move; only where the script is looked at by itself.
-        loads: whether a file of the project loads a state dict; torch then exchanges parameters for that too,
-            and refuses where something else holds them (the buckets of DDP).
+        lost: the ties of the file, by line, whose model has no known move.
+        imported: by the line of an import, the ties of other files whose model this script has no known move
+            for; only if the script is analyzed by itself.
+        loads: whether a file of the project loads a state dict. torch then also exchanges parameters, and
+            refuses if another object holds them (the buckets of DDP).
     """
 
     moves: Mapping[End, tuple[Tie, ...]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Move:
 
 
 class Ties:
-    """The ties of a project and the moves of models that have them.
+    """Ties of a project and the moves of models that have them.
 
     Args:
         analysis: what the calls of the project run.
@@ -106,12 +106,12 @@ class Ties:
         self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
         self.moves: list[_Move] = []
         self._every_move: list[tuple[ast.Call, Scope]] = []
-        self._after: set[Tie] = set()  # made only when the model is on its device
+        self._after: set[Tie] = set()  # made only after the model is on its device
         if self._own or any(b"transformers" in data for data in datas.values()):
             self._follow()
 
     def of_file(self, path: Path, alone: bool) -> FileTies:
-        """Return what the file `path` has to do with ties; `alone`: where only it is rewritten."""
+        """Return the shared weights of the file `path`; `alone`: whether only it is rewritten."""
         project = self._analysis.project
         here = [move for move in self.moves if move.path == path]
         moved = {tie for move in (here if alone else self.moves) for tie in move.ties}
@@ -135,9 +135,9 @@ class Ties:
 
     @cached_property
     def _moved_unseen(self) -> frozenset[Tie]:
-        """The ties that some model may have which is moved where its class is not to be seen.
+        """Ties that may belong to a model that is moved without its class being known.
 
-        It is of a base class of the one with the tie, or of a class that is chosen by its name.
+        The model is of a base class of the class with the tie, or of a class chosen by name.
         """
         seen = {move.call for move in self.moves}
         evaluator = self._analysis.evaluator
@@ -160,7 +160,7 @@ class Ties:
         return frozenset(ties)
 
     def _elsewhere(self, script: Path, moved: set[Tie]) -> set[Tie]:
-        """Return the ties of other files that a model of `script` may have, those `moved` left out."""
+        """Return the ties of other files that a model of `script` may have, without those in `moved`."""
         others = {
             tie: scope.region
             for scope, ties in self._own.items()
@@ -176,7 +176,7 @@ class Ties:
         return {tie for tie, region in others.items() if region in reached}
 
     def _is_made_by_name(self, move: ast.Call, scope: Scope) -> bool:
-        """Whether what `move` moves is of a class that is chosen while the script runs."""
+        """Whether the object of `move` is of a class chosen at run time."""
         assert isinstance(move.func, ast.Attribute)
         evaluator = self._analysis.evaluator
         seen: set[Function] = set()
@@ -233,7 +233,7 @@ class Ties:
             waiting += [(child, scope) for child in ast.iter_child_nodes(node)]
 
     def _may_be_parameter(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether `given` is a parameter of a module, or the class that has it is not known."""
+        """Whether `node` is a parameter of a module, or of a class that is unknown."""
         if not isinstance(node, ast.Attribute) or node.attr in OF_LAYERS:
             return True
         evaluator = self._analysis.evaluator
@@ -340,12 +340,12 @@ class Ties:
 
 @lru_cache(maxsize=4)
 def ties_of(analysis: Analysis) -> Ties:
-    """Return the ties of an analysed project, found once."""
+    """Return the ties of an analyzed project, computed once."""
     return Ties(analysis)
 
 
 def _parameters(analysis: Analysis) -> frozenset[str]:
-    """Return the names of the attributes that classes of the project make parameters: `self.scale`."""
+    """Return the names of the attributes to which classes of the project assign parameters: `self.scale`."""
     return frozenset(
         name
         for top in analysis.scopes.values()
@@ -366,12 +366,12 @@ def _makes_parameter(node: ast.expr | None, scope: Scope, analysis: Analysis) ->
 
 
 def _is_tie(node: ast.Assign, scope: Scope, names: frozenset[str]) -> bool:
-    """Whether `node` lets a module have the weight of another, as far as is plain to see.
+    """Whether `node` gives a module the weight of another, as far as is plain to see.
 
     Args:
         node: the assignment.
-        scope: where it stands.
-        names: what parameters of modules are called.
+        scope: the scope of the assignment.
+        names: the names of parameters of modules.
     """
     *_, target = node.targets
     if not (isinstance(target, ast.Attribute) and target.attr in names):

@@ -1,7 +1,7 @@
-"""Calls of functions that the source does not show, and the loops that may train through one.
+"""Calls of functions without source in the project, and the loops that may train through one.
 
-`from engine import backward`, where no file of the project is `engine`: the loop hands its optimizer, or its
-training, to what cannot be followed.
+Example: `from engine import backward`, without a file `engine` in the project. The loop passes its optimizer,
+or its training, to code that cannot be followed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def _loops(analysis: Analysis, region: Region) -> Iterator[Region]:
-    """Yield the loops in `region` that no step loop holds, and that hold none."""
+    """Yield the loops in `region` that no step loop contains, and that contain none."""
     for inner in region.inner:
         if inner in analysis.step_loops or inner in analysis.captured:
             continue
@@ -85,9 +85,9 @@ def _loops(analysis: Analysis, region: Region) -> Iterator[Region]:
 def _trains_unseen(analysis: Analysis, region: Region) -> ast.Call | None:
     """Return the call of a loop that cannot be followed and may train.
 
-    Its name says that it trains; or it is given an optimizer, nothing else in the loop is seen to train, and,
-    where only a name says that it is an optimizer, the loop clears gradients, runs a model, or gives the
-    call the model or the data too.
+    Its name says that it trains, or it gets an optimizer and nothing else in the loop is known to train. If
+    only a name says that the argument is an optimizer, the loop must also clear gradients, run a model, or
+    pass the model or the data to the call.
     """
     if any(analysis.effect(call) for part in analysis.regions(region) for call, _ in part.calls):
         return None
@@ -122,7 +122,7 @@ def _trains_unseen(analysis: Analysis, region: Region) -> ast.Call | None:
 
 
 def _flat(region: Region) -> Iterator[Region]:
-    """Yield the body of a loop, and of the `with` and the like in it, without the loops in it."""
+    """Yield the body of a loop, and of its `with` and similar statements, without inner loops."""
     yield region
     for inner in region.inner:
         if inner.loop is None:
@@ -137,7 +137,7 @@ def _is_model(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _is_unseen(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether a call runs a function that the source does not show: of a library or of unknown origin."""
+    """Whether a call runs a function without source: from a library or of unknown origin."""
     if analysis.running[call].functions or is_module(call.func, scope, analysis):
         return False
     if isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id):
@@ -152,7 +152,7 @@ def _is_unseen(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _is_optimizer(node: ast.expr, scope: Scope, analysis: Analysis) -> bool | None:
-    """Whether `node` is an optimizer; None where only its name says so."""
+    """Whether `node` is an optimizer; None if only its name says so."""
     values = analysis.evaluator.values(node, scope)
     known = {is_optimizer_value(value, analysis.evaluator) for value in values} - {None}
     if known:

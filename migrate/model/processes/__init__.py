@@ -1,1 +1,1 @@
-"""Which processes and threads of a project train, what starts them, and what else they run."""
+"""Processes and threads of a project that train, their start, and the other code that they run."""

@@ -1,7 +1,8 @@
-"""Functions that act on the world, that wait for the device, and in which all replicas meet.
+"""Functions with external effects, that wait for the device, or in which all replicas meet.
 
-What only computes, reads and prints, all replicas may run where one was to run it: what acts writes files,
-logs, saves, trains, ends the program. What makes a collective, some replicas must not run alone.
+Code that only computes, reads and prints may run on all replicas where one replica was to run it. Functions
+with external effects write files, log, save, train or end the program. A function with a collective must not
+run on some replicas alone.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
     from migrate.model.calls.scopes import Function, Scope
 
 WRITES = frozenset("wax+")
-# What all replicas come to together: of torch, torch_xla, MPI.
+# Collectives that all replicas make together: of torch, torch_xla, MPI.
 MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, *OF_MPI, "barrier"))
 MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 LAST_PARTS = frozenset(name.rpartition(".")[2] for name in WAITS)
-# Without one of these in its bytes a file neither waits nor wraps a model.
+# A file without one of these words neither waits nor wraps a model.
 WAITING = re.compile("|".join(rf"\b{name}\b" for name in sorted(LAST_PARTS)).encode())
 WRAPPING = re.compile(rb"DistributedDataParallel|FullyShardedDataParallel|\bDDP\b|\bFSDP\b|shims")
 
 
 def acts(call: ast.Call) -> bool:
-    """Whether `call`, by its name, acts on the world."""
+    """Whether `call`, by its name, has an external effect."""
     func = call.func
     name = last_part(func)
     if name == "open":
@@ -77,7 +78,7 @@ def _only_reads(call: ast.Call) -> bool:
 
 @lru_cache(maxsize=2)
 def acting_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that act, themselves or by what they run."""
+    """Return the functions of a project with external effects, direct or through calls."""
     first: Mapping[Function, bool] = {
         function: True
         for scope in analysis.scopes.values()
@@ -92,12 +93,11 @@ def acting_of(analysis: Analysis) -> frozenset[Scope]:
 
 @lru_cache(maxsize=2)
 def meeting_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project in which all replicas meet, or that run one of these.
+    """Return the functions of a project in which all replicas meet, or that run such a function.
 
-    What a module runs only while it trains is left out: the first replica may evaluate alone, with a module
-    whose loss, of training, gathers. A module that some replicas train is reported as such. So is what an
-    object that is made for one call does for each element of what it holds: `Logger().run(rows)` has no
-    meters yet.
+    Code that a module runs only in training is left out: the first replica may evaluate alone, with a module
+    whose training loss gathers. A module that some replicas train is reported as such. Also left out is a
+    call per element of an object that is made for one call: `Logger().run(rows)` has no meters yet.
     """
 
     def counts(call: ast.Call, at: Scope, of: Function) -> bool:
@@ -121,7 +121,7 @@ def _meeting_themselves(analysis: Analysis) -> Mapping[Function, bool]:
 
 @lru_cache(maxsize=2)
 def _surely_meeting(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions in which all replicas meet, whatever the objects hold whose methods they are."""
+    """Return the functions in which all replicas meet, whatever the objects of methods hold."""
 
     def counts(call: ast.Call, at: Scope, of: Function) -> bool:
         return _evaluating(call, at, of) and not is_for_each_held(call, at, analysis)
@@ -130,7 +130,7 @@ def _surely_meeting(analysis: Analysis) -> frozenset[Scope]:
 
 
 def holds_nothing(call: ast.Call, at: Scope, of: Function, analysis: Analysis) -> bool:
-    """Whether `call` meets for each element of what its object holds, and the object is made for it."""
+    """Whether `call` meets once per element of its object, and the object is made for the call."""
     return _is_of_new(call, at, analysis) and of not in _surely_meeting(analysis)
 
 
@@ -145,8 +145,8 @@ def _is_of_new(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 def _evaluating(call: ast.Call, scope: Scope, function: Function) -> bool:
     """Whether `call` runs the function in evaluation, too.
 
-    Not where it stands below `if self.training:`, or calls a name that is the function only there:
-    `run = self.training_forward`.
+    False below `if self.training:`, and for a name that is the function only there: `run =
+    self.training_forward`.
     """
     if _in_training(call, scope):
         return False
@@ -166,7 +166,7 @@ def _names_in(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _in_training(node: ast.AST, scope: Scope) -> bool:
-    """Whether `node` stands in a branch that runs only where a module trains."""
+    """Whether `node` is in a branch that runs only if a module trains."""
     above = parents(scope.module)
     below, node = node, above[node]
     while not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
@@ -181,7 +181,7 @@ def _in_training(node: ast.AST, scope: Scope) -> bool:
 
 
 def meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether `call` is a collective of all replicas that every run of several replicas makes."""
+    """Whether `call` is a collective that every run with several replicas makes."""
     if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
         return False
     if _is_for_some_runs(call, scope):
@@ -191,9 +191,9 @@ def meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
-    """Whether a condition is around `call` that asks for more than whether the run is distributed.
+    """Whether a condition around `call` asks for more than whether the run is distributed.
 
-    As for a rank that is handed over, where -1 says that nobody is to be waited for.
+    Example: a rank argument, where -1 means that no replica is waited for.
     """
     above = parents(scope.module)
     below: ast.AST = call
@@ -202,7 +202,7 @@ def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         test = node.test if isinstance(node, ast.If | ast.IfExp | ast.While) else None
         if isinstance(node, ast.If) and _in_both(node):
-            test = None  # whichever branch a replica takes, it comes to the others
+            test = None  # whichever branch a replica takes, it meets the others
         if test is not None and below is not test:
             if OF_RUN.search(ast.unparse(test)) is None:
                 return True
@@ -212,7 +212,7 @@ def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
 
 
 def _in_both(condition: ast.If) -> bool:
-    """Whether both branches of `condition` come to the same meetings: the root sends, the others receive."""
+    """Whether both branches of `condition` reach the same meetings: the root sends, the others receive."""
     first, second = (_named(branch) for branch in (condition.body, condition.orelse))
     return bool(first) and first == second
 
@@ -241,7 +241,7 @@ def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunction
 
 @lru_cache(maxsize=2)
 def waiting_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that wait for the device, themselves or by what they run."""
+    """Return the functions of a project that wait for the device, directly or through calls."""
     first: Mapping[Function, bool] = {
         function: True
         for function, call, scope in _calls(analysis, WAITING)
@@ -253,7 +253,7 @@ def waiting_of(analysis: Analysis) -> frozenset[Scope]:
 
 @lru_cache(maxsize=2)
 def wrapping_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that wrap a model, whose weights are broadcast then."""
+    """Return the functions of a project that wrap a model, which broadcasts its weights."""
     first: Mapping[Function, bool] = {
         function: True
         for function, call, scope in _calls(analysis, WRAPPING)
@@ -265,7 +265,7 @@ def wrapping_of(analysis: Analysis) -> frozenset[Scope]:
 def _calls(
     analysis: Analysis, words: re.Pattern[bytes]
 ) -> Iterator[tuple[Function, ast.Call, Scope]]:
-    """Yield the calls of the functions of the files that have one of some words in them."""
+    """Yield the calls of the functions in files that contain one of some words."""
     for top in analysis.scopes.values():
         for function in top.functions if words.search(top.module.data) else ():
             for region in analysis.regions(function.region):

@@ -1,4 +1,4 @@
-"""Files that ask for the rank while they are read, and who imports them."""
+"""Files that read the rank while they are imported, and their importers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Sco
 
 NAMES = RANKS | CLUSTER.keys()
 PROPERTIES = ("property", "cached_property", "classproperty")
-# What a file without any of them does not read of the environment.
+# A file without any of these words reads none of them from the environment.
 WORDS = (b"environ", b"getenv")
 
 
 @lru_cache(maxsize=2)
 def importing_ranks(analysis: Analysis) -> frozenset[Path]:
-    """Return the files that ask the environment for the rank when they are read, or import such a file.
+    """Return the files that read the rank from the environment when imported, or import such a file.
 
-    A process that `torch_xla.launch` starts has read them before its rank is in the environment.
+    A process that `torch_xla.launch` starts has imported them before its rank is in the environment.
     """
     modules = {scope.module.path: scope.module for scope in analysis.scopes.values()}
     if not any(word in module.data for module in modules.values() for word in WORDS):
@@ -49,7 +49,7 @@ def importing_ranks(analysis: Analysis) -> frozenset[Path]:
 
 
 def early_nodes(tree: ast.AST, *, guard: bool = False) -> Iterator[ast.AST]:
-    """Yield the nodes that are run while a file is imported, or while the body of a function is.
+    """Yield the nodes that run while a file is imported, or while the body of a function runs.
 
     Args:
         tree: the file, or the definition of the function.
@@ -84,7 +84,7 @@ def _is_apart(test: ast.expr, guard: bool) -> bool:
 
 
 class _Reads:
-    """Which functions of a project read a rank of the environment, themselves or by what they call.
+    """Functions of a project that read a rank of the environment, directly or through calls.
 
     Args:
         analysis: the project.
@@ -95,7 +95,7 @@ class _Reads:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
-        # Functions that read whatever variable they are asked for: `def setting(name): …`.
+        # Functions that read any variable passed to them: `def setting(name): …`.
         self._by_name: dict[Function, bool] = {}
         first: dict[Function, bool] = {}
         for scope in analysis.scopes.values():
@@ -115,7 +115,7 @@ class _Reads:
         self.functions = frozenset(reaching(analysis, first))
 
     def at_import(self, scope: ModuleScope, early: list[ast.AST]) -> bool:
-        """Whether the nodes that are run when a file is read read a rank."""
+        """Whether the nodes that run when a file is imported read a rank."""
         aliases = _aliases(scope.module.tree)
         if any(_reads(node, aliases) for node in early):
             return True
@@ -162,7 +162,7 @@ class _Reads:
         return decorates and not self.functions.isdisjoint(evaluator.values(node, scope))
 
     def _asks_by_name(self, call: ast.Call) -> bool:
-        """Whether `call` hands the name of a rank to a function that reads what it is asked for."""
+        """Whether `call` passes the name of a rank to a function that reads the variable of that name."""
         passed = (*call.args, *(keyword.value for keyword in call.keywords))
         named = any(isinstance(arg, ast.Constant) and arg.value in NAMES for arg in passed)
         return named and any(f in self._by_name for f in self._analysis.running[call].functions)
@@ -195,13 +195,13 @@ def _reads(node: ast.AST, aliases: frozenset[str]) -> bool:
 
 
 def _reads_by_name(node: ast.AST, aliases: frozenset[str]) -> bool:
-    """Whether `node` reads a variable of the environment whose name is a variable of the script."""
+    """Whether `node` reads an environment variable whose name is a variable of the script."""
     asked = _asked(node, aliases)
     return asked is not None and not isinstance(asked, ast.Constant)
 
 
 def _asked(node: ast.AST, aliases: frozenset[str]) -> ast.expr | None:
-    """Return the name of the variable of the environment that `node` reads, or asks for."""
+    """Return the name of the environment variable that `node` reads or tests."""
     match node:
         case ast.Subscript(value=of, slice=name, ctx=ast.Load()):
             return name if _is_environment(of, aliases) else None
@@ -228,7 +228,7 @@ def _aliases(tree: ast.Module) -> frozenset[str]:
 
 
 def _of_copy(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield `value`, and what it copies: `x.copy()`, `dict(x)`."""
+    """Yield `value`, and the value that it copies: `x.copy()`, `dict(x)`."""
     yield value
     match value:
         case ast.Call(func=ast.Attribute(value=inner, attr="copy")):

@@ -1,7 +1,7 @@
 """Functions that may stop their caller: they raise, assert or end the program.
 
-Whether an exception is caught further up does not matter here: in each case the statements behind the call
-do not run.
+An exception that is caught further up makes no difference: the statements after the call do not run in any
+case.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
     from migrate.model.calls.scopes import Function, ModuleScope, Scope
 
-# Errors about how a function is called, not about the values of the training.
+# Errors about the call of a function, not about the values of the training.
 OF_ARGUMENTS = frozenset({"AttributeError", "NotImplementedError", "TypeError"})
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NESTED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
@@ -27,7 +27,7 @@ NESTED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 @lru_cache(maxsize=2)
 def ending_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of a project that may stop their caller, themselves or by what they run."""
+    """Return the functions of a project that may stop their caller, directly or through calls."""
     first: Mapping[Function, bool] = {
         function: True for scope in analysis.scopes.values() for function in _stopping(scope)
     }
@@ -48,7 +48,7 @@ def _stopping(scope: ModuleScope) -> Iterator[Function]:
 
 
 def _own(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """Yield the nodes in the body of `function`, those of functions in it left out."""
+    """Yield the nodes in the body of `function`, without inner functions."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -58,7 +58,7 @@ def _own(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
 
 
 def _stops(node: ast.AST) -> bool:
-    """Whether `node` raises, asserts or ends the program for a value, not for the kind of an argument."""
+    """Whether `node` raises, asserts or ends the program because of a value, not of an argument's type."""
     if isinstance(node, ast.Raise):
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         return not (isinstance(raised, ast.Name) and raised.id in OF_ARGUMENTS)

@@ -1,6 +1,6 @@
-"""What a project runs in the process that starts the replicas, before it starts them.
+"""Code of a project that runs in the launching process before the replicas start.
 
-XLA must not be touched there: once its runtime is started in that process, the launch raises.
+XLA must not be used there: once its runtime is started in that process, the launch raises.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from migrate.model.project.decided import ruled_out
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-# A process of plain `multiprocessing` that another file starts is none that trains: it may read data.
+# A process of plain `multiprocessing` started in another file does not train: it may read data.
 STARTS = LAUNCHERS | {"torch.multiprocessing.Process"}
-# What a file without any of them does not call.
+# A file without any of these words calls none of them.
 WORDS = frozenset(name.rpartition(".")[2].encode() for name in STARTS)
 SEEDS = names(*torch_cuda.SEEDS) | {"torch_xla.manual_seed"}
 JOINS = "init_process_group"
 
 
 class Launching:
-    """The functions that run in the process that starts the replicas.
+    """Functions that run in the process that starts the replicas.
 
     Args:
         analysis: the project.
 
     Attributes:
-        functions: those that it runs before the launch; a worker that it calls itself, where it does not
-            launch one, is not among them, nor what joins the process group.
+        functions: those that run before the launch. Not included are a worker that the process calls itself
+            instead of launching one, and functions that join the process group.
     """
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         self._workers: set[Function] = set()
-        # The line of the last launch in a body that launches, or that calls a function that does.
+        # The line of the last launch in a body that launches, or that calls a function that launches.
         self._last: dict[Region, int] = {}
         for scope in analysis.scopes.values():
             if any(word in scope.module.data for word in WORDS):
@@ -66,7 +66,7 @@ class Launching:
 
     @cached_property
     def _starting(self) -> frozenset[Function]:
-        """The functions that start the replicas, themselves or by what they call."""
+        """Functions that start the replicas, directly or through calls."""
         first = {
             function: True
             for scope in self._analysis.scopes.values()
@@ -79,13 +79,13 @@ class Launching:
         return frozenset(reaching(self._analysis, first))
 
     def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
-        """Yield the calls that come before a launch in a body that launches, or leads to one."""
+        """Yield the calls before a launch in a body that launches, or leads to a launch."""
         for root, last in self._last.items():
             for region in self._analysis.regions(root):
                 yield from (pair for pair in region.calls if pair[0].lineno < last)
 
     def seeds(self, call: ast.Call) -> bool:
-        """Whether a function that `call` runs seeds CUDA or XLA, by itself or by what it calls."""
+        """Whether a function that `call` runs seeds CUDA or XLA, directly or through calls."""
         return any(
             self._is_one_of(SEEDS, inner, scope)
             for function in self._below(call)
@@ -103,7 +103,7 @@ class Launching:
                         self._last[root] = max(call.lineno, self._last.get(root, 0))
                         self._note_workers(call, at)
         if launches:
-            # Read before anything under its guard is done.
+            # Imported before anything under its guard runs.
             self._last.setdefault(scope.region, len(scope.module.lines) + 1)
 
     def _note_workers(self, call: ast.Call, scope: Scope) -> None:
@@ -112,7 +112,7 @@ class Launching:
             self._workers |= {value for value in values if isinstance(value, Function)}
 
     def _note_callers(self) -> None:
-        """Note the bodies that call a function that launches, however far up."""
+        """Record the bodies that call a function that launches, at any depth."""
         new = bool(self._last)
         while new:
             new = False
@@ -158,15 +158,15 @@ class Launching:
 
 @lru_cache(maxsize=2)
 def launching_of(analysis: Analysis) -> Launching:
-    """Return what runs before the launch; found once, for all files."""
+    """Return the code that runs before the launch, computed once for all files."""
     return Launching(analysis)
 
 
 @lru_cache(maxsize=2)
 def joining_of(analysis: Analysis) -> frozenset[Function]:
-    """Return the functions that join a process group, themselves or by what they call.
+    """Return the functions that join a process group, directly or through calls.
 
-    A call that switches the group off, `set_up(distributed=False)`, joins none.
+    A call that switches the group off, `set_up(distributed=False)`, does not join.
     """
     first = {
         function: True
@@ -190,7 +190,7 @@ def joining_of(analysis: Analysis) -> frozenset[Function]:
 def joins_by(
     call: ast.Call, function: Function, joining: Set[Function], analysis: Analysis
 ) -> bool:
-    """Whether `call` joins a process group by running `function`: no constant of the call rules it out."""
+    """Whether `call` joins a process group by running `function`: no constant argument rules it out."""
     if function not in joining:
         return False
     defined = function.definition

@@ -1,4 +1,4 @@
-"""Files whose training a framework runs that launches and moves by itself: Accelerate, Fabric, Lightning."""
+"""Files whose training a framework runs, launches and moves itself: Accelerate, Fabric, Lightning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.model.calls.kinds import External
 from migrate.model.calls.scopes import Class, ModuleScope
 
 SIGNS = re.compile(rb"accelerate|lightning")
-# Names of what runs a Lightning training, also in an annotation of what a configuration makes.
+# Names of classes that run a Lightning training, also in an annotation of a configured object.
 RUNNER_NAMES = re.compile(rb"\b(Trainer|LightningCLI|Fabric)\b")
 TEST = re.compile(r"(^|/)(tests?/|test_\w*\.py$|conftest\.py$|\w+_test\.py$)")
 
@@ -24,8 +24,8 @@ def led_of(analysis: Analysis) -> Mapping[Path, str]:
     """Return the files that a framework runs: those that call it, and those that only such files use.
 
     Returns:
-        For each of them the file that calls the framework, as it is named in the project; empty where it
-        does so itself.
+        The value is the file that calls the framework, as it is named in the project; empty if the file calls
+            it itself.
     """
     own = {path for path, top in analysis.scopes.items() if _calls_one(analysis, top)}
     own |= _with_classes(analysis, bool(own))
@@ -46,7 +46,7 @@ def led_of(analysis: Analysis) -> Mapping[Path, str]:
 def _user(
     path: Path, own: set[Path], importers: Mapping[Path, set[Path]], analysis: Analysis
 ) -> Path | None:
-    """Return a file that calls a framework and uses `path`; None where a program without one uses it too."""
+    """Return a file that calls a framework and uses `path`; None if a program without one uses it too."""
     users: set[Path] = set()
     seen: set[Path] = set()
     waiting = [path]
@@ -76,12 +76,12 @@ def _name(path: Path, analysis: Analysis) -> str:
 def _with_classes(analysis: Analysis, is_run: bool) -> set[Path]:
     """Return the files with a class that a framework trains.
 
-    Where nothing in the project runs the framework, a loop of the project's own that imports the class trains
-    it: the class is used as a module of torch.
+    If nothing in the project runs the framework, a loop of the project that imports the class may train it.
+    The class is then used as a module of torch.
 
     Args:
         analysis: the project.
-        is_run: whether a file is known to make what runs the training.
+        is_run: whether a file is known to make the object that runs the training.
     """
     files = {path for path, top in analysis.scopes.items() if _led_classes(analysis, top)}
     data = [top.module.data for top in analysis.scopes.values()] if files else []
@@ -91,7 +91,7 @@ def _with_classes(analysis: Analysis, is_run: bool) -> set[Path]:
 
 
 def _is_trained_by_hand(path: Path, analysis: Analysis) -> bool:
-    """Whether a training loop stands in a file that imports `path`, or in it, outside of such a class."""
+    """Whether a file that imports `path`, or the file itself outside of such a class, has a training loop."""
     for loop_file, top in analysis.scopes.items():
         led = set(_led_classes(analysis, top))
         roots = [*top.roots, *(f.region for f in top.functions if f.owner not in led)]
@@ -103,7 +103,7 @@ def _is_trained_by_hand(path: Path, analysis: Analysis) -> bool:
 
 
 def _imported(start: Path, analysis: Analysis) -> set[Path]:
-    """Return `start` and the files of the project that it imports, itself or through others."""
+    """Return `start` and the files of the project that it imports, directly or indirectly."""
     seen: set[Path] = set()
     waiting = [start]
     while waiting:
@@ -123,7 +123,7 @@ def _led_classes(analysis: Analysis, top: ModuleScope) -> list[Class]:
 
 
 def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
-    """Whether a file makes what runs the training."""
+    """Whether a file makes an object that runs the training."""
     if SIGNS.search(top.module.data) is None:
         return False
     evaluator = analysis.evaluator
@@ -137,6 +137,6 @@ def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
 
 
 def _makes_runner(name: str) -> bool:
-    """Whether calling `name` makes what runs the training: `Trainer`, `Trainer.from_argparse_args`."""
+    """Whether calling `name` makes an object that runs training: `Trainer`, `Trainer.from_argparse_args`."""
     owner, _, method = name.rpartition(".")
     return name in RUNNERS or (owner in RUNNERS and method.startswith("from_"))

@@ -1,4 +1,4 @@
-"""The names of what all replicas make together: of torch.distributed, with parameters, and of torch_xla."""
+"""Names of collectives: of torch.distributed, with parameters, and of torch_xla."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ EQUALIZE = frozenset(
         *("broadcast", "broadcast_object_list"),
     }
 )
-# Those of torch_xla.core.xla_model.
+# Collectives of torch_xla.core.xla_model.
 OF_XLA = words(
     "all_gather all_reduce all_to_all broadcast_master_param collective_broadcast "
     "collective_permute mesh_reduce reduce_scatter rendezvous"
 )
-# Those of mpi4py's communicators, of which the world's becomes the replicas'.
+# Collectives of mpi4py's communicators; the world communicator becomes that of the replicas.
 OF_MPI = words(
     "Barrier Allreduce Bcast allgather allreduce alltoall barrier bcast gather reduce scatter"
 )

@@ -15,7 +15,7 @@ from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.model.processes.launching import joining_of
 
 LAST = "Process"
-# Methods of pools of processes, which run their first argument.
+# Methods of process pools that run their first argument.
 POOL = frozenset(
     {
         *("apply", "apply_async", "imap", "imap_unordered", "map", "map_async"),
@@ -29,8 +29,8 @@ TARGET = 1  # its position among the parameters of a process
 def starting_replicas(analysis: Analysis) -> Mapping[Path, Sequence[ast.Call]]:
     """Return the calls of each file that make a process whose function joins a process group.
 
-    `Process` of multiprocessing, of torch, of a context (`mp.get_context("spawn").Process`), and classes of
-    the project that derive from it, pools of processes; the function may join by what it calls, in whatever
+    They are `Process` of multiprocessing, of torch, or of a context (`mp.get_context("spawn").Process`),
+    classes of the project that derive from it, and process pools. The function may join through calls, in any
     file.
     """
     joining = joining_of(analysis)
@@ -73,7 +73,7 @@ def _derived(analysis: Analysis) -> frozenset[str]:
 
 
 def _run_in_process(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that the process runs which a call makes; none where it makes no process."""
+    """Yield the functions that the process made by `call` runs; empty if it makes no process."""
     if isinstance(call.func, ast.Attribute) and call.func.attr in POOL and call.args:
         workers = analysis.evaluator.values(call.args[0], scope)
         yield from (value for value in workers if isinstance(value, Function))

@@ -1,7 +1,7 @@
-"""Process groups that a program joins only where one of its options says so.
+"""Process groups that a program joins only if one of its options says so.
 
-`torch_xla.launch` starts a replica on every chip whatever the options are. Where the group is off, each
-replica trains a model of its own, and no error says so.
+`torch_xla.launch` starts a replica on every chip for any options. Without the group, each replica trains a
+model of its own, and no error reports it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from migrate.model.processes.launching import JOINS, joining_of
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-# Without one of these a project starts no replicas of torch_xla.
+# A project without one of these words starts no replicas of torch_xla.
 LAUNCHES = re.compile(rb"torch_xla\.launch\b|\bxmp\.spawn\b|xla_multiprocessing|shims\.launch")
-# An option with one of these in its name says how many processes there are, or which one this is.
+# An option with one of these in its name is the number of processes, or the index of this one.
 OF_PROCESSES = re.compile(r"rank|world|size|gpu|node|proc|local|num|dist_url", re.IGNORECASE)
 DEEPEST = 6
 
@@ -33,7 +33,7 @@ def optional_groups(analysis: Analysis) -> Mapping[Path, Mapping[ast.Call, tuple
     """Return the calls of each file that join a group under an option, with its test.
 
     Returns:
-        Each call with the test, and whether it is off by default.
+        The value has the test, and whether it is off by default.
     """
     modules = [scope.module for scope in analysis.scopes.values()]
     if not any(LAUNCHES.search(module.data) for module in modules):
@@ -50,7 +50,7 @@ def optional_groups(analysis: Analysis) -> Mapping[Path, Mapping[ast.Call, tuple
 
 
 def _joins(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls that join a process group, themselves or by a function that does."""
+    """Yield the calls that join a process group, directly or through a function."""
     joining = joining_of(analysis)
     for top in analysis.scopes.values():
         for call, scope in analysis.calls_in(top):
@@ -60,7 +60,7 @@ def _joins(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
 
 
 def _tests_around(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
-    """Yield the tests that must hold for `call` to run, up to the function around it."""
+    """Yield the tests that must hold for `call` to run, up to the enclosing function."""
     above = parents(scope.module)
     below: ast.AST = call
     node = above.get(call)
@@ -71,7 +71,7 @@ def _tests_around(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
 
 
 class _Tests:
-    """Which tests depend on an option alone.
+    """Tests that depend on an option alone.
 
     Args:
         analysis: the project.
@@ -82,7 +82,7 @@ class _Tests:
         self._evaluator = analysis.evaluator
 
     def may_be_off(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
-        """Return whether a test is off by default; None where no option alone decides it."""
+        """Return whether a test is off by default; None if no option alone decides it."""
         if depth > DEEPEST:
             return None
         match test:
@@ -119,7 +119,7 @@ class _Tests:
         return self._of_property(test.attr)
 
     def _by_default(self, name: str) -> bool | None:
-        """Return whether an option of the command line is off by default; None for one that is on."""
+        """Return whether a command-line option is off by default; None if it is on."""
         declared = [
             call
             for top in self._analysis.scopes.values()
@@ -131,9 +131,9 @@ class _Tests:
         return True if all(_is_off(call) for call in declared) else None
 
     def _of_property(self, name: str) -> bool | None:
-        """Return False where an attribute of an object that a setting names is a property, False in some.
+        """Return False if an attribute of an object named by a setting is a property, False in some classes.
 
-        Nothing shows which class it is: the value of the default is not known.
+        The class is unknown, because the value of the default is unknown.
         """
         properties = [
             function
@@ -146,7 +146,7 @@ class _Tests:
 
 
 def _constant(function: Function) -> bool | None:
-    """Return the constant that a property gives; None for another method."""
+    """Return the constant that a property returns; None for another method."""
     if not function.is_a("property") or len(function.returns) != 1:
         return None
     value = getattr(function.returns[0], "value", None)
@@ -154,14 +154,14 @@ def _constant(function: Function) -> bool | None:
 
 
 def _names(call: ast.Call) -> list[str]:
-    """Return the attributes under which the value of a declared option is found."""
+    """Return the attributes that may hold the value of a declared option."""
     named = [k.value for k in call.keywords if k.arg == "dest"] or call.args
     texts = [constant.value for constant in named if isinstance(constant, ast.Constant)]
     return [str(text).lstrip("-").replace("-", "_") for text in texts]
 
 
 def _is_off(call: ast.Call) -> bool:
-    """Whether an option is false where it is not given."""
+    """Whether an option is false if it is not given."""
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     if "default" in named:
         default = named["default"]

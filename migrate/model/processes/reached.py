@@ -1,4 +1,4 @@
-"""Everything that runs in one process or thread: functions that are called, files that are imported."""
+"""Code that runs in one process or thread: functions that are called, files that are imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.processes.early_ranks import early_nodes
 from migrate.model.project.project import SourceModule
 
-# The line and column where a call or an import ends.
+# Line and column where a call or an import ends.
 End = tuple[int, int]
 Running = ModuleScope | Function
 Import = ast.Import | ast.ImportFrom
@@ -24,7 +24,7 @@ def end_of(node: ast.expr | ast.stmt, module: SourceModule) -> End:
     return line, module.column(line, offset)
 
 
-# What scripts call the frameworks that they offer as a choice.
+# Names under which scripts offer frameworks as a choice.
 CHOICES = frozenset({"jax", "flax", "tensorflow", "tf", "keras"})
 
 
@@ -36,14 +36,14 @@ def reached(
     scripts: Set[Path] = frozenset(),
     read: Set[Path] = frozenset(),
 ) -> Iterator[tuple[Running, End | None]]:
-    """Yield the files and functions that run, the nearest first, each with what leads to it.
+    """Yield the files and functions that run, the nearest first, each with its cause.
 
     Args:
         analysis: the project.
-        starts: the files that are read, and the functions that are called, first, with what leads to them.
-        program: the file whose calls and imports are named as what leads to the rest.
+        starts: the files and functions that run first, each with the call or import that leads to it.
+        program: the file whose calls and imports are named as the cause of the rest.
         scripts: the files whose main guard counts.
-        read: the files that have been read before.
+        read: the files that were imported before.
     """
     seen: set[Path | Function] = {*read}
     waiting: deque[tuple[Running, End | None]] = deque()
@@ -81,7 +81,7 @@ def calls_of(
 def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]]:
     """Yield the import statements that run with a file or a function, and whether each is optional.
 
-    An import is optional under `try:`, and where a test asks for a framework: `if backend == "jax":`.
+    An import is optional under `try:`, and if a test asks for a framework: `if backend == "jax":`.
     """
     tree: ast.AST = running.module.tree
     if isinstance(running, Function):
@@ -116,7 +116,7 @@ def _asks_for_framework(test: ast.expr) -> bool:
 
 
 def place_of(running: Running, analysis: Analysis) -> str:
-    """Return a file as it is named in the project, or a function with its file: `load (data.py)`."""
+    """Return the name of a file in the project, or of a function with its file: `load (data.py)`."""
     root, path = analysis.project.root, running.module.path
     inside = root is not None and path.is_relative_to(root)
     name = str(path.relative_to(root)) if inside and root is not None else path.name
@@ -124,7 +124,7 @@ def place_of(running: Running, analysis: Analysis) -> str:
 
 
 def _run_by(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that a call runs, and those that it is given: `torch_xla.launch(main)`."""
+    """Yield the functions that a call runs or gets as arguments: `torch_xla.launch(main)`."""
     yield from analysis.running[call].functions
     for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
         if isinstance(arg, ast.Name | ast.Attribute):

@@ -32,20 +32,20 @@ FRAMEWORKS = {
     "tensorflow": "tensorflow",
 }
 _SIGNS = re.compile(rb"\b(" + "|".join(FRAMEWORKS).encode() + rb")\b")
-# What a file holds that is run as a script.
+# Words in a file that is run as a script.
 _PROGRAM = re.compile(rb"__main__|launch|spawn|Process")
-# Leaves the TPU to torch_xla.
+# Setting that leaves the TPU to torch_xla.
 _ON_CPU = {"jax": re.compile(rb"JAX_PLATFORM|jax_platform"), "tensorflow": re.compile(rb"(?!)")}
 
 
 @dataclass(frozen=True)
 class Rival:
-    """An import of a framework that takes the TPU.
+    """Import of a framework that takes the TPU.
 
     Attributes:
         end: where the import ends, or the call or import of the program that leads to it.
         framework: `jax` or `tensorflow`.
-        where: the file or function of the import where another file of the project has it; else empty.
+        where: the file or function of the import, if it is in another file of the project; otherwise empty.
         optional: whether the import stands under `try:`.
     """
 
@@ -62,9 +62,9 @@ def _importing(analysis: Analysis) -> bool:
 
 
 def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
-    """Return the frameworks that running the file imports, each where the file first leads to it.
+    """Return the frameworks that running the file imports, each with the first location that leads to it.
 
-    Followed are the imports of each file that is read, and those in the functions that are called.
+    The imports of each imported file, and those in called functions, are followed.
     """
     program = scope.module
     if _PROGRAM.search(program.data) is None or not _importing(analysis):

@@ -1,4 +1,4 @@
-"""Programs that train with several processes in mind, and in which nothing is seen to start these."""
+"""Programs that train with several processes, without code that starts these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.model.objects.programs import programs_of
 from migrate.model.processes.one_by_one import starting_replicas
 
 MEANS_SEVERAL = names(*torch_distributed.INIT) | DDP | names(*torch_other.SAMPLERS)
-# They start the replicas, or hand the script to what does.
+# Calls that start the replicas, or pass the script to a starter.
 BY_OTHERS = names(*libraries.LAUNCHERS) | SUBMITTERS
 
 
@@ -43,7 +43,7 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
 
 
 def _trains(analysis: Analysis, root: Region) -> bool:
-    """Whether a loop of a body trains, or one of a function that it calls."""
+    """Whether a loop of a body trains, or a loop of a function that it calls."""
     training = programs_of(analysis).training
     return any(
         region in analysis.step_loops

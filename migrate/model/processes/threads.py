@@ -1,7 +1,6 @@
-"""What runs in the thread of a replica, where Python sets no handlers of signals.
+"""Code that runs in the thread of a replica, where Python sets no signal handlers.
 
-`torch_xla.launch` starts a process for each device and runs the function in a thread of it, also where there
-is one device.
+`torch_xla.launch` starts a process per device and runs the function in a thread of it, even with one device.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LAUNCHES = frozenset(
     }
 )
 _WORDS = tuple(name.rpartition(".")[2].encode() for name in LAUNCHES)
-# Raise in any thread but the main one.
+# These raise in any thread but the main one.
 HANDLERS = frozenset({"signal.signal", "signal.set_wakeup_fd"})
 CATCHING = frozenset({"ValueError", "RuntimeError", "Exception", "BaseException"})
 METHOD = "add_signal_handler"  # of an event loop
@@ -42,10 +41,10 @@ NAMES = frozenset(name.rpartition(".")[2] for name in HANDLERS) | {METHOD}
 
 
 def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, str]:
-    """Return the calls of a program that set a handler of a signal in the thread of a replica.
+    """Return the calls of a program that set a signal handler in the thread of a replica.
 
     Returns:
-        Where each call ends, with what sets the handler where it leads to another file.
+        Each is identified by its end, with the code that sets the handler if that is in another file.
     """
     module = scope.module
     if not any(word in module.data for word in _WORDS) or not _mentions_signals(analysis):
@@ -68,7 +67,7 @@ def _mentions_signals(analysis: Analysis) -> bool:
 
 
 def _sets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether a call sets a handler of a signal."""
+    """Whether a call sets a signal handler."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == METHOD:
         return True
     if isinstance(call.func, ast.Attribute) and last_part(call.func) not in NAMES:
@@ -99,7 +98,7 @@ def _words(node: ast.expr) -> set[str]:
 
 
 def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running, End | None]]:
-    """Yield what the launches of a file run in a thread, each with what leads to it."""
+    """Yield the code that the launches of a file run in a thread, each with the call that leads to it."""
     workers: dict[Function, End | None] = {}
     whole = False
     for call, at in analysis.calls_in(scope):

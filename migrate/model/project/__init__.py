@@ -1,1 +1,1 @@
-"""The files of a project, and which one an import names."""
+"""Files of a project, and the file that an import names."""

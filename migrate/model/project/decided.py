@@ -1,4 +1,4 @@
-"""Which code constants rule out: of a function that a call passes them to, and of a file that sets them."""
+"""Code that constants rule out: in a function for the arguments of a call, and in a whole file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[ast.AST]:
-    """Return the nodes of `function` that do not run where `call` calls it.
+    """Return the nodes of `function` that do not run if `call` calls it.
 
-    They stand in branches of tests of parameters that the call, or a default, gives a constant, and that
-    nothing assigns to, or below such a test that leaves: `if not distributed: return`.
+    They are in branches of tests of parameters that get a constant from the call or a default, and are never
+    assigned; or below such a test that leaves: `if not distributed: return`.
 
     Args:
         call: the call.
-        function: what it calls.
-        bound: whether the first parameter is not the call's to give: `self`.
+        function: the callee.
+        bound: whether the call does not pass the first parameter: `self`.
     """
     constants = _constants(call, function, bound)
     for node in ast.walk(function) if constants else ():
@@ -33,7 +33,7 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
 
 
 def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, object]:
-    """Return what the parameters of `function` are, where that is plain to see; by name."""
+    """Return the plain constant values of the parameters of `function`, by name."""
     if any(isinstance(arg, ast.Starred) for arg in call.args):
         return {}
     if any(keyword.arg is None for keyword in call.keywords):
@@ -63,7 +63,7 @@ def _defaults(function: Definition) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _outcome(test: ast.expr, constants: Mapping[str, object]) -> bool | None:
-    """Return how `test` comes out; None where the constants do not decide it."""
+    """Return the result of `test`; None if the constants do not decide it."""
     match test:
         case ast.Constant(value=value):
             return bool(value)
@@ -74,7 +74,7 @@ def _outcome(test: ast.expr, constants: Mapping[str, object]) -> bool | None:
             return None if inner is None else not inner
         case ast.BoolOp(op=op, values=values):
             outcomes = [_outcome(value, constants) for value in values]
-            ends = isinstance(op, ast.Or)  # what decides it alone
+            ends = isinstance(op, ast.Or)  # operand that decides it alone
             if ends in outcomes:
                 return ends
             return None if None in outcomes else not ends
@@ -104,15 +104,15 @@ def _compared(value: object, op: ast.cmpop, other: object) -> bool | None:
 
 @lru_cache(maxsize=2000)
 def idle_nodes(module: SourceModule) -> frozenset[ast.AST]:
-    """Return the nodes of a file that never run: below a way out that is always taken, or in a dead branch.
+    """Return the nodes of a file that never run: after an unconditional exit, or in a dead branch.
 
-    A test counts that is a constant, or a variable of the file that is set once, to a constant.
+    A test counts if it is a constant, or a variable of the file that is set once, to a constant.
     """
     return _idle(module.nodes, _variables(module))
 
 
 def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozenset[ast.AST]:
-    """Return those of `nodes`, and what is below them, that never run where names are these constants."""
+    """Return the nodes that never run with these constants, at and below `nodes`."""
     idle: set[ast.AST] = set()
     for node in nodes:
         dead: list[ast.stmt] = []
@@ -134,7 +134,7 @@ def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozense
 
 
 def _variables(module: SourceModule) -> dict[str, object]:
-    """Return the variables of a file that are bound once, to a constant; by name."""
+    """Return the variables of a file that are bound once, to a constant, by name."""
     bound: Counter[str] = Counter()
     for node in module.nodes:
         match node:

@@ -1,6 +1,6 @@
-"""A script with the local modules that it imports, or a whole folder; each file is parsed once.
+"""Files of a project: a script with its local imports, or a whole folder; each file is parsed once.
 
-What lies outside of the project's folder is external: known by its dotted name only.
+A module outside of the project's folder is external: known by its dotted name only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from migrate.syntax.notebook.cells import code_of
 from migrate.syntax.unwarned import syntax_tree
 
-# What marks the folder of a project, seen from a script in it.
+# Files that mark the folder of a project, as seen from a script in it.
 ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
-# A script that imports more local modules than this is part of a library; the rest counts as external.
+# A script with more local imports than this is part of a library; the rest counts as external.
 MOST_MODULES = 500
-# Folders without modules of their own between a namespace package and its modules, at most.
+# Maximum number of folders without modules of their own between a namespace package and its modules.
 DEEPEST_NAMESPACE = 3
 
 
 @dataclass(frozen=True, eq=False)
 class SourceModule:
-    """A file of the project: where it lies, its bytes, its tree."""
+    """File of the project: its path, its bytes, its tree."""
 
     path: Path
     data: bytes
@@ -39,13 +39,13 @@ class SourceModule:
 
     @cached_property
     def strings(self) -> frozenset[str]:
-        """The text of its strings."""
+        """Text of its strings."""
         values = (node.value for node in self.nodes if isinstance(node, ast.Constant))
         return frozenset(value for value in values if isinstance(value, str))
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the source, in characters; trees count columns in bytes of UTF-8."""
+        """Lines of the source, in characters; trees count columns in bytes of UTF-8."""
         return [line.decode(errors="replace") for line in self._utf8_lines]
 
     @cached_property
@@ -57,7 +57,7 @@ class SourceModule:
         return self.data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def column(self, line: int, offset: int) -> int:
-        """Return as a column in characters (from 0) what the tree gives as an offset in bytes."""
+        """Return the column in characters (from 0) for an offset in bytes of the tree."""
         if self._is_ascii:
             return offset
         raw = self._utf8_lines[line - 1] if line <= len(self._utf8_lines) else b""
@@ -65,12 +65,12 @@ class SourceModule:
 
 
 class Project:
-    """The files of a folder and how they import one another.
+    """Files of a folder and their imports of one another.
 
     Args:
-        root: the folder; nothing above it is looked at. None for a source that lies nowhere.
-        given: the content of files that is not, or not as such, on disk.
-        whole: whether all files of the folder are read, so that no other one of the project uses these.
+        root: the folder; files above it are ignored. None for a source without a location.
+        contents: the content of files that are not on disk, or differ there.
+        whole: whether all files of the folder are read, so that no other file of the project uses these.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Project:
         self._given = {path.resolve(): data for path, data in (contents or {}).items()}
         self.modules: dict[Path, SourceModule] = {}
         self.unread: dict[Path, str] = {}  # with the reason
-        # Where modules lie; what is on disk does not change while a project is looked at.
+        # Cached module locations: the disk does not change while a project is analyzed.
         self._places: dict[tuple[Path, str], Sequence[Path]] = {}
         self._found: dict[tuple[Path, str, int], Path | None] = {}
         self._imports: dict[Path, list[Path]] = {}
@@ -96,9 +96,9 @@ class Project:
         """Return the script with the local modules that it imports, and those that they import.
 
         Args:
-            script: the file; where there is none, `data` stands alone.
-            root: the project's folder; by default the one around the script that looks like one.
-            data: the content of the script, where it is not what is on disk.
+            script: the file; if it does not exist, `data` stands alone.
+            root: the project's folder; by default the folder around the script that looks like one.
+            data: the content of the script, if it differs from the disk.
         """
         contents = {script: data} if data is not None else {}
         project = cls(root or (root_of(script) if script.exists() else None), contents)
@@ -114,14 +114,14 @@ class Project:
     def of_files(
         cls, root: Path, files: Iterable[Path], contents: Mapping[Path, bytes] | None = None
     ) -> Project:
-        """Return the project of `files`, all of which lie under `root`: they are the whole project."""
+        """Return the project of `files`, which all are under `root`: they are the whole project."""
         project = cls(root, contents, whole=True)
         for path in files:
             project.load(path.resolve())
         return project
 
     def changed(self, contents: Mapping[Path, bytes]) -> Project:
-        """Return the project with other contents of some of its files; all else is not read again."""
+        """Return the project with other contents of some files; the others are not read again."""
         project = Project(self.root, contents, self.whole)
         for path, module in self.modules.items():
             if path in project._given:
@@ -135,7 +135,7 @@ class Project:
         return project
 
     def load(self, path: Path) -> SourceModule | None:
-        """Return the module at `path`; None where it cannot be read or is no Python, see `unread`."""
+        """Return the module at `path`; None if it cannot be read or is no Python, see `unread`."""
         if path not in self.modules and path not in self.unread:
             try:
                 data = self._given[path] if path in self._given else path.read_bytes()
@@ -146,7 +146,7 @@ class Project:
         return self.modules.get(path)
 
     def imports(self, module: SourceModule) -> Sequence[Path]:
-        """Return the files of the project that `module` imports, in whatever function it does."""
+        """Return the files of the project that `module` imports, in any function."""
         if module.path not in self._imports:
             self._imports[module.path] = list(
                 dict.fromkeys(self.imported_by(module.path, module.nodes))
@@ -155,7 +155,7 @@ class Project:
 
     @cached_property
     def importers(self) -> Mapping[Path, set[Path]]:
-        """The files that import each file."""
+        """Importers of each file."""
         importers: dict[Path, set[Path]] = {}
         for path, module in self.modules.items():
             for imported in self.imports(module):
@@ -164,7 +164,7 @@ class Project:
 
     @property
     def unread_imports(self) -> list[Path]:
-        """The files that others of the project import and that could not be read."""
+        """Files that other files of the project import and that could not be read."""
         return [path for path in self.unread if path in self.importers]
 
     def imported_by(self, importer: Path, nodes: Iterable[ast.AST]) -> Iterator[Path]:
@@ -199,7 +199,7 @@ class Project:
             level: the number of leading dots; 0 for an absolute import.
 
         Returns:
-            A module's file, or a package's folder; None for what is external.
+            The result is a module's file or a package's folder; None for an external module.
         """
         if self.root is None:
             return None
@@ -234,10 +234,10 @@ class Project:
     def _top_level(self, folder: Path, name: str) -> Sequence[Path]:
         """Return where a script in `folder`, or a package in it, may find the top-level module `name`.
 
-        `sys.path` starts with the folder of the script that was started, which is not known of a module:
-        the nearest folder upwards that is no package itself comes first, then those above, then the
-        packages. Where two have a folder of that name, the one that has the rest of the import counts: an
-        application with a `src` of its own is started from the folder of the other one.
+        `sys.path` starts with the folder of the started script, which is unknown for a module. So the nearest
+        folder upwards that is no package itself comes first, then the folders above it, then the packages. If
+        two have a folder of that name, the one with the rest of the import counts: an application with its
+        own `src` is started from the folder of the other one.
         """
         assert self.root is not None
         folders = [folder]
@@ -264,10 +264,10 @@ def file_of(place: Path) -> Path | None:
 
 
 def root_of(script: Path) -> Path:
-    """Return the folder of the project that `script` is a part of, its own folder where none is."""
+    """Return the folder of the project that contains `script`, or its own folder."""
     script = script.resolve()
     if "site-packages" in script.parts:
-        return script.parent  # an installed library is nobody's project
+        return script.parent  # an installed library belongs to no project
     for folder in script.parents:
         if any((folder / mark).exists() for mark in ROOT_MARKS):
             return folder
@@ -275,7 +275,7 @@ def root_of(script: Path) -> Path:
 
 
 def _imports_a_folder(node: ast.AST) -> str:
-    """Return the package of `importlib.import_module(f'package.{name}')`; empty for all else."""
+    """Return the package of `importlib.import_module(f'package.{name}')`; empty for other calls."""
     match node:
         case ast.Call(
             func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),

@@ -1,4 +1,4 @@
-"""The attributes that files of a project read, of whatever objects."""
+"""Attributes that files of a project read, on any object."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def set_attributes(module: SourceModule) -> frozenset[str]:
 def read_attributes(project: Project) -> frozenset[str]:
     """Return the names of the attributes that some file of a project may read.
 
-    A string counts too, as a key of `getattr`, but for the key of `setattr`. What an object reads of itself
-    (`self.decays`) is no attribute of a parameter, unless its class derives from one.
+    A string counts too, such as a key of `getattr`, but not the key of `setattr`. An attribute that an object
+    reads of itself (`self.decays`) is no attribute of a parameter, unless its class derives from one.
     """
     return frozenset(name for module in project.modules.values() for name in _read(module))
 

@@ -1,4 +1,4 @@
-"""Modules of a user's project that bear the name of one of this toolkit's packages."""
+"""Modules of a user's project with the name of one of this toolkit's packages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from migrate.model.project.project import root_of
 
-# A file of this toolkit's own `shims`, by which a checkout of it is known.
+# A file of this toolkit's own `shims`, which identifies a checkout of it.
 _OURS = Path("_site", "sitecustomize.py")
 
 
 def shadowing(name: str, script: Path) -> Path | None:
-    """Return the module of the project of `script` that `import NAME` would import; None where there is none.
+    """Return the module of the project of `script` that `import NAME` would import, or None.
 
-    Python looks first in the folder of the script that is started. A folder above counts as well, as a script
+    Python searches the folder of the started script first. A folder above counts as well, because a script
     there may import this one. A folder that is a package is not searched, unless the script in it is started.
 
     Args:

@@ -1,1 +1,1 @@
-"""What replicas hold alike or apart: shares of the data, what is broadcast, saved, prepared, kept."""
+"""Values that are equal or differ between replicas: data shares, broadcasts, saves, kept states."""

@@ -1,4 +1,4 @@
-"""Which tensors of its models a project broadcasts over the replicas."""
+"""Tensors of its models that a project broadcasts over the replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
     from migrate.model.project.project import SourceModule
 
-# What makes an infinite tensor is spelled with one of these.
+# Words in the code that makes an infinite tensor.
 INFINITE = (
     r"(?i)\binf\b|\binfinity\b|\b[np]inf\b|\binfty\b|generate_square_subsequent_mask"
     r"|\btri[lu]?\b.*\blog_?\(|\blog\(.*\btri[lu]?\b"
@@ -25,7 +25,7 @@ ALL = frozenset({PARAMETERS, BUFFERS, STATE})
 WRAPPER = "DistributedDataParallel"
 BROADCASTS = frozenset({"broadcast", "collective_broadcast"})
 SEND_ALL = frozenset({"broadcast_master_param", "_sync_module_states", "_sync_params_and_buffers"})
-# What gives the tensors of a model, one after the other.
+# Methods that yield the tensors of a model.
 OF_MODEL = {
     "parameters": frozenset({PARAMETERS}),
     "named_parameters": frozenset({PARAMETERS}),
@@ -38,10 +38,10 @@ DEEPEST = 4
 
 @lru_cache(maxsize=2)
 def broadcast_parts(analysis: Analysis) -> frozenset[str]:
-    """Return what the files of the project broadcast of a model.
+    """Return which tensors of a model the files of the project broadcast.
 
-    BUFFERS are all of them, WRAPPED those of a model under DistributedDataParallel, STATE those that are in
-    the state dict.
+    BUFFERS: all buffers. WRAPPED: those of a model under DistributedDataParallel. STATE: those in the state
+    dict.
     """
     modules = [scope.module for scope in analysis.scopes.values()]
     return frozenset(part for module in modules for part in _of_module(module, modules))
@@ -75,7 +75,7 @@ def _of_module(module: SourceModule, modules: Sequence[SourceModule]) -> Iterato
 
 
 def _hands_on(module: SourceModule, aliases: Set[str]) -> bool:
-    """Whether the class that wraps is given another name, or to a function: `partial(DDP, …)`."""
+    """Whether the wrapping class gets another name, or is passed to a function: `partial(DDP, …)`."""
     apart: list[ast.AST] = []
     for node in module.nodes:
         if isinstance(node, ast.Call):
@@ -108,11 +108,11 @@ def _without_buffers(call: ast.Call) -> bool:
 
 
 class _Loops:
-    """Loops that broadcast the tensors of a model, one after the other.
+    """Loops that broadcast the tensors of a model one after the other.
 
     Args:
         modules: the files of the project.
-        above: what is directly above each node of the file with the loop.
+        above: the parent of each node of the file with the loop.
     """
 
     def __init__(self, modules: Sequence[SourceModule], above: dict[ast.AST, ast.AST]) -> None:
@@ -120,7 +120,7 @@ class _Loops:
         self._above = above
 
     def sends(self, call: ast.Call) -> Iterator[str]:
-        """Yield what the loops around the broadcast `call` go through."""
+        """Yield the iterables of the loops around the broadcast `call`."""
         node: ast.AST = call
         over: list[ast.expr] = list(call.args[:1])
         while node in self._above and not isinstance(node, ast.FunctionDef):
@@ -136,7 +136,7 @@ class _Loops:
     def _parts(
         self, value: ast.expr, function: ast.FunctionDef | None, depth: int = 0
     ) -> Iterator[str]:
-        """Yield what of a model `value` gives, itself or by a name of `function`."""
+        """Yield the tensors of a model that `value` yields, directly or by a name of `function`."""
         for node in ast.walk(value):
             if isinstance(node, ast.Call):
                 yield from OF_MODEL.get(last_part(node.func), ())
@@ -154,7 +154,7 @@ class _Loops:
                 yield node.value
 
     def _passed(self, name: str, function: ast.FunctionDef) -> Iterator[ast.expr]:
-        """Yield what calls of the project pass for the parameter `name` of `function`."""
+        """Yield the values that calls of the project pass for the parameter `name` of `function`."""
         names = [parameter.arg for parameter in function.args.args]
         if name not in names:
             return

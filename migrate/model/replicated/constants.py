@@ -1,4 +1,4 @@
-"""The constants that an expression may be, followed through names, parameters and files."""
+"""Constants that an expression may be, followed through names, parameters and files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
 DEEPEST = 4
-MOST = 64  # texts that an f-string may be
+MOST = 64  # maximum number of texts of an f-string
 
 
 def constants(
     node: ast.expr, scope: Scope, analysis: Analysis, depth: int = DEEPEST
 ) -> Iterator[object]:
-    """Yield the constants that `node` may be; nothing of what is not known."""
+    """Yield the constants that `node` may be; nothing for unknown values."""
     match node:
         case ast.Constant(value=value):
             yield value

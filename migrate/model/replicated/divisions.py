@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 LOADERS = re.compile(r"\w*Loader")
 RANGES = frozenset({"arange", "range"})
 DRAWS = frozenset({"permutation", "randperm"})
-# Functions, and methods, of which the result is as long as what they are given.
+# Functions and methods whose result is as long as their argument.
 SAME_LENGTH = frozenset({"array", "asarray", "list", "reversed", "sorted", "tensor", "tuple"})
 SAME_LENGTH_METHODS = frozenset({"copy", "numpy", "tolist"})
 # Functions that cut a list into parts of different lengths, one for each replica.
 SPLITS = frozenset({"array_split", "chunk", "tensor_split"})
-# Operators of a number that is made a multiple of another one, or is a share of it.
+# Operators of a number that is made a multiple of another number, or is a share of it.
 ROUNDS = (ast.Mult, ast.FloorDiv, ast.Mod)
 PADS = frozenset({"extend", "pad", "resize", "tile"})
 # Hosts of TPUs have 4 or 8 chips: a multiple of 8 has no remainder.
@@ -64,9 +64,9 @@ def may_divide(module: SourceModule) -> bool:
 
 
 class Divisions(Shares):
-    """The unpadded shares of data in a project.
+    """Unpadded shares of data in a project.
 
-    Where `Shares` says whether a value differs between replicas, this says whether its length does.
+    `Shares` says whether a value differs between replicas; this class says whether its length does.
 
     Args:
         analysis: the project.
@@ -115,7 +115,7 @@ class Divisions(Shares):
         return node is not None and self._ranks.of(node, scope) is not None
 
     def _divides(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether `node` takes the share of one replica, with nothing that makes the shares equal."""
+        """Whether `node` takes the share of one replica, without code that makes the shares equal."""
         match node:
             case ast.Subscript(value=data, slice=ast.Slice(lower, upper, step)):
                 if _is_stride(step):
@@ -157,7 +157,7 @@ class Divisions(Shares):
         )
 
     def _is_rounded_up(self, lower: ast.expr | None, upper: ast.expr | None, scope: Scope) -> bool:
-        """Whether a contiguous share is shorter in the last replica: its size is rounded up."""
+        """Whether a contiguous share is shorter on the last replica: its size is rounded up."""
         if lower is None or upper is None:
             return False
         if not (self._differs(lower, scope) and self._differs(upper, scope)):
@@ -234,7 +234,7 @@ class Divisions(Shares):
     def _values(
         self, node: ast.Name | ast.Attribute, scope: Scope
     ) -> Iterator[tuple[ast.expr, Scope]]:
-        """Yield what a name or an attribute is bound to; of a parameter, what calls pass."""
+        """Yield the values of a name or an attribute; for a parameter, the arguments of calls."""
         bindings: Iterable[ValueBinding] = (
             _reaching(node, scope) or self._evaluator.bindings_of(node.id, scope)
             if isinstance(node, ast.Name)
@@ -299,7 +299,7 @@ class Divisions(Shares):
     def _loaded(
         self, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
-        """Return the division of what a loader samples from."""
+        """Return the division of the data that a loader samples from."""
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         data = call.args[0] if call.args else named.get("dataset")
         samplers = [named[name] for name in ("batch_sampler", "sampler") if name in named]
@@ -316,7 +316,7 @@ class Divisions(Shares):
     def _of_object(
         self, instance: ClassInstance, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
-        """Return the division in what an object of a class of the project yields, or in its length."""
+        """Return the division in the elements, or in the length, of an instance of a project class."""
         methods = (self._evaluator.method(instance.of, name) for name in ("__iter__", "__len__"))
         function = next((method for method in methods if method is not None), None)
         if function is None or depth > DEEPEST:
@@ -354,7 +354,7 @@ class Divisions(Shares):
         return None
 
     def _iterated(self, function: Function) -> list[ast.expr]:
-        """Return what the loops of a generator go over: it yields so many times."""
+        """Return the iterables of a generator's loops: it yields as many times."""
         if not function.yields:
             return []
         return [
@@ -365,15 +365,15 @@ class Divisions(Shares):
 
 
 def _reaching(node: ast.Name, scope: Scope) -> list[ValueBinding]:
-    """Return the assignments that may give a name its value at `node`, of several in its function.
+    """Return the assignments that may give a name its value at `node`, if its function has several.
 
-    Empty where the name has one binding, or none of them surely comes before `node`.
+    Empty if the name has one binding, or none that surely comes before `node`.
     """
     bindings = [binding for binding in scope.bindings.get(node.id, ()) if binding.value is not None]
     if len(bindings) < 2 or len(bindings) != len(scope.bindings[node.id]):
         return []
     above = parents(scope.module)
-    around: dict[ast.AST, ast.AST] = {}  # what holds `node`, with what holds that
+    around: dict[ast.AST, ast.AST] = {}  # each ancestor of `node`, with its child on the way
     below: ast.AST = node
     while (holder := above.get(below)) is not None:
         around[holder] = below
@@ -411,7 +411,7 @@ def _has_operator(node: ast.AST, operators: tuple[type[ast.operator], ...]) -> b
 
 
 def _is_made_equal(name: str, scope: Scope) -> bool:
-    """Whether `name` is padded or cut in its function, or the remainder of its length is asked for there."""
+    """Whether the function of `name` pads or cuts it, or takes the remainder of its length."""
     line = scope.line if isinstance(scope, Function) else 0
     padded = _padded_names(scope.top)
     return any((line, text) in padded for text in (name, f"len({name})"))
@@ -419,7 +419,7 @@ def _is_made_equal(name: str, scope: Scope) -> bool:
 
 @lru_cache(maxsize=64)
 def _padded_names(top: ModuleScope) -> frozenset[tuple[int, str]]:
-    """Return what each function of a file, by its line, extends in place or takes a remainder of."""
+    """Return the names that each function of a file extends in place or takes a remainder of, by its line."""
     names: set[tuple[int, str]] = set()
     above = parents(top.module)
     for node in top.module.nodes:

@@ -1,7 +1,7 @@
-"""Models of which every replica draws its own weights, in programs that give them no common ones on XLA.
+"""Models whose weights every replica draws itself, in programs without common weights on XLA.
 
 On GPUs DistributedDataParallel gives all replicas the weights of the first. On XLA neither Accelerate nor the
-Trainer of transformers wraps the model, or sends its weights.
+Trainer of transformers wraps the model or sends its weights.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ TRAINERS = frozenset(
         ("trainer_seq2seq.", "Seq2SeqTrainer"),
     )
 )
-# What gives all replicas the weights of one.
+# Calls that give all replicas the weights of one.
 SENDS = re.compile(rb"broadcast_master_param|broadcast_model_params|sync_module_states")
-# Loads the whole model; a head for a task of its own is not in the file.
+# Loads the whole model; a head for another task is not in the file.
 LOADS = frozenset({"from_pretrained", "load_from_checkpoint"})
 NEW_HEAD = re.compile(r".*(Classification|QuestionAnswering|MultipleChoice|Regression)\w*")
-# Numbers that no two replicas have in common.
+# Numbers that differ on every two replicas.
 BY_CHANCE = re.compile(r"(time|random|secrets|uuid|numpy\.random)\.\w+|os\.(getpid|urandom)")
 DEEPEST = 6
 
 
 def drawn_weights(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls of a file that prepare such a model, each with why its weights differ."""
+    """Yield the calls of a file that prepare such a model, each with the reason why its weights differ."""
     data = [scope.module.data for scope in analysis.scopes.values()]
     if not any(b"accelerate" in text or b"transformers" in text for text in data):
         return
@@ -56,7 +56,7 @@ def drawn_weights(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
 
 
 class _Weights:
-    """Why the weights of a model differ between replicas.
+    """Reasons why the weights of a model differ between replicas.
 
     Args:
         analysis: the project.
@@ -69,7 +69,7 @@ class _Weights:
         self._evaluator = analysis.evaluator
 
     def why(self, call: ast.Call, scope: Scope) -> str:
-        """Return why replicas draw different weights for the model that `call` prepares; else empty."""
+        """Return why replicas draw different weights for the model that `call` prepares, or empty."""
         model = self._model(call, scope)
         if model is None or self._is_loaded(model, scope):
             return ""
@@ -81,7 +81,7 @@ class _Weights:
         return ""
 
     def _model(self, call: ast.Call, scope: Scope) -> ast.expr | None:
-        """Return the model that a call prepares; None for what does not train one."""
+        """Return the model that a call prepares; None if the call trains none."""
         if last_part(call.func) not in {"prepare", "prepare_model"} and not last_part(
             call.func
         ).endswith("Trainer"):
@@ -100,7 +100,7 @@ class _Weights:
     def _unequal(
         self, randomness: Randomness, entry: ModuleScope, scope: Scope, sites: list[Site]
     ) -> str:
-        """Return why the weights differ in a script; empty where all replicas are seeded alike."""
+        """Return why the weights differ in a script; empty if all replicas have the same seed."""
         seeds = list(randomness.seeds_of(entry, scope))
         before = [seed for seed in seeds if not randomness.comes_after(seed, sites)]
         own = [(seed, why) for seed in before if (why := self._own(seed))]
@@ -119,7 +119,7 @@ class _Weights:
         return ""
 
     def _own(self, seed: Site) -> str:
-        """Return why a seed differs between replicas; empty where nothing is seen to make it differ."""
+        """Return why a seed differs between replicas; empty if no reason is known."""
         call, scope = seed
         names = self._evaluator.externals(call.func, scope)
         if names & drawing.BY_CHANCE:
@@ -164,7 +164,7 @@ class _Weights:
         return False
 
     def _made(self, model: ast.expr, scope: Scope, depth: int = 0) -> Iterator[Site]:
-        """Yield the calls that make the model, each with where it stands."""
+        """Yield the calls that make the model, each with its scope."""
         if depth > DEEPEST:
             return
         if isinstance(model, ast.Call):
@@ -195,7 +195,7 @@ class _Weights:
         return any(ast.unparse(part) == text for part in parts)
 
     def _is_loaded(self, model: ast.expr, scope: Scope) -> bool:
-        """Whether all weights of the model come from a file, in all replicas."""
+        """Whether all weights of the model come from a file, on all replicas."""
         sites = list(self._made(model, scope))
         if sites and all(map(_loads, (call for call, _ in sites))):
             return True
@@ -204,7 +204,7 @@ class _Weights:
         return any(self._is_filled(text, at) for text, at in places)
 
     def _is_filled(self, text: str, scope: Scope) -> bool:
-        """Whether `model.load_state_dict(…)` stands in the scope, under no condition."""
+        """Whether `model.load_state_dict(…)` is in the scope, under no condition."""
         above = parents(scope.module)
         for root in scope.roots:
             for region in self._analysis.regions(root):
@@ -233,7 +233,7 @@ def _loads(call: ast.Call) -> bool:
 
 
 def _targets(call: ast.Call, scope: Scope) -> Iterator[str]:
-    """Yield the names that a call's result is bound to."""
+    """Yield the names bound to a call's result."""
     node = parents(scope.module).get(call)
     while isinstance(node, ast.Call | ast.Attribute):
         node = parents(scope.module).get(node)

@@ -1,4 +1,4 @@
-"""The modules that a project compiles against torch, for CUDA or for the CPU."""
+"""Modules that a project compiles against torch, for CUDA or for the CPU."""
 
 from __future__ import annotations
 

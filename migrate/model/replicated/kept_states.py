@@ -1,6 +1,6 @@
-"""Classes of a project whose `load_state_dict` keeps the tensors it is given, in place of copying them.
+"""Classes of a project whose `load_state_dict` keeps the loaded tensors instead of copying them.
 
-`self.shadow = state["shadow"]` leaves an average of weights where torch.load put it: on the host.
+Example: `self.shadow = state["shadow"]` leaves an average of weights where torch.load put it, on the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
 LOAD = "load_state_dict"
-# What makes tensors of weights, or takes the weights of a model.
+# Calls that make tensors from weights, or take the weights of a model.
 MAKES_TENSORS = words(
     "clone deepcopy detach named_parameters ones_like parameters state_dict zeros_like"
 )
@@ -34,11 +34,11 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class KeptState:
-    """What the `load_state_dict` of a class keeps.
+    """Attributes that the `load_state_dict` of a class keeps.
 
     Args:
         where: the statement, with its file and line.
-        computing: the methods that compute with it, and do more than copy it to other tensors.
+        computing: the methods that compute with them, and do more than copy them to other tensors.
     """
 
     where: str
@@ -46,7 +46,7 @@ class KeptState:
 
 
 def kept_states(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls of a file that load a state which an object of the project keeps, and where it does."""
+    """Yield the calls of a file that load a state into an object that keeps it, each with the location."""
     keeping = _keeping(analysis)
     for call, scope in analysis.evaluator.calls() if keeping else ():
         if scope.module is not top.module or last_part(call.func) != LOAD:
@@ -60,7 +60,7 @@ def kept_states(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call
 
 
 def _only_copies(receiver: ast.expr, call: ast.Call, scope: Scope, kept: KeptState) -> bool:
-    """Whether the function around `call` has `receiver` to itself, and computes nothing with its tensors.
+    """Whether only the function around `call` uses `receiver`, and computes nothing with its tensors.
 
     `average.load_state_dict(state); average.copy_to(model.parameters())` copies to the device once.
     """
@@ -87,7 +87,7 @@ def _only_copies(receiver: ast.expr, call: ast.Call, scope: Scope, kept: KeptSta
 
 
 def _classes(receiver: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[tuple[Path, str]]:
-    """Yield the classes that `receiver` may be of; of `state["ema"]` those of what is put under that key."""
+    """Yield the possible classes of `receiver`; for `state["ema"]`, of the values put under that key."""
     values = analysis.evaluator.values(receiver, scope)
     if not values and isinstance(receiver, ast.Subscript):
         key = receiver.slice.value if isinstance(receiver.slice, ast.Constant) else None
@@ -100,7 +100,7 @@ def _classes(receiver: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[t
 
 @lru_cache(maxsize=2)
 def _entries(analysis: Analysis) -> dict[str, list[tuple[ast.expr, Scope]]]:
-    """Return the values that arguments and assigned dictionaries of a project hold, by their keys."""
+    """Return the values of arguments and assigned dictionaries of a project, by their keys."""
     entries: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
     for call, scope in analysis.evaluator.calls():
         if isinstance(call.func, ast.Name) and call.func.id == "dict":
@@ -148,7 +148,7 @@ def _keeping(analysis: Analysis) -> dict[tuple[Path, str], KeptState]:
 
 
 def _keeps(definition: ast.ClassDef) -> ast.Assign | None:
-    """Return the statement of `load_state_dict` that keeps tensors of the state, and moves them nowhere."""
+    """Return the statement of `load_state_dict` that keeps tensors of the state without moving them."""
     method = next((n for n in definition.body if isinstance(n, FUNCTIONS) and n.name == LOAD), None)
     if method is None or len(method.args.args) < 2 or _calls(method) & MOVES:
         return None
@@ -169,7 +169,7 @@ def _keeps(definition: ast.ClassDef) -> ast.Assign | None:
 
 
 def _computing(definition: ast.ClassDef, kept: Set[str]) -> Iterator[str]:
-    """Yield the methods that ask for the attributes `kept`, but for those that copy and save them."""
+    """Yield the methods that use the attributes `kept`, without those that copy and save them."""
     for method in definition.body:
         if not isinstance(method, FUNCTIONS) or method.name in OF_STATES:
             continue
@@ -180,7 +180,7 @@ def _computing(definition: ast.ClassDef, kept: Set[str]) -> Iterator[str]:
 
 
 def _put_on_self(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the attributes that a method gives values, themselves or in what they hold, and the values."""
+    """Yield the attributes that a method assigns, directly or in their contents, with the values."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -192,7 +192,7 @@ def _put_on_self(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _own(target: ast.expr) -> str:
-    """Return the attribute of `self` that `target` is; empty for another place."""
+    """Return the attribute of `self` that `target` is; empty for another target."""
     is_own = (
         isinstance(target, ast.Attribute)
         and isinstance(target.value, ast.Name)
@@ -202,7 +202,7 @@ def _own(target: ast.expr) -> str:
 
 
 def _is_of(value: ast.expr, state: str) -> bool:
-    """Whether `value` is taken from the dictionary `state`, itself or what it holds: `state["shadow"]`."""
+    """Whether `value` is taken from the dictionary `state`, directly or nested: `state["shadow"]`."""
     return any(isinstance(node, ast.Name) and node.id == state for node in ast.walk(value))
 
 

@@ -1,7 +1,6 @@
-"""Process groups that take tensors of the CPU too, and the collectives that may be given such tensors.
+"""Process groups that take CPU tensors too, and the collectives that may get such tensors.
 
-Without a backend torch joins gloo, for tensors of the CPU, and NCCL. The group of XLA takes tensors of the
-device only.
+Without a backend torch joins gloo, for CPU tensors, and NCCL. The group of XLA takes device tensors only.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ INIT = words(
     "torch.distributed.init_process_group torch.distributed.distributed_c10d.init_process_group"
 )
 MODULE = "torch.distributed."
-# Of torch: they make a tensor on the CPU where they are given no device.
+# Functions of torch that make a tensor on the CPU if they get no device.
 MAKERS = words(
     "arange as_tensor empty eye from_numpy full linspace logspace ones rand randint randn randperm "
     "scalar_tensor tensor zeros ByteTensor FloatTensor IntTensor LongTensor Tensor"
 )
-OF_DATA = words("tensor as_tensor")  # where their argument is a tensor, they leave it where it is
+OF_DATA = words("tensor as_tensor")  # functions that leave a tensor argument where it is
 OTHERS = words("group op async_op src dst group_src group_dst input_split_sizes output_split_sizes")
 OF_MODULES = re.compile(r"(named_)?(parameters|buffers)")
 DEEPEST = 12
@@ -48,12 +47,12 @@ Site = tuple[Path, int]
 
 @dataclass(frozen=True)
 class Where:
-    """Where a tensor may be.
+    """Possible devices of a tensor.
 
     Attributes:
-        host: what puts it on the CPU, by file and line.
+        host: the code that puts it on the CPU, by file and line.
         device: whether it may be on the device.
-        unknown: whether it may come from something of which nothing is known.
+        unknown: whether it may come from an unknown source.
     """
 
     host: frozenset[Site] = frozenset()
@@ -73,7 +72,7 @@ UNKNOWN = Where(unknown=True)
 
 @dataclass(frozen=True)
 class CollectiveTensor:
-    """A tensor that a collective is given."""
+    """Tensor argument of a collective."""
 
     node: ast.expr
     top: ModuleScope
@@ -82,9 +81,9 @@ class CollectiveTensor:
 
 @lru_cache(maxsize=2)
 def given_of(analysis: Analysis) -> Mapping[Path, list[CollectiveTensor]]:
-    """Return the tensors that the collectives of each file are given and that may be on the CPU.
+    """Return the tensor arguments of the collectives of each file that may be on the CPU.
 
-    Empty where every group of the project takes tensors of the GPU only.
+    Empty if every group of the project takes GPU tensors only.
     """
     joining = mixed_groups(analysis).values()
     run = frozenset().union(*(run_with(analysis, path) for path in set(joining)))
@@ -103,7 +102,7 @@ def given_of(analysis: Analysis) -> Mapping[Path, list[CollectiveTensor]]:
 
 @lru_cache(maxsize=2)
 def mixed_groups(analysis: Analysis) -> Mapping[ast.Call, Path]:
-    """Return the calls of a project that join a group for tensors of the CPU too, with their files."""
+    """Return the calls of a project that join a group for CPU tensors too, with their files."""
     return {
         call: scope.module.path
         for call, scope in analysis.evaluator.calls()
@@ -114,7 +113,7 @@ def mixed_groups(analysis: Analysis) -> Mapping[ast.Call, Path]:
 
 @lru_cache(maxsize=64)
 def run_with(analysis: Analysis, path: Path) -> frozenset[Path]:
-    """Return the files that a process may run beside the file `path`: of the programs that import it."""
+    """Return the files that may run in one process with `path`: those of the programs that import it."""
     project = analysis.project
     programs = closure([path], lambda importer: project.importers.get(importer, ()))
     return frozenset(closure(programs, lambda program: project.imports(project.modules[program])))
@@ -135,7 +134,7 @@ def _is_mixed(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.expr]:
-    """Yield the tensors that a call gives to a collective of the whole group."""
+    """Yield the tensors that a call passes to a collective of the whole group."""
     for name in analysis.evaluator.externals(call.func, scope):
         parameters = TENSORS.get(name.rpartition(".")[2]) if name.startswith(MODULE) else None
         if parameters is None:
@@ -148,7 +147,7 @@ def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.e
 
 
 def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
-    """Whether `group` is that of all replicas, or one that `new_group` makes without a backend, like that."""
+    """Whether `group` is that of all replicas, or one like it, from `new_group` without a backend."""
     if isinstance(group, ast.Constant):
         return group.value is None
     sites = objects_of(analysis).origin(group, scope).sites
@@ -163,13 +162,13 @@ def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
 
 @dataclass(frozen=True)
 class TracePath:
-    """The way that leads to an expression, and what one question has found so far.
+    """Path that leads to an expression, with the answers of one search so far.
 
     Attributes:
-        nodes: the expressions under way, which this one is a part of the answer for.
-        known: the answers, by expression, scope and number of expressions under way. Without them an
+        nodes: the expressions in progress, whose answers depend on this one.
+        known: the answers, by expression, scope and number of expressions in progress. Without them an
             expression is followed once for each way that leads to it.
-        before: the answers of the round before, which stand for those of the expressions under way.
+        before: the answers of the previous round, which stand for those of the expressions in progress.
     """
 
     nodes: frozenset[int]
@@ -178,7 +177,7 @@ class TracePath:
 
 
 def _asked(node: ast.expr, scope: Scope, analysis: Analysis) -> Where:
-    """Return where a tensor may be: in rounds, until what follows from itself has settled."""
+    """Return the possible devices of a tensor, in rounds, until recursive answers have settled."""
     before: dict[tuple[int, int], Where] = {}
     answer = NOWHERE
     for _ in range(ROUNDS):
@@ -221,7 +220,7 @@ def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: TracePath) ->
                     if member.kind == "value" and member.value is not None
                 ]
                 if not assigned:
-                    return DEVICE  # a weight, a buffer, or what the forward pass has kept
+                    return DEVICE  # a weight, a buffer, or a value kept from the forward pass
                 return _union(
                     _where(member.value, member.scope, analysis, way)
                     for member in assigned
@@ -263,7 +262,7 @@ def _union(parts: Iterable[Where]) -> Where:
 
 
 def _computed(operands: Iterable[Where]) -> Where:
-    """Return where the result is of a function of tensors, which are all in one place."""
+    """Return the possible devices of a result of a tensor function, whose tensors are all on one device."""
     whole = _union(operands)
     return DEVICE if whole.device else whole
 
@@ -284,7 +283,7 @@ def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: TracePath) -
 
 
 def _of_parameter(function: Function, name: str, analysis: Analysis, way: TracePath) -> Where:
-    """Return where the calls of a function pass what they pass; nowhere, if nothing calls it."""
+    """Return the possible devices of the arguments that calls pass; NOWHERE if nothing calls it."""
     arguments = objects_of(analysis).arguments(function, name)
     default, _ = function.declared.get(name, (None, []))
     passed = [
@@ -300,12 +299,12 @@ def _of_parameter(function: Function, name: str, analysis: Analysis, way: TraceP
 
 @lru_cache(maxsize=2)
 def _called_names(analysis: Analysis) -> frozenset[str]:
-    """Return the last parts of the names of all that a project calls."""
+    """Return the last parts of the names of all callees in a project."""
     return frozenset(last_part(call.func) for call, _ in analysis.evaluator.calls())
 
 
 def _reaching(bindings: list[ValueBinding], node: ast.Name, scope: Scope) -> list[ValueBinding]:
-    """Return the bindings that may decide: after `x = x.cuda()` that one."""
+    """Return the bindings that may decide: after `x = x.cuda()` only that binding."""
     again = [
         binding
         for binding in bindings
@@ -323,7 +322,7 @@ def _reaching(bindings: list[ValueBinding], node: ast.Name, scope: Scope) -> lis
 def _element_of(
     value: ast.expr, kind: str, scope: Scope, analysis: Analysis, way: TracePath
 ) -> Where:
-    """Return where `value` is, or what a loop or an assignment takes out of it."""
+    """Return the devices of `value`, or of the elements that a loop or an assignment takes from it."""
     called = value.func if isinstance(value, ast.Call) else None
     if kind == "element" and isinstance(called, ast.Name) and called.id in ("enumerate", "zip"):
         assert isinstance(value, ast.Call)
@@ -333,7 +332,7 @@ def _element_of(
 
 @lru_cache(maxsize=2)
 def _kept(analysis: Analysis) -> Mapping[tuple[int, str], list[tuple[ast.expr, Scope]]]:
-    """Return what is put into the variables of each function: `parts.append(x)`."""
+    """Return the values put into the variables of each function: `parts.append(x)`."""
     values: dict[tuple[int, str], list[tuple[ast.expr, Scope]]] = {}
     for call, scope in analysis.evaluator.calls():
         func = call.func
@@ -391,7 +390,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: TracePath) -
 def _of_maker(
     call: ast.Call, last: str, scope: Scope, analysis: Analysis, way: TracePath
 ) -> Where | None:
-    """Return where a call of torch makes its tensor; None on the CPU."""
+    """Return the device on which a torch call makes its tensor; None for the CPU."""
     device = next((keyword.value for keyword in call.keywords if keyword.arg == "device"), None)
     if device is not None:
         return None if _kind(device, scope, analysis) is Kind.CPU else DEVICE
@@ -404,7 +403,7 @@ def _of_maker(
 
 
 def _placed(call: ast.Call, scope: Scope, analysis: Analysis) -> Kind | None:
-    """Return the device that `x.to(…)` moves to; None where it only converts."""
+    """Return the device that `x.to(…)` moves to; None if it only converts."""
     arguments = [
         *call.args[:1],
         *(keyword.value for keyword in call.keywords if keyword.arg == "device"),
@@ -424,6 +423,6 @@ def _kind(device: ast.expr, scope: Scope, analysis: Analysis) -> Kind:
 
 @lru_cache(maxsize=2)
 def _sets_default(analysis: Analysis) -> bool:
-    """Whether a file of the project sets the device on which tensors are made."""
+    """Whether a file of the project sets the default device for new tensors."""
     words = (b"set_default_device", b"set_default_tensor_type")
     return any(word in scope.module.data for scope in analysis.scopes.values() for word in words)

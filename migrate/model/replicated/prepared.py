@@ -1,4 +1,4 @@
-"""Batches of a model that Accelerate prepared, from a loader that it did not prepare.
+"""Batches for a model that Accelerate prepared, from a loader that it did not prepare.
 
 On several GPUs the model is wrapped in DistributedDataParallel with device ids, which moves its inputs. On
 XLA Accelerate wraps nothing: only a prepared loader moves its batches.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEEPEST = 24
 LOADER = re.compile(r"(torch|torchdata)\.(\w+\.)*\w*DataLoader$")
 MOVING = frozenset({"cuda", "send_to_device", "to", "to_device"})
-# What yields the batches of its first argument; of `zip`, those of each.
+# Functions that yield the batches of their first argument; `zip` yields those of each.
 WRAPPERS = frozenset({"chain", "enumerate", "islice", "iter", "next", "tqdm", "trange", "zip"})
 OF_CONTAINERS = frozenset({"get", "items", "pop", "values"})
 Made = tuple[ast.Call, Scope]
@@ -32,10 +32,10 @@ Made = tuple[ast.Call, Scope]
 def unprepared_batches(
     analysis: Analysis, top: ModuleScope
 ) -> Iterator[tuple[ast.Call, str, str, int]]:
-    """Yield the calls of prepared models that are given a batch of a loader that is not prepared.
+    """Yield the calls of prepared models with a batch of an unprepared loader.
 
     Returns:
-        Each with the name of the batch, and the file and the line of its loader.
+        Each has the name of the batch, and the file and the line of its loader.
     """
     if top.module.path not in led_of(analysis):
         return
@@ -60,7 +60,7 @@ def _base(arg: ast.expr) -> ast.Name | None:
 
 
 class _Loaders:
-    """Which loader a batch comes from.
+    """Search for the loader of a batch.
 
     Args:
         analysis: the project.
@@ -74,9 +74,9 @@ class _Loaders:
         self._under_way: set[tuple[int, int]] = set()
 
     def of_batch(self, name: ast.Name, scope: Scope, depth: int = 0) -> Made | None:
-        """Return the unprepared loader that `name` is a batch of, or a part of one; else None.
+        """Return the unprepared loader whose batch `name` is, or is a part of, or None.
 
-        A batch that the script moves itself is none.
+        A batch that the script moves itself does not count.
         """
         bindings = list(self._evaluator.bindings_of(name.id, scope))
         if depth > DEEPEST or any(_is_moved(binding.value) for binding in bindings):
@@ -120,7 +120,7 @@ class _Loaders:
             yield from self._passed.get((binding.scope, binding.name), ())
 
     def _loader(self, node: ast.expr, scope: Scope, depth: int) -> Made | None:
-        """Return what makes the loader `node`, where nothing gives it to Accelerate."""
+        """Return the code that makes the loader `node`, if nothing passes it to Accelerate."""
         key = id(node), id(scope)
         if depth > DEEPEST or key in self._under_way:
             return None
@@ -153,7 +153,7 @@ class _Loaders:
         return next((loader for loader in bound if loader is not None), None)
 
     def _is_prepared(self, binding: ValueBinding) -> bool:
-        """Whether Accelerate, or anything else that nothing is known of, gives back the loader."""
+        """Whether Accelerate, or an unknown function, returns the loader."""
         value = binding.value
         if binding.kind not in ("value", "item") or not isinstance(value, ast.Call):
             return False

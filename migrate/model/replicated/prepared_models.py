@@ -1,4 +1,4 @@
-"""What scripts ask of Accelerate that XLA does not give: a wrapped model, a device to load to."""
+"""Features of Accelerate that scripts use and XLA does not have: a wrapped model, a device to load to."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from migrate.model.objects.parts import passed_nodes
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-WRAPPER = "DistributedDataParallel"  # by which a script wraps by itself
+WRAPPER = "DistributedDataParallel"  # calls by which a script wraps a model itself
 DEVICE = re.compile(r"accelerate\.(\w+\.)*(Accelerator|AcceleratorState|PartialState)\(\)\.device")
 
 
 def unwrapped_modules(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Attribute]:
     """Yield each `model.module` of a model that Accelerate prepared, in a file that it runs.
 
-    A model whose class has a `module` of its own is none.
+    A model whose class has its own `module` does not count.
     """
     evaluator = analysis.evaluator
     for call, scope in analysis.calls_in(top):
@@ -52,7 +52,7 @@ def loads_to_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[ast.C
 
 
 def _is_device(place: ast.expr, scope: Scope, analysis: Analysis, depth: int = 4) -> bool:
-    """Whether `place` is the device of Accelerate, or is spelled by it: `f"{device}"`, `str(device)`."""
+    """Whether `place` is the device of Accelerate, or a text with it: `f"{device}"`, `str(device)`."""
     if any(DEVICE.fullmatch(name) for name in analysis.evaluator.externals(place, scope)):
         return True
     match place:
@@ -74,7 +74,7 @@ def _is_device(place: ast.expr, scope: Scope, analysis: Analysis, depth: int = 4
 
 
 def _bound(binding: ValueBinding, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what a name is given, and what callers pass for a parameter."""
+    """Yield the values of a name, and the arguments of callers for a parameter."""
     if binding.kind == "param" and isinstance(binding.scope, Function):
         yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
     elif binding.kind == "value" and binding.value is not None:
@@ -82,7 +82,7 @@ def _bound(binding: ValueBinding, analysis: Analysis) -> Iterator[tuple[ast.expr
 
 
 def _expressions(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the calls of a file, and what it gives to names and returns."""
+    """Yield the calls of a file, and the values that it assigns and returns."""
     yield from analysis.calls_in(top)
     for scope in (top, *top.functions):
         for bindings in scope.bindings.values():

@@ -1,7 +1,7 @@
-"""Saves in another file than the test of the rank around the call: `if env.chief: cluster.store(state)`.
+"""Saves in a different file from the rank test around the call: `if env.chief: cluster.store(state)`.
 
-A save is for all replicas, and so is the call of a function that saves. How each of the two files is
-rewritten follows from what this says of both.
+All replicas have to run a save, and so they have to run the call of a function that saves. The facts here
+decide how each of the two files is rewritten.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
 DEEPEST = 6
-# What a file says of a device or a model, and what it says of the CPU.
+# Words in a file about a device or a model, and about the CPU.
 OF_DEVICES = re.compile(rb"cuda|device|xla|\.to\(|state_dict|\bnn\b|parameters\(")
 ON_CPU = re.compile(rb"device\s*=\s*[\"']cpu[\"']")
 OF_HUB = frozenset({"load_state_dict_from_url", "load_url"})
@@ -55,11 +55,11 @@ OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
 
 @dataclass(frozen=True)
 class Saved:
-    """A save that a call makes in another file.
+    """Save that a call makes in another file.
 
     Args:
         where: the file and the line of the save.
-        moves: whether the function that is called becomes one that all replicas call.
+        moves: whether the callee becomes a function that all replicas call.
     """
 
     where: str
@@ -67,20 +67,20 @@ class Saved:
 
 
 class Saves:
-    """The functions of a project that save, and from where they are called.
+    """Functions of a project that save, and the locations of their calls.
 
     Args:
         analysis: the project.
 
     Attributes:
-        moved: the functions that only tests of the rank in other files call, and that all replicas may call:
-            they save and return nothing. Each with whether one replica of every host passes these tests.
+        moved: the functions that only rank tests in other files call, and that all replicas may call: they
+            save and return nothing. Each has whether one replica of every host passes these tests.
     """
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         own = self._own = self._own_saves()
-        # The save that each function makes, itself or by what it calls, and the function it stands in.
+        # The save that each function makes, directly or through calls, and the function around the save.
         first = {function: (calls[0], function) for function, calls in own.items()}
         self._save = reaching(
             analysis, first, lambda call, scope, _: handler_of(call, scope, analysis) is None
@@ -98,7 +98,7 @@ class Saves:
             if function not in self._save or function.module is scope.module:
                 continue
             if handler_of(call, scope, self._analysis) is not None:
-                continue  # an exception may happen in one replica alone
+                continue  # an exception may happen on one replica alone
             saving = self._reached_by(call, function)
             if saving is not None:
                 save, saver = saving
@@ -107,7 +107,7 @@ class Saves:
         return None
 
     def of_state(self, top: ModuleScope) -> Iterator[ast.Call]:
-        """Yield the saves in functions of a file of what calls pass: the state of a model or an optimizer.
+        """Yield the saves of parameters in functions of a file that get the state of a model or an optimizer.
 
         `def save_on_main(*args): torch.save(*args, **kwargs)`, called with `{"model": model.state_dict()}`.
         """
@@ -145,9 +145,10 @@ class Saves:
         )
 
     def of_host(self, top: ModuleScope) -> Iterator[ast.Call]:
-        """Yield the saves in functions of a file of what all calls pass from checkpoints on the CPU.
+        """Yield the saves of parameters in functions of a file that only get parts of checkpoints on the CPU.
 
-        `torch.save({"ema": checkpoint}, buffer)` in utils.py, and main.py loads with `map_location="cpu"`.
+        Example: `torch.save({"ema": checkpoint}, buffer)` in utils.py, and main.py loads with
+        `map_location="cpu"`.
         """
         for function in top.functions:
             for save in self._own.get(function, ()):
@@ -193,7 +194,7 @@ class Saves:
         )
 
     def _reached_by(self, call: ast.Call, function: Function) -> tuple[ast.Call, Function] | None:
-        """Return the save that `call` makes by `function`, and where; None where its arguments rule it out.
+        """Return the save that `call` makes by `function`, with its scope; None if its arguments exclude it.
 
         `export(model, path, version=0)` runs no branch of `if version == 1:`.
         """
@@ -213,7 +214,7 @@ class Saves:
         return None
 
     def _own_saves(self) -> dict[Function, list[ast.Call]]:
-        """Return the saves that stand in each function."""
+        """Return the saves in each function."""
         saves: dict[Function, list[ast.Call]] = defaultdict(list)
         for scope in self._analysis.scopes.values():
             if b"save" not in scope.module.data:
@@ -244,9 +245,9 @@ class Saves:
         )
 
     def _is_of_files(self, name: str, scope: Scope) -> bool:
-        """Whether `name` is what functions of a file that names no device make of files of safetensors.
+        """Whether `name` is the result of functions of a device-free file that read safetensors files.
 
-        `stats = self.compute_stats()`, which opens them by `safe_open(path, "pt", device="cpu")`.
+        Example: `stats = self.compute_stats()`, which opens them by `safe_open(path, "pt", device="cpu")`.
         """
         data = scope.module.data
         if b"safe_open" not in data or OF_DEVICES.search(ON_CPU.sub(b"", data)):
@@ -261,7 +262,7 @@ class Saves:
         )
 
     def _opens(self, call: ast.Call) -> bool:
-        """Whether all functions that `call` runs, without arguments, open files of safetensors."""
+        """Whether all functions that `call` runs, without arguments, open safetensors files."""
         functions = self._analysis.running[call].functions if not call.args else ()
         return bool(functions) and all(
             any(
@@ -287,7 +288,7 @@ class Saves:
         )
 
     def _tests(self, function: Function) -> list[ast.expr] | None:
-        """Return the tests for the first replica around all calls of `function`; None where one has none."""
+        """Return the first-replica tests around all calls of `function`; None if a call has none."""
         tests = []
         attributes = first_attributes(self._analysis)
         for call, at in callers_of(self._analysis).get(function, ()):
@@ -299,7 +300,7 @@ class Saves:
 
 
 def _names_state(node: ast.expr) -> bool:
-    """Whether an expression asks for a `state_dict()`, and takes no copy of it to the host."""
+    """Whether an expression calls `state_dict()` and does not copy it to the host."""
     asked = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
     names = {last_part(call.func) for call in asked}
     return "state_dict" in names and names.isdisjoint(READ_METHODS)
@@ -320,7 +321,7 @@ def _is_keyword(name: str, function: Function) -> bool:
 
 
 def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
-    """Return what a call passes for a parameter, by its name or its position."""
+    """Return the argument of a call for a parameter, by name or position."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -331,9 +332,9 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
 
 
 def _is_loaded_on_host(name: str, scope: Scope) -> bool:
-    """Whether `name` is a checkpoint that was loaded on the CPU, with nothing new put into it.
+    """Whether `name` is a checkpoint loaded on the CPU, with nothing new put into it.
 
-    What `values.host` says of a save of the script that is rewritten.
+    The equivalent of `values.host` for a save in the script that is rewritten.
     """
     bindings = scope.bindings.get(name, ())
     if not bindings or not all(_loads_on_host(binding.value) for binding in bindings):
@@ -356,7 +357,7 @@ def _is_filled(name: str, scope: Scope) -> bool:
 
 
 def _loads_on_host(value: ast.expr | None) -> bool:
-    """Whether `value` is `torch.load(path, map_location='cpu')`, or what a project makes of it."""
+    """Whether `value` is `torch.load(path, map_location='cpu')`, or a project function's result from it."""
     if not isinstance(value, ast.Call):
         return False
     called = last_part(value.func)
@@ -382,12 +383,12 @@ def _root(node: ast.expr | None) -> str:
 
 @lru_cache(maxsize=2)
 def saves_of(analysis: Analysis) -> Saves:
-    """Return the saves of a project; found once, for all files."""
+    """Return the saves of a project, computed once for all files."""
     return Saves(analysis)
 
 
 def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> ast.expr | None:
-    """Return the test for the first replica whose branch holds `call`."""
+    """Return the first-replica test whose branch contains `call`."""
     above = parents(scope.module)
     below: ast.AST = call
     node = above.get(call)
@@ -400,7 +401,7 @@ def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> as
 
 
 def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
-    """Whether all replicas may call `function`: what it does beside its `saves` is the first one's alone."""
+    """Whether all replicas may call `function`: besides its `saves` only the first replica does anything."""
     above = parents(function.module)
     line = above.get(saves[0])
     around = above.get(line) if line is not None else None
@@ -431,7 +432,7 @@ def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
 
 
 def _may_leave(statement: ast.stmt) -> bool:
-    """Whether running `statement` may leave the function: on which replicas, its file does not show."""
+    """Whether running `statement` may leave the function: its file does not show on which replicas."""
     leaving = (ast.Return, ast.Raise, ast.Assert)
     return any(
         isinstance(node, leaving)

@@ -1,4 +1,4 @@
-"""Values that depend on which replica this is: a rank, a share of a list, a file of the share.
+"""Values that depend on the replica: a rank, a share of a list, a file of the share.
 
 `files[rank::world]` is a share, and so is `name` in `for name in files[rank::world]`. The value is followed
 through variables, attributes, loops, functions and files of the project.
@@ -41,16 +41,16 @@ DEEPEST_HANDLER = 3
 SAVES = SAFETENSORS_SAVES | {"torch.save"}
 ITEMS = (ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List, ast.Set, ast.BoolOp, ast.UnaryOp)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
-# Samplers of torch, and of projects after their example, that give each replica a share of the data.
+# Samplers of torch, and similar ones of projects, that give each replica a share of the data.
 SHARDING_SAMPLER = re.compile(
     r"Distributed\w*Sampler|\w*DistributedSampler|split_between_processes"
 )
-# Classes whose objects are made of what they are given.
+# Classes whose objects are made from their arguments.
 HOLDING = re.compile(
     r"DataLoader|\w*Loader|Subset|Path|PurePath|PosixPath|IterableDataset"
     r"|(SubsetRandom|Sequential|Random|WeightedRandom|Batch)Sampler"
 )
-# Arguments that place a value, and functions whose result is the same on all replicas.
+# Arguments that place a value, and functions with the same result on all replicas.
 PLACING = frozenset({"device", "device_id", "device_ids", "map_location", "output_device"})
 SAME = re.compile(
     r"(torch\.(cuda|device|distributed|nn|optim|amp|manual_seed|backends)|torch_xla|random|logging|wandb)\b"
@@ -62,19 +62,19 @@ DEVICE_TEXT = re.compile(r"(cuda|gpu|xla|npu)\b")
 
 @dataclass(frozen=True)
 class Share:
-    """What makes a value differ between the replicas.
+    """Reason why a value differs between the replicas.
 
     Args:
-        text: the expression that divides, as the script has it.
+        text: the expression that divides, as written in the script.
         line: its line.
         file: the name of its file.
-        by_loop: whether a loop goes over a share, so that replicas may take different numbers of turns.
-        by_name: whether nothing but the name of a loader says so.
+        by_loop: whether a loop iterates over a share, so that replicas may take different numbers of turns.
+        by_name: whether only the name of a loader says so.
         mixed: whether other calls of the function around it pass a value that is the same on all replicas.
-        by_error: whether it is what an exception runs, which may happen in one replica alone.
-        node: the expression itself, where it divides data by hand (`migrate.model.replicated.divisions`).
+        by_error: whether it runs in an exception handler, possibly on one replica alone.
+        node: the expression itself, if it divides data by hand (`migrate.model.replicated.divisions`).
         batched: whether a loader makes batches of the share.
-        drops: whether that loader leaves out the last batch where it is not whole.
+        drops: whether that loader leaves out an incomplete last batch.
     """
 
     text: str
@@ -89,11 +89,11 @@ class Share:
     drops: bool = False
 
 
-Bound = Mapping[str, Share | None]  # what a call passes for the parameters of a function
+Bound = Mapping[str, Share | None]  # arguments of a call for the parameters of a function
 
 
 class Shares:
-    """The values of a project that depend on the replica.
+    """Values of a project that depend on the replica.
 
     Args:
         analysis: the project.
@@ -106,19 +106,19 @@ class Shares:
         self._filled: dict[Scope, dict[str, list[ast.Call]]] = {}
         self._names: dict[tuple[Scope, str], Share | None] = {}
         self._under_way: set[tuple[Scope, str]] = set()
-        # Within one question. Without it, a name is followed once for each of the ways that lead to it.
+        # Cache within one search. Without it, a name is followed once for each way that leads to it.
         self._followed: dict[Hashable, Share | None] = {}
 
     def of(
         self, node: ast.AST | None, scope: Scope, bound: Bound | None = None, depth: int = 0
     ) -> Share | None:
-        """Return what makes the expression `node` differ between replicas; None where nothing is seen to.
+        """Return why the expression `node` differs between replicas; None if no reason is known.
 
         Args:
             node: the expression.
-            scope: where it stands.
-            bound: what a call passes for the parameters of `scope`, where that is known.
-            depth: how many functions were entered.
+            scope: the scope of the expression.
+            bound: the arguments of a call for the parameters of `scope`, if known.
+            depth: number of functions entered.
         """
         match node:
             case ast.Name(id=name):
@@ -161,7 +161,7 @@ class Shares:
     def _comprehension(
         self, node: ast.expr, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
-        """Return what divides the elements: what is gone over, or a test that keeps some of them."""
+        """Return the division of the elements: in the iterable, or in a test that keeps some of them."""
         assert isinstance(node, COMPREHENSIONS)
         for generator in node.generators:
             if self.tests(generator.ifs, scope, bound, depth):
@@ -178,7 +178,7 @@ class Shares:
         bound: Bound | None = None,
         depth: int = 0,
     ) -> bool:
-        """Whether one of `tests` compares with something that depends on the replica."""
+        """Whether one of `tests` compares with a value that depends on the replica."""
         compared = (c for test in tests for c in ast.walk(test) if isinstance(c, ast.Compare))
         return any(
             self._first(iter((c.left, *c.comparators)), scope, bound, depth) is not None
@@ -186,7 +186,7 @@ class Shares:
         )
 
     def _is_rank(self, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
-        """Whether a name or an attribute is the rank, by what it is called."""
+        """Whether a name or an attribute is the rank, by its spelling."""
         if isinstance(node, ast.Attribute):
             return bool(RANK_NAME.fullmatch(node.attr) or GPU_NAME.fullmatch(node.attr))
         return RANK_NAME.fullmatch(node.id) is not None and not _are_constant(
@@ -214,7 +214,7 @@ class Shares:
         finally:
             self._under_way.discard(key)
         if share is not None:
-            self._followed.clear()  # what was made of this name may differ now
+            self._followed.clear()  # values made from this name may differ now
         if self._under_way:
             self._followed[followed] = share
         else:
@@ -256,14 +256,14 @@ class Shares:
     def _element(
         self, value: ast.expr, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
-        """Return what makes the elements of `value` differ between replicas."""
+        """Return why the elements of `value` differ between replicas."""
         share = self.of(value, scope, bound, depth)
         if share is None and self._is_unknown_loader(value, scope):
             share = replace(self._share(value, scope), by_name=True)
         return replace(share, by_loop=True) if share is not None else None
 
     def _is_unknown_loader(self, value: ast.expr, scope: Scope) -> bool:
-        """Whether `value` is, by its name, a loader, and nothing shows what makes it."""
+        """Whether `value` is a loader by its name, and its origin is unknown."""
         named = isinstance(value, ast.Name | ast.Attribute) and LOADER.search(last_part(value))
         if not named:
             return False
@@ -276,7 +276,7 @@ class Shares:
     def _item(
         self, value: ast.expr, index: int, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
-        """Return what makes the element number `index` of a tuple differ."""
+        """Return why the element number `index` of a tuple differs."""
         if isinstance(value, ast.Tuple | ast.List) and index < len(value.elts):
             return self.of(value.elts[index], scope, bound, depth)
         if isinstance(value, ast.Call):
@@ -286,7 +286,7 @@ class Shares:
         return self.of(value, scope, bound, depth)
 
     def _added(self, name: str, scope: Scope, bound: Bound | None, depth: int) -> Share | None:
-        """Return what makes differ what is put into `name` in its function: `mine.append(file)`."""
+        """Return why values put into `name` in its function differ: `mine.append(file)`."""
         if not isinstance(scope, Function):
             return None
         for call in self._puts(scope).get(name, ()):
@@ -298,7 +298,7 @@ class Shares:
         return None
 
     def _puts(self, scope: Function) -> dict[str, list[ast.Call]]:
-        """Return the calls in a function that put something into a name, or make names equal."""
+        """Return the calls in a function that put a value into a name, or make names equal."""
         if scope not in self._filled:
             puts: dict[str, list[ast.Call]] = defaultdict(list)
             for region in self._analysis.regions(scope.region):
@@ -310,7 +310,7 @@ class Shares:
         return self._filled[scope]
 
     def _is_divided(self, call: ast.Call, scope: Scope, bound: Bound | None, depth: int) -> bool:
-        """Whether a test of the replica around `call`, in its function, lets only some of them run it."""
+        """Whether a replica test around `call`, in its function, lets only some replicas run it."""
         above = parents(scope.module)
         node = above.get(call)
         while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -416,7 +416,7 @@ class Shares:
         depth: int,
         index: int | None = None,
     ) -> Share | None:
-        """Return what makes differ what the call of functions of the project gives back."""
+        """Return why the result of a call of project functions differs."""
         followed = call, index, depth, _signature(bound)
         if followed not in self._followed:
             self._followed[followed] = self._given_back(functions, call, scope, bound, depth, index)
@@ -446,7 +446,7 @@ class Shares:
     def _given(
         self, function: Function, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
     ) -> dict[str, Share | None]:
-        """Return what `call` passes for the parameters of `function`, which it runs."""
+        """Return the arguments of `call` for the parameters of `function`, which it runs."""
         return {
             passed.name: self.of(passed.node, scope, bound, depth + 1)
             for passed in passed_by(self._analysis.running[call], self._evaluator)
@@ -476,7 +476,7 @@ def _counts(name: str, binding: ValueBinding) -> bool:
 
 
 def _are_constant(bindings: list[ValueBinding]) -> bool:
-    """Whether a name is bound to constants and nothing else: `rank = 0`."""
+    """Whether a name is only bound to constants: `rank = 0`."""
     return bool(bindings) and all(isinstance(binding.value, ast.Constant) for binding in bindings)
 
 
@@ -485,7 +485,7 @@ def _is_rank_variable(key: object) -> bool:
 
 
 def _names_device(node: ast.AST) -> bool:
-    """Whether `node` is the beginning of the name of a device: `f"cuda:{rank}"`."""
+    """Whether `node` is the start of the name of a device: `f"cuda:{rank}"`."""
     text = node.value if isinstance(node, ast.Constant) else None
     return isinstance(text, str) and DEVICE_TEXT.match(text) is not None
 
@@ -510,7 +510,7 @@ def divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
 
 
 def handler_of(call: ast.Call, scope: Scope, analysis: Analysis, depth: int = 0) -> Share | None:
-    """Return what runs `call` in one replica alone: an `except` around it, or around all its callers.
+    """Return the handler that runs `call` on one replica alone: an `except` around it or all its callers.
 
     An interrupt reaches all replicas.
     """
@@ -533,7 +533,7 @@ def handler_of(call: ast.Call, scope: Scope, analysis: Analysis, depth: int = 0)
 
 
 def _paths(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the path of a save, with its scope; of `save(*args, **kwargs)` what the callers pass."""
+    """Yield the path of a save, with its scope; for `save(*args, **kwargs)`, the paths of the callers."""
     path = _path(call)
     if not any(isinstance(arg, ast.Starred) for arg in call.args):
         if path is not None:
@@ -556,7 +556,7 @@ def _path(call: ast.Call) -> ast.expr | None:
 
 
 def _in_loops(share: Share, call: ast.Call, scope: Scope, analysis: Analysis) -> Share:
-    """Return `share`, by a loop where a loop around `call` goes over a share."""
+    """Return `share`, marked as by a loop if a loop around `call` iterates over a share."""
     above = parents(scope.module)
     node = above.get(call)
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -570,5 +570,5 @@ def _in_loops(share: Share, call: ast.Call, scope: Scope, analysis: Analysis) ->
 
 @lru_cache(maxsize=2)
 def shares_of(analysis: Analysis) -> Shares:
-    """Return the values of a project that depend on the replica; followed when they are asked for."""
+    """Return the values of a project that depend on the replica, computed on demand."""
     return Shares(analysis)

@@ -1,7 +1,7 @@
 """Loops over an unpadded share of data in which all replicas meet in every turn.
 
-A replica whose share is longer waits forever in its last turn. Where the last batches have different sizes,
-the replicas run different graphs with a collective in them, which on XLA wait for each other.
+A replica with a longer share waits forever in its last turn. If the last batches have different sizes, the
+replicas run different graphs with a collective in them, which on XLA wait for each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from migrate.model.calls.scopes import Region, Scope
     from migrate.model.replicated.shares import Share
 
-# Without one of these no training step averages gradients over the replicas.
+# Without one of these words no training step averages gradients over the replicas.
 AVERAGES = re.compile(
     rb"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\b|\boptimizer_step\(|shims"
 )
@@ -35,11 +35,11 @@ GRADIENTS = "the average of the gradients"
 
 @dataclass(frozen=True)
 class UnevenTurns:
-    """A loop that meets in every turn, over an unpadded share.
+    """Loop over an unpadded share that meets in every turn.
 
     Args:
         share: the division.
-        meeting: what the replicas meet in, as the script spells it.
+        meeting: the collective or step in which the replicas meet, as written in the script.
         line: the line of the loop.
         path: its file.
     """
@@ -83,7 +83,7 @@ def _loops(analysis: Analysis) -> Iterator[tuple[Scope, Region]]:
 
 
 def _meeting(loop: Region, analysis: Analysis) -> str:
-    """Return what all replicas meet in in each turn of a loop; empty where they do not."""
+    """Return the code in which all replicas meet in each turn of a loop; empty if they do not."""
     training = programs_of(analysis).training
     averages = _averages(analysis)
     collectives = []

@@ -49,10 +49,10 @@ class ImportedNames:
         use = self._uses.get(id(root))
         if use is None:
             return None
-        names = set(self._found(node, root, use))
+        names = set(self._imported_names_at(node, root, use))
         return names.pop() if len(names) == 1 else None
 
-    def _found(self, node: cst.CSTNode, root: cst.CSTNode, use: Use) -> Iterator[str]:
+    def _imported_names_at(self, node: cst.CSTNode, root: cst.CSTNode, use: Use) -> Iterator[str]:
         if use.reads:
             read, name = self._read(root, use)
             if read is node:

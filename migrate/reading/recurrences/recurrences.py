@@ -1,4 +1,4 @@
-"""Loops over a size of a tensor in which each turn computes with the tensor that the one before has left."""
+"""Loops over a tensor size in which each turn computes with the tensor that the previous turn left."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from migrate.syntax.tree import code, last_part, nodes_of
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-# They hand on how many turns there are.
+# Functions that yield as many elements as their argument.
 AROUND = words("enumerate list reversed tqdm tuple")
 COUNTS = words("range trange")
-# A number made of one that is a size.
+# Functions whose result is a size if an argument is a size.
 PLAIN = words("int max min")
 OF_TENSORS = ONLY_TENSORS | words("device dtype ndim shape size")
 DEEPEST = 5
 
 
 def recurrence(loop: cst.For, facts: Facts) -> tuple[str, str] | None:
-    """Return what the turns of `loop` carry, and the number of turns; None where it is no recurrence.
+    """Return what the turns of `loop` carry and the number of turns, or None if it is no recurrence.
 
     Examples:
         `h` and `x.shape[1]` of `for t in range(x.shape[1]): h = h * a[:, t] + x[:, t]`.
@@ -41,7 +41,7 @@ def recurrence(loop: cst.For, facts: Facts) -> tuple[str, str] | None:
 
 
 def _turns(over: cst.BaseExpression, facts: Facts, depth: int = 0) -> str | None:
-    """Return the number of turns of a loop over `over`, where a size of a tensor decides it."""
+    """Return the number of turns of a loop over `over`, if a tensor size decides it."""
     if depth > DEEPEST:
         return None  # `steps = tqdm(steps)`
     if isinstance(over, cst.Name):
@@ -65,7 +65,7 @@ def _turns(over: cst.BaseExpression, facts: Facts, depth: int = 0) -> str | None
 
 
 def _is_size(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
-    """Whether `node` is a number that a size of a tensor decides."""
+    """Whether `node` is a number that a tensor size decides."""
     if depth > DEEPEST:
         return False
     if isinstance(node, cst.BinaryOperation):
@@ -111,7 +111,7 @@ def _is_passed_size(name: cst.Name, facts: Facts, depth: int) -> bool:
 
 
 def _is_shape(node: cst.BaseExpression) -> bool:
-    """Whether `node` is `x.shape` or `x.size()`, or some of the sizes there."""
+    """Whether `node` is `x.shape` or `x.size()`, or some sizes of it."""
     if isinstance(node, cst.Subscript):
         return _is_shape(node.value)
     if isinstance(node, cst.Call):
@@ -120,7 +120,7 @@ def _is_shape(node: cst.BaseExpression) -> bool:
 
 
 def _is_used_as_tensor(node: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether the function around uses the name `node` as only tensors are used, not lists of them."""
+    """Whether the function around uses the name `node` in ways that fit tensors, not lists of tensors."""
     if not isinstance(node, cst.Name) or not facts.values.is_tensor(node):
         return False
     used = facts.bindings.used[id(facts.bindings.owner(node)), node.value]
@@ -128,7 +128,7 @@ def _is_used_as_tensor(node: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _goes_through_layers(loop: cst.For) -> bool:
-    """Whether the turns call one layer after the other: `self.layers[i](x)`."""
+    """Whether the turns call one layer after another: `self.layers[i](x)`."""
     counters = {name.value for name in nodes_of(loop.target, cst.Name)}
     return any(
         isinstance(call.func, cst.Subscript)
@@ -153,7 +153,7 @@ def _is_tensor(name: str, loop: cst.For, facts: Facts) -> bool:
 
 
 def _makes_alike(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` makes a tensor like another one: `torch.zeros_like(x)`, `x.new_zeros(3)`."""
+    """Whether `call` makes a tensor like another tensor: `torch.zeros_like(x)`, `x.new_zeros(3)`."""
     name = facts.names.of(call.func) or ""
     return (name.startswith("torch.") and name.endswith("_like")) or (
         not name
@@ -163,7 +163,7 @@ def _makes_alike(call: cst.Call, facts: Facts) -> bool:
 
 
 def _depends_on_itself(name: str, counters: set[str], loop: cst.For, facts: Facts) -> bool:
-    """Whether a turn reads `name` otherwise than to add to it: a sum is no recurrence."""
+    """Whether a turn reads `name` for more than adding to it: a sum is no recurrence."""
     stores: set[int] = set()
     for assign in nodes_of(loop.body, cst.Assign | cst.AugAssign):  # type: ignore[arg-type]
         if isinstance(assign, cst.AugAssign):
@@ -201,7 +201,7 @@ def _summands(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def _is_described(name: cst.Name, facts: Facts) -> bool:
-    """Whether only the form of `name` is asked for: `name.shape`, `name.size(0)`."""
+    """Whether the code only asks for the shape of `name`: `name.shape`, `name.size(0)`."""
     above = facts.context.parent(name)
     return (
         isinstance(above, cst.Attribute)

@@ -1,1 +1,1 @@
-"""How replicas are started, and which code runs in which of them."""
+"""Start of the replicas, and the code that each of them runs."""

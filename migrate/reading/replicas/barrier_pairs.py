@@ -1,4 +1,4 @@
-"""The two halves of a barrier: the first replica comes to one, the others come to the other."""
+"""Barriers in two halves: the first replica reaches one half, the others reach the other."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class Side(Enum):
-    """Which of the replicas come to a place."""
+    """Replicas that reach a location."""
 
     FIRST = "the first"
     OTHERS = "the others"
 
 
 def is_half(barrier: cst.Call, context: Script) -> bool:
-    """Whether a test of the rank in the same function decides which replicas come to `barrier`."""
+    """Whether a rank test in the same function decides which replicas reach `barrier`."""
     return isinstance(context.guards.around(barrier), cst.If)
 
 
 def is_met(barrier: cst.Call, halves: Sequence[cst.Call], context: Script) -> bool:
-    """Whether the replicas that do not come to `barrier` come to another of `halves` for it.
+    """Whether the replicas that do not reach `barrier` reach another of `halves` instead.
 
     Args:
-        barrier: a barrier under a test of the rank.
+        barrier: a barrier under a rank test.
         halves: all such barriers of the function, in the order of the source.
         context: the script.
     """
@@ -45,7 +45,7 @@ def is_met(barrier: cst.Call, halves: Sequence[cst.Call], context: Script) -> bo
 
 
 def side(barrier: cst.Call, context: Script) -> Side | None:
-    """Return which replicas come to `barrier`; None where the test of the rank does not say it."""
+    """Return the replicas that reach `barrier`; None if the rank test does not show it."""
     guard = context.guards.around(barrier)
     if not isinstance(guard, cst.If):
         return None
@@ -53,7 +53,7 @@ def side(barrier: cst.Call, context: Script) -> Side | None:
     if passes is None or _is_in(barrier, guard.body):
         return passes
     if len(parts(guard.test)) > 1:
-        return None  # those that do not pass may be any
+        return None  # the replicas that do not pass may be any
     return Side.OTHERS if passes is Side.FIRST else Side.FIRST
 
 
@@ -62,7 +62,7 @@ def _is_in(node: cst.CSTNode, root: cst.CSTNode) -> bool:
 
 
 def _passing(test: cst.BaseExpression, context: Script) -> Side | None:
-    """Return which replicas pass `test`."""
+    """Return the replicas that pass `test`."""
     if on_first(test, context) is not None:
         return Side.FIRST
     asked = [part for part in parts(test) if context.guards.asks(part)]

@@ -1,4 +1,4 @@
-"""What a test of the rank says on the first replica, and what of it is left when all replicas go on."""
+"""Result of a rank test on the first replica, and what is left of the test if all replicas continue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rest:
-    """A test of the rank, as the first replica sees it.
+    """Rank test as the first replica sees it.
 
     Args:
         others: the parts that do not ask for the rank, in order; all of them must hold.
-        asked: the parts that ask for it.
+        asked: the parts that ask for the rank.
     """
 
     others: tuple[cst.BaseExpression, ...]
@@ -28,7 +28,7 @@ class Rest:
 
 
 def on_first(test: cst.BaseExpression, context: Script) -> Rest | None:
-    """Take a test of the rank apart; None where it does not simply let the first replica pass."""
+    """Split a rank test into its parts; None if it does not simply let the first replica pass."""
     all_parts = parts(test)
     asked = [part for part in all_parts if context.guards.asks(part)]
     if not asked or not all(_passes_first(part, context) for part in asked):
@@ -45,7 +45,7 @@ def joined(tests: tuple[cst.BaseExpression, ...]) -> cst.BaseExpression:
 
 
 def is_local(asked: tuple[cst.BaseExpression, ...]) -> bool:
-    """Whether a test of the rank lets one replica of every host pass: `local_rank == 0`, `rank % n == 0`."""
+    """Whether a rank test lets one replica of every host pass: `local_rank == 0`, `rank % n == 0`."""
     return any("local" in code(part).lower() or "%" in code(part) for part in asked)
 
 

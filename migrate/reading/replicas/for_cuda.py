@@ -1,9 +1,9 @@
 """Code that is for CUDA alone, in scripts that also run elsewhere.
 
-Below `if shims.device_type() == "cuda":`, behind `if not torch.cuda.is_available(): return` where all that
-follows is CUDA's, and where a branch for the device "cuda" asks what only CUDA can tell, or a comparison with
-it decides about memory that CUDA pins, or says to another library whether there is CUDA: on XLA that is well
-skipped.
+Such code is below `if shims.device_type() == "cuda":`, or behind `if not torch.cuda.is_available(): return`
+if all that follows needs CUDA. A branch for the device "cuda" counts if it asks what only CUDA can answer. A
+comparison with "cuda" counts if it decides about memory that CUDA pins, or reports to another library whether
+CUDA is present. On XLA such code is skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
 
-# What torch tells of CUDA alone, and what is made for it alone.
+# Properties that torch reports for CUDA alone, and objects made for CUDA alone.
 ONLY_CUDA = re.compile(
     r"torch\.cuda\.((max_)?memory_\w+|max_memory\w*|mem_get_info|get_device_(name|properties|capability)"
     r"|utilization|temperature|power_draw|list_gpu_processes|nvtx|CUDAGraph|graph|cudart|profiler)"
@@ -37,14 +37,14 @@ ONLY_CUDA = re.compile(
 )
 WAIT = "torch.cuda.synchronize"
 EIGHT_BITS = re.compile(r"fp8|float8", re.IGNORECASE)
-# What a script needs on any device: a branch with it is not for CUDA alone.
+# Calls that a script needs on any device: a branch with such a call is not for CUDA alone.
 NEEDED = frozenset({"backward", "cuda", "init_process_group", "to"})
 NEEDED_OF_CUDA = re.compile(r"torch\.cuda\.(manual_seed\w*|set_device|device_count|amp\..*)")
-# Arguments that are about CUDA's memory and kernels.
+# Arguments about CUDA's memory and kernels.
 FOR_CUDA = frozenset({"fused", "non_blocking", "pin_memory"})
 NAMED_FOR_CUDA = re.compile("|".join(sorted(FOR_CUDA)))
 
-# Flags for page-locked memory, and what torch's own loader runs where they are on.
+# Flags for page-locked memory, and the code of torch's own loader that they enable.
 PINNED = re.compile(r"(^|[._])pin(ned)?_?mem(ory)?$", re.IGNORECASE)
 PINS = re.compile(r"torch\.utils\.data\._utils\.pin_memory(\.|$)")
 
@@ -55,7 +55,7 @@ ASKED = frozenset({"shims.device_type"})
 
 
 def guarded(context: Parsed) -> frozenset[int]:
-    """Return the ids of the nodes that only CUDA runs, and of the questions whether this is CUDA."""
+    """Return the ids of the nodes that only CUDA runs, and of the tests for CUDA."""
     ids: set[int] = set()
     for node in context.nodes if context.references("shims") else ():
         for root in _for_cuda(node, context):
@@ -80,11 +80,11 @@ def guarded(context: Parsed) -> frozenset[int]:
 
 
 def _only_where_available(call: cst.Call | cst.Name, context: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield the question `call` and what runs only where there is CUDA, where that needs CUDA.
+    """Yield the test `call` and the code that runs only with CUDA, if that code needs CUDA.
 
-    `return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9`, and a function that
-    goes on behind `if not torch.cuda.is_available(): return False`; also by way of a variable, which is
-    used for nothing else: `available = torch.cuda.is_available()`.
+    Examples: `return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9`, and a
+    function that continues behind `if not torch.cuda.is_available(): return False`. The test may be kept in a
+    variable that has no other use: `available = torch.cuda.is_available()`.
     """
     above = context.parent(call)
     if isinstance(above, cst.Assign) and isinstance(call, cst.Call):
@@ -128,9 +128,9 @@ def _only_where_available(call: cst.Call | cst.Name, context: Parsed) -> Iterato
 
 
 def decides_about_pinned(call: cst.Call, context: Parsed) -> bool:
-    """Whether the question `call` decides, with a flag for it, about memory that CUDA alone pins.
+    """Whether the test `call`, with a flag for it, decides about memory that CUDA alone pins.
 
-    `loader.pin_memory and torch.cuda.is_available()`, or a value that is kept and used for that only.
+    Examples: `loader.pin_memory and torch.cuda.is_available()`, or a variable that is used only for that.
     """
     whole = _all_of(call, context)
     if whole is call:
@@ -148,7 +148,7 @@ def decides_about_pinned(call: cst.Call, context: Parsed) -> bool:
 
 
 def pins(branch: cst.CSTNode, context: Parsed) -> bool:
-    """Whether `branch` pins memory, as torch's loader does for CUDA, and does nothing a training needs."""
+    """Whether `branch` pins memory, as torch's loader does for CUDA, and does nothing that training needs."""
     pinned = False
     for node in nodes(branch):
         method = node.func if isinstance(node, cst.Call) else None
@@ -162,7 +162,7 @@ def pins(branch: cst.CSTNode, context: Parsed) -> bool:
 
 
 def _only_pinned(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield the question `call` and what pins memory where the answer is yes."""
+    """Yield the test `call` and the code that pins memory if the answer is yes."""
     if not decides_about_pinned(call, context):
         return
     yield call
@@ -177,7 +177,7 @@ def _only_pinned(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNode]:
 
 
 def _kept_as(value: cst.BaseExpression, context: Parsed) -> cst.Name | cst.Attribute | None:
-    """Return the name, or the attribute, to which alone `value` is assigned."""
+    """Return the name or attribute that is the only target of `value`."""
     assign = context.parent(value)
     if isinstance(assign, cst.AnnAssign):
         target: cst.CSTNode = assign.target
@@ -189,7 +189,7 @@ def _kept_as(value: cst.BaseExpression, context: Parsed) -> cst.Name | cst.Attri
 
 
 def _below(flag: cst.Name | cst.Attribute, context: Parsed) -> Iterator[cst.If | cst.IfExp]:
-    """Yield the branches that run where `flag`, a variable or an attribute of `self`, is true."""
+    """Yield the branches that run if `flag`, a variable or an attribute of `self`, is true."""
     last = flag.attr.value if isinstance(flag, cst.Attribute) else flag.value
     around = context.class_around(flag)
     for mention in context.references(last):
@@ -210,9 +210,9 @@ def _below(flag: cst.Name | cst.Attribute, context: Parsed) -> Iterator[cst.If |
 
 
 def lists_of_gpus(root: cst.CSTNode, context: Parsed) -> list[cst.BaseExpression]:
-    """Return the comprehensions at and below `root` that go over all GPUs of the host and name them.
+    """Return the comprehensions at and below `root` that list all GPUs of the host by name.
 
-    They are the devices of workers: on a TPU each replica has one, and the list is empty.
+    They are the devices of workers. On a TPU each replica has one device, and the list is empty.
     """
     lists: list[cst.BaseExpression] = []
     for node in (*nodes_of(root, cst.ListComp), *nodes_of(root, cst.GeneratorExp)):
@@ -226,7 +226,7 @@ def lists_of_gpus(root: cst.CSTNode, context: Parsed) -> list[cst.BaseExpression
 def _is_or_derives(
     definition: cst.ClassDef | None, base: cst.ClassDef | None, context: Parsed
 ) -> bool:
-    """Whether the class `made` is `base`, or is made from it in the same file."""
+    """Whether the class `definition` is `base`, or derives from it in the same file."""
     by_name = {node.name.value: node for node in context.all_of(cst.ClassDef)}
     open_classes, seen = [definition], set[int]()
     while open_classes:
@@ -242,7 +242,7 @@ def _is_or_derives(
 
 
 def _behind_uses(target: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield what the uses of the variable `target` guard, where each of them guards what needs CUDA."""
+    """Yield the code guarded by uses of the variable `target`, if each use guards code that needs CUDA."""
     if not isinstance(target, cst.Name) or len(context.bindings(target)) != 1:
         return
     owner, _ = context.bound_to(target)
@@ -262,7 +262,7 @@ def _behind_uses(target: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:
 
 
 def _imports_kernels(block: cst.IndentedBlock) -> bool:
-    """Whether `block` imports a library of CUDA kernels, and does nothing that a training needs."""
+    """Whether `block` imports a library of CUDA kernels, and does nothing that training needs."""
     for node in nodes(block):
         method = node.func if isinstance(node, cst.Call) else None
         if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
@@ -278,7 +278,7 @@ def _imports_kernels(block: cst.IndentedBlock) -> bool:
 
 
 def _gives_up(body: cst.BaseSuite) -> bool:
-    """Whether `body` returns, or goes on with the next turn; an exception asks for CUDA instead."""
+    """Whether `body` returns, or continues with the next turn; an exception would demand CUDA instead."""
     last = body.body[-1] if body.body else None
     if isinstance(last, cst.SimpleStatementLine):
         last = last.body[-1]
@@ -286,7 +286,7 @@ def _gives_up(body: cst.BaseSuite) -> bool:
 
 
 def _said_to_others(context: Parsed) -> Iterator[cst.BaseExpression]:
-    """Yield the questions for the device "cuda" whose answer only other libraries get."""
+    """Yield the tests for the device "cuda" whose answer is passed to other libraries only."""
     calls = context.all_of(cst.Call)
     arguments = {id(value): value for call in calls for value, _ in told(call, context)}
     for value in arguments.values():
@@ -307,16 +307,16 @@ def _said_to_others(context: Parsed) -> Iterator[cst.BaseExpression]:
 
 
 def _is_a_figure(choice: cst.IfExp, context: Parsed) -> bool:
-    """Whether `choice` is what only CUDA can tell, or something instead of it."""
+    """Whether `choice` is a value that only CUDA can provide, or a substitute for it."""
     test = choice.test.func if isinstance(choice.test, cst.Call) else None
     is_available = test is not None and context.qualified_name(test) == "torch.cuda.is_available"
     return is_available and needs_cuda(choice.body, context)
 
 
 def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:
-    """Whether `branch` does what only CUDA can, and nothing that a training needs, as a move.
+    """Whether `branch` does what only CUDA can, and nothing that training needs, such as a move.
 
-    What waits for the device has to wait on XLA too, whatever else is in the branch.
+    Code that waits for the device has to wait on XLA too, whatever else is in the branch.
     """
     has_cuda = False
     for node in nodes(branch):
@@ -339,7 +339,7 @@ def needs_cuda(branch: cst.CSTNode, context: Parsed) -> bool:
 
 
 def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield `comparison` and what it guards, where it asks for the device "cuda" and only that can answer."""
+    """Yield `comparison` and the code it guards, if it tests for "cuda" and only CUDA can answer."""
     if len(comparison.comparisons) != 1:
         return
     asked = comparison.comparisons[0]
@@ -354,7 +354,7 @@ def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.C
         if branch is not None and needs_cuda(branch, context):
             yield comparison
             if not any(context.qualified_name(node) == WAIT for node in nodes(branch)):
-                yield branch  # else what waits is still to be written
+                yield branch  # otherwise the code that waits is still to be rewritten
     elif isinstance(above, cst.Arg):
         if is_equal and above.keyword is not None and above.keyword.value in FOR_CUDA:
             yield comparison
@@ -363,7 +363,7 @@ def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.C
         if not isinstance(target, cst.Name):
             return
         uses = list(_guarded_by(target, context))
-        # One that is only printed once the optimizer is made without it is named for it still.
+        # An optimizer that is only printed after it was made without the option is still named for it.
         decides = bool(uses) or NAMED_FOR_CUDA.search(target.value) is not None
         if decides and all(use is not None for use in uses):
             yield comparison
@@ -371,10 +371,10 @@ def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.C
 
 
 def _goes_on_with(skipped: list[cst.CSTNode], context: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield the questions for the device "cuda" below which stands what only `skipped` branches bind.
+    """Yield the tests for "cuda" above code that uses names bound only in `skipped` branches.
 
-    `if device == "cuda": torch.backends.cuda.matmul.allow_tf32 = before` after a branch for CUDA alone that
-    asks for the flag: where that branch is skipped, there is no `before`.
+    Example: `if device == "cuda": torch.backends.cuda.matmul.allow_tf32 = before`, after a branch for CUDA
+    alone that reads the flag. If that branch is skipped, `before` does not exist.
     """
     branches = {id(branch) for branch in skipped if isinstance(branch, cst.BaseSuite)}
     bound = {
@@ -407,7 +407,7 @@ def _goes_on_with(skipped: list[cst.CSTNode], context: Parsed) -> Iterator[cst.C
 
 
 def _bound_in(branch: cst.BaseSuite, context: Parsed) -> Iterator[tuple[str, cst.CSTNode | None]]:
-    """Yield the variables and attributes of `self` that `branch` alone binds, and whose they are."""
+    """Yield the variables and attributes of `self` that only `branch` binds, with their owners."""
     inside = {id(node) for node in nodes(branch)}
     for target in targets(branch):
         owner = _owner(target, context)
@@ -426,14 +426,14 @@ def _bound_in(branch: cst.BaseSuite, context: Parsed) -> Iterator[tuple[str, cst
 
 
 def _owner(node: cst.CSTNode, context: Parsed) -> cst.CSTNode | None:
-    """Return the class that an attribute of `self` is of, or the function or module around a variable."""
+    """Return the class that owns an attribute of `self`, or the function or module that owns a variable."""
     if is_attribute_of_self(node):
         return context.class_around(node)
     return context.function_around(node) or context.module
 
 
 def _guarded_by(target: cst.Name, context: Parsed) -> Iterator[cst.CSTNode | None]:
-    """Yield what each use of `target` decides about that only CUDA has; None for anything else."""
+    """Yield the CUDA-only code that each use of `target` decides about; None for any other use."""
     owner, _ = context.bound_to(target)
     for mention in context.references(target.value):
         if mention is target or context.bound_to(mention)[0] is not owner:
@@ -452,7 +452,7 @@ def _guarded_by(target: cst.Name, context: Parsed) -> Iterator[cst.CSTNode | Non
 
 
 def _all_of(part: cst.BaseExpression, context: Parsed) -> cst.BaseExpression:
-    """Return the whole condition of which `part` must hold: `part and other`."""
+    """Return the whole condition that `part` is a necessary part of: `part and other`."""
     above = context.parent(part)
     while isinstance(above, cst.BooleanOperation) and isinstance(above.operator, cst.And):
         part, above = above, context.parent(above)

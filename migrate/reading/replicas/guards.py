@@ -1,4 +1,4 @@
-"""Which code runs only on some of the replicas: below `if rank == 0`, after `if rank != 0: return`."""
+"""Code that only some replicas run: below `if rank == 0`, after `if rank != 0: return`."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed
 
 
-# What keeps some replicas from running a piece of code.
+# Nodes that keep some replicas from running a piece of code.
 Guard = cst.If | cst.FunctionDef | cst.IfExp | cst.BooleanOperation | cst.While | cst.Match
 
 ENVIRONMENT = frozenset({"os.environ.get", "os.getenv"})
-# What makes a context manager of a function that yields the value of `with … as value`.
+# Decorators that make a context manager from a function that yields the value of `with … as value`.
 MANAGERS = frozenset({"contextmanager", "asynccontextmanager"})
 PROPERTIES = frozenset({"property", "cached_property"})
-# `step % rank` and `rank * width` are rather of a matrix.
-# Methods that modules, optimizers and schedulers of torch have: a call is of the script's class only where
-# the object is seen to be one of it.
+# `step % rank` and `rank * width` more likely refer to the rank of a matrix.
+# Methods of torch's modules, optimizers and schedulers: such a call counts for a class of the script only if
+# the object is seen to be an instance of it.
 OF_MODULES = words(
     "apply backward buffers children cpu cuda double eval float forward half load_state_dict modules "
     "parameters register_buffer requires_grad_ state_dict step to train type zero_grad"
 )
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
 
-# What gives the number of the dimensions of a tensor, or of a matrix's independent rows.
+# Calls that return the number of dimensions of a tensor, or of a matrix's independent rows.
 COUNTS_AXES = frozenset({"dim", "ndim", "ndimension", "matrix_rank"})
 
 
 class Guards:
-    """What makes a piece of code run on some of the replicas only.
+    """Guards: the tests that make code run on some replicas only.
 
-    A replica that skips a collective leaves the others waiting for it. Ranks are told by what is known
+    A replica that skips a collective leaves the others waiting for it. Ranks are recognized by facts
     (`context.ranks`, `dist.get_rank()`) and by the names that scripts give them.
     """
 
@@ -67,16 +67,18 @@ class Guards:
         self._under_way: set[int] = set()
         self._around: dict[int, Guard | None] = {}
         self._asking: dict[int, bool] = {}  # by test
-        self._leaving: dict[int, dict[int, cst.If]] = {}  # by block: its `if`s that may leave it
+        self._leaving: dict[
+            int, dict[int, cst.If]
+        ] = {}  # by block: its `if`s whose branch may leave it
 
     def around(self, node: cst.CSTNode) -> Guard | None:
-        """Return what keeps some replicas from running `node`, the innermost first; else None.
+        """Return the innermost guard that keeps some replicas from running `node`, or None.
 
         Returns:
-            An `if` that asks for the rank and has `node` in one of its branches, or that leaves the
-            function or the turn of the loop before `node`; another form that asks for it (`rank == 0 and
-            node`, `node if rank == 0 else None`, `while`, `match`); or a function around `node` that is only
-            called so, or whose decorator sees to it (`@rank_zero_only`).
+            A guard is an `if` that tests the rank and has `node` in one of its branches, or that leaves the
+                function or the turn of the loop before `node`. It may have another form (`rank == 0 and
+                node`, `node if rank == 0 else None`, `while`, `match`). It may also be a function around
+                `node` that is only called under a guard, or whose decorator restricts it (`@rank_zero_only`).
         """
         if self._under_way:
             return self._find_around(node)
@@ -107,10 +109,10 @@ class Guards:
         return None
 
     def around_what_some_hold(self, node: cst.CSTNode) -> Guard | None:
-        """Return what asks around `node` for what only some replicas have: `if writer is not None`.
+        """Return the test around `node` for an object that only some replicas have: `if writer is not None`.
 
-        It is no test of the rank itself: what is below it needs what the others have not. `if writer is None:
-        return` before `node`, and `writer and node`, ask so too.
+        It is no rank test itself: the code below it needs the object that the others do not have. `if writer
+        is None: return` before `node`, and `writer and node`, are such tests too.
         """
         below = node
         for above in self._context.ancestors(node):
@@ -136,7 +138,7 @@ class Guards:
         return self._context.position(node).line < self._context.position(other).line
 
     def _missing_for_some(self, test: cst.BaseExpression) -> bool:
-        """Whether `test` holds where a replica has not what others have: `writer is None`, `not writer`."""
+        """Whether `test` holds on a replica without the object: `writer is None`, `not writer`."""
         if isinstance(test, cst.UnaryOperation):
             return isinstance(test.operator, cst.Not) and self._held_by_some(test.expression)
         if not isinstance(test, cst.Comparison):
@@ -175,10 +177,10 @@ class Guards:
         )
 
     def asks(self, test: cst.BaseExpression) -> bool:
-        """Whether `test` comes out differently on different replicas.
+        """Whether `test` has different results on different replicas.
 
-        `rank == -1`, `rank is None` and `args.gpu is not None` ask whether the run is distributed: they
-        do not.
+        `rank == -1`, `rank is None` and `args.gpu is not None` ask whether the run is distributed, so they do
+        not count.
         """
         if self._under_way:
             return self._find_asks(test)
@@ -218,7 +220,7 @@ class Guards:
         return False
 
     def is_index(self, node: cst.BaseExpression) -> bool:
-        """Whether `node` is which of the replicas this is, global or on its host."""
+        """Whether `node` is the index of the replica, global or on its host."""
         if self._context.values.device(node) is Kind.INDEX:
             return True
         if isinstance(node, cst.Name | cst.Attribute):
@@ -235,7 +237,7 @@ class Guards:
         return isinstance(node, cst.Call) and self._is_call_for_rank(node)
 
     def _is_of_matrix(self, node: cst.Name | cst.Attribute) -> bool:
-        """Whether what may be called a rank is that of a tensor or matrix: `x.dim()`, `rank=4` of a layer."""
+        """Whether a value named like a rank is that of a tensor or matrix: `x.dim()`, `rank=4` of a layer."""
         values = self._given_to(node)
         return bool(values) and all(
             value is not None and self._counts_axes(value) for value in values
@@ -254,7 +256,7 @@ class Guards:
         return isinstance(value, cst.Attribute) and value.attr.value in COUNTS_AXES
 
     def _is_computed(self, node: cst.BaseExpression) -> bool:
-        """Whether `node` is computed of the index: `rank // 8`, `rank & 1`, `(rank + 1) % 2`."""
+        """Whether `node` is computed from the index: `rank // 8`, `rank & 1`, `(rank + 1) % 2`."""
         if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, COMPUTES):
             return False
         if isinstance(node.operator, cst.Add | cst.Subtract) and self.is_index(node.right):
@@ -273,7 +275,7 @@ class Guards:
         )
 
     def _given_to(self, node: cst.Name | cst.Attribute) -> list[cst.CSTNode | None]:
-        """Return what the script assigns to a name, or to an attribute of `self`."""
+        """Return the values that the script assigns to a name, or to an attribute of `self`."""
         if isinstance(node, cst.Name):
             return list(self._context.bound_values(node))
         if is_attribute_of_self(node):
@@ -281,7 +283,7 @@ class Guards:
         return []
 
     def _is_sum(self, node: cst.BaseExpression) -> bool:
-        """Whether all that a name is given is the index and something more: `node * 8 + local_rank`."""
+        """Whether all values of a name are the index plus something: `node * 8 + local_rank`."""
         if not isinstance(node, cst.Name | cst.Attribute):
             return False
         values = self._given_to(node)
@@ -351,7 +353,7 @@ class Guards:
         return not (orders and isinstance(right, cst.Integer) and right.value == "0")
 
     def _value_asks(self, name: cst.Name | cst.Attribute) -> bool:
-        """Whether the script assigns to `name` the outcome of a comparison that asks for the rank."""
+        """Whether the script assigns a comparison with the rank to `name`."""
         if isinstance(name, cst.Attribute):
             last = name.attr.value
             asked = any(self._tells(value) for _, value in self._context.attributes.get(last, ()))
@@ -361,7 +363,7 @@ class Guards:
         )
 
     def _managers(self, name: cst.Name) -> Iterator[cst.Call]:
-        """Yield the context managers that give `name` its value: `with main_only() as name:`."""
+        """Yield the context managers whose value is `name`: `with main_only() as name:`."""
         for binding in self._context.bindings(name):
             target = self._context.parent(binding.node)
             item = self._context.parent(target) if isinstance(target, cst.AsName) else None
@@ -369,7 +371,7 @@ class Guards:
                 yield item.item
 
     def _is_property(self, name: cst.Attribute) -> bool:
-        """Whether `name` is a property of a class of the script that asks for the rank."""
+        """Whether `name` is a property of a class of the script that tests the rank."""
         around = self._context.class_around(name)
         of_self = isinstance(name.value, cst.Name) and name.value.value == "self"
         return any(
@@ -382,7 +384,7 @@ class Guards:
         )
 
     def _tells(self, value: cst.CSTNode | None) -> bool:
-        """Whether `value` is the outcome of a comparison that asks for the rank, or holds one."""
+        """Whether `value` is the result of a comparison with the rank, or holds one."""
         if isinstance(value, cst.BooleanOperation):
             return self._tells(value.left) or self._tells(value.right)
         if isinstance(value, cst.UnaryOperation):
@@ -418,9 +420,9 @@ class Guards:
         return self._leaving[id(statements)]
 
     def _all_stay(self, left: cst.If, node: cst.CSTNode) -> bool:
-        """Whether no replica that comes to `node` has left at `left`: a part of its test is false there.
+        """Whether no replica that reaches `node` has left at `left`: a part of its test is false there.
 
-        `if not sharded and rank != 0: return`, then `if sharded: dist.broadcast(x)`.
+        Example: `if not sharded and rank != 0: return`, then `if sharded: dist.broadcast(x)`.
         """
         opposites = [
             (name, not holds) for part in _parts(left.test) for name, holds in _asked(part)
@@ -458,13 +460,13 @@ class Guards:
         )
 
     def is_for_first(self, function: cst.FunctionDef) -> bool:
-        """Whether a decorator of `function` sees to it that some replicas only run it."""
+        """Whether a decorator of `function` makes only some replicas run it."""
         return any(map(self._is_for_first, function.decorators))
 
     def _is_for_first(self, decorator: cst.Decorator) -> bool:
-        """Whether only some replicas run what `decorator` stands above.
+        """Whether only some replicas run the function below `decorator`.
 
-        It is named so, or is a function of the script that calls what it is given under a test of the rank.
+        The decorator is named so, or is a function of the script that calls its argument under a rank test.
         """
         if FIRST_DECORATOR.fullmatch(last_part(decorator.decorator)):
             return True
@@ -504,9 +506,10 @@ class Guards:
         return is_guarded
 
     def mentions_of(self, function: cst.FunctionDef) -> list[cst.Name]:
-        """Return the mentions of a function or method of the script, besides its definition.
+        """Return the mentions of a function or method of the script, without its definition.
 
-        `subprocess.run` is no `run` of the script's, `self.model.train()` none of its `train`.
+        `subprocess.run` does not mention the script's `run`, `self.model.train()` does not mention its
+        `train`.
         """
         is_method = isinstance(self._context.parent(self._context.parent(function)), cst.ClassDef)
         return [
@@ -518,7 +521,7 @@ class Guards:
         ]
 
     def _may_mean(self, mention: cst.Name, function: cst.FunctionDef, is_method: bool) -> bool:
-        """Whether `mention` may be one of `function`, and not of what another object has by that name."""
+        """Whether `mention` may refer to `function`, not to another object's method of that name."""
         above = self._context.parent(mention)
         if not isinstance(above, cst.Attribute) or above.attr is not mention:
             return True
@@ -549,13 +552,13 @@ class Guards:
 
 
 def is_of_group(node: cst.CSTNode) -> bool:
-    """Whether `node` is the place in a group of replicas: `tp_rank`, `mpu.get_data_parallel_rank()`."""
+    """Whether `node` is the index in a group of replicas: `tp_rank`, `mpu.get_data_parallel_rank()`."""
     named = node.func if isinstance(node, cst.Call) else node
     return PARALLEL_RANK_NAME.fullmatch(last_part(named)) is not None
 
 
 def asks_for_a_group(test: cst.BaseExpression) -> bool:
-    """Whether `test` compares the place of the replica in a group: one replica of each group passes."""
+    """Whether `test` compares the index of the replica in a group: one replica of each group passes."""
     return any(map(is_of_group, nodes(test)))
 
 
@@ -566,7 +569,7 @@ def _parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 def _asked(test: cst.BaseExpression) -> list[tuple[cst.Name, bool]]:
-    """Return the name that a test asks for, and whether it must hold."""
+    """Return the name that a test asks for, and whether the test requires it to be true."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         return [(name, not holds) for name, holds in _asked(test.expression)]
     return [(test, True)] if isinstance(test, cst.Name) else []
@@ -602,7 +605,7 @@ def _means_none(node: cst.BaseExpression) -> bool:
 
 
 def _leaves(body: cst.BaseSuite) -> bool:
-    """Whether the branch `body` ends with leaving the function or the turn of the loop."""
+    """Whether the branch `body` ends by leaving the function or the turn of the loop."""
     last = body.body[-1] if body.body else None
     if isinstance(last, cst.SimpleStatementLine):
         last = last.body[-1]

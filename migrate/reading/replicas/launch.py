@@ -1,8 +1,8 @@
-"""How a script is started, and which of its code runs in a replica.
+"""Start of a script, and the part of its code that runs in a replica.
 
-A CUDA script either starts its processes itself (`mp.spawn`, `mp.Process`), or is started once a device
-by torchrun, SLURM or MPI. On a TPU `torch_xla.launch` starts the replicas, so that the second kind needs
-a launcher.
+A CUDA script either starts its processes itself (`mp.spawn`, `mp.Process`), or torchrun, SLURM or MPI starts
+it once per device. On a TPU `torch_xla.launch` starts the replicas, so scripts of the second kind need a
+launcher.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ IMPORTED = (cst.Import, cst.ImportFrom, cst.ImportAlias, cst.AsName)
 
 
 class Style(Enum):
-    """How the replicas of a script come into being."""
+    """Launch style: what creates the replicas of a script."""
 
     NONE = auto()  # not a distributed program, or a module of one
     SPAWN = auto()  # the script starts them itself
-    MAIN = auto()  # started from outside; what it does is under the `__main__` guard
-    MODULE = auto()  # started from outside; what it does, or a part, is done when the file is read
+    MAIN = auto()  # started from outside; the work is under the `__main__` guard
+    MODULE = auto()  # started from outside; all or some of the work runs when the file is read
 
 
 class Launch:
-    """How one script is started.
+    """Launch of one script.
 
     Attributes:
-        style: as the script stands.
+        style: the launch style of the script as it stands.
         guard: its `if __name__ == '__main__':`, if it has just one without `else`.
     """
 
@@ -78,7 +78,7 @@ class Launch:
         if self._context.uses_rpc or self._of_a_framework():
             return Style.NONE
         if not any(self._joins(call) or self._uses(call) for call in self._calls):
-            return Style.NONE  # in whatever of its code
+            return Style.NONE  # in any part of its code
         at_import = self.reached(self.import_roots, live=True)
         joins = any(self._joins(node) for node in at_import)
         if joins and any(self._uses(node) or _is_backward(node) for node in at_import):
@@ -94,14 +94,14 @@ class Launch:
 
     @property
     def is_switched_off(self) -> bool:
-        """Whether the script would join a process group or use DDP, were it not for a test of a constant."""
+        """Whether only a constant test keeps the script from joining a process group or using DDP."""
         roots = [*self.import_roots, *self._guards]
         if self.style is not Style.NONE or self._has_replicas(self.reached(roots, live=True)):
             return False
         return self._has_replicas(self.reached(roots))
 
     def _has_replicas(self, nodes: Iterable[cst.CSTNode]) -> bool:
-        """Whether one of `nodes` joins a process group or uses what needs one."""
+        """Whether one of `nodes` joins a process group or uses something that needs one."""
         return any(self._joins(node) or self._uses(node) for node in nodes)
 
     @property
@@ -116,7 +116,7 @@ class Launch:
         )
 
     def starts_replica(self, call: cst.Call) -> bool:
-        """Whether `call` makes a process that joins a process group, or one of which that is not known.
+        """Whether `call` creates a process that joins a process group, or may do so.
 
         Processes that load data, or serve, are no replicas.
         """
@@ -136,7 +136,7 @@ class Launch:
 
     @property
     def withheld(self) -> str:
-        """The framework without a TPU for whose sake a script that joins a process group gets no launch."""
+        """Framework without TPU support because of which a distributed script gets no launch."""
         if self.style is not Style.NONE or not self._of_a_framework() or self._context.uses_rpc:
             return ""
         roots = self._guards or self.import_roots
@@ -148,7 +148,7 @@ class Launch:
         return next(iter(sorted(held))) if held <= WITHOUT_TPU else ""
 
     def _of_a_framework(self) -> bool:
-        """Whether it imports one whatever its options are: without one it trains by itself."""
+        """Whether the script imports such a framework with any options: without one it trains by itself."""
         return bool(self._frameworks())
 
     def _frameworks(self) -> frozenset[str]:
@@ -165,7 +165,7 @@ class Launch:
 
     @cached_property
     def import_roots(self) -> list[cst.CSTNode]:
-        """The statements that run when the file is read: no definitions, imports or guards."""
+        """Statements that run when the file is read: no definitions, imports or guards."""
         return [
             statement
             for statement in self._context.module.body
@@ -174,14 +174,14 @@ class Launch:
         ]
 
     def _needs_the_module(self, at_import: list[cst.CSTNode]) -> bool:
-        """Whether reading the file, or what it imports, already asks for the rank, or works on a device.
+        """Whether reading the file, or its imports, already asks for the rank or works on a device.
 
-        A spawned replica reads the file before its rank and its device are known.
+        A spawned replica reads the file before its rank and its device are set.
         """
         assert self.guard is not None
         after = self._context.module.body[self._context.module.body.index(self.guard) + 1 :]
         if self._context.source.is_notebook:
-            # The other cells run once, in the notebook itself, where a replica's names are not.
+            # The other cells run once, in the notebook itself, which has no names of a replica.
             bound = {t.value for t in targets(self.guard) if isinstance(t, cst.Name)}
             if any(bound & names_in(statement) for statement in after):
                 return True
@@ -191,7 +191,7 @@ class Launch:
             isinstance(node, cst.ImportFrom) and isinstance(node.names, cst.ImportStar)
             for node in nodes(self.guard)
         ):
-            return True  # is no syntax in a function
+            return True  # a syntax error in a function
         if self._context.calls.imports_ranks:
             return True
         defined = list(self._run_by_definitions())
@@ -201,7 +201,7 @@ class Launch:
         )
 
     def _run_by_definitions(self) -> Iterator[cst.CSTNode]:
-        """Yield what runs where a function or class is defined: defaults, decorators, attributes."""
+        """Yield the nodes that run where a function or class is defined: defaults, decorators, attributes."""
         waiting: list[cst.CSTNode] = list(self._context.module.body)
         while waiting:
             node = waiting.pop()
@@ -235,7 +235,7 @@ class Launch:
         return self._context.all_of(cst.Call)
 
     def _joins(self, node: cst.CSTNode) -> bool:
-        """Whether `node` is a call that joins the process group, here or in a module of the user's."""
+        """Whether `node` is a call that joins the process group, here or in a module of the project."""
         if not isinstance(node, cst.Call):
             return False
         name = self._context.qualified_name(node.func) or ""
@@ -245,14 +245,14 @@ class Launch:
         return bool(joins) and self._context.place(node) in joins
 
     def _module_named_for_joining(self, call: cst.Call) -> str:
-        """Return the module of the function that `call` runs, where that is named for joining a group."""
+        """Return the module of the function that `call` runs, if the name says that it joins a group."""
         root, _, last = (self._context.qualified_name(call.func) or "").rpartition(".")
         return root if last in JOINING and not root.startswith("torch") else ""
 
     def absent_module(self, call: cst.Call) -> str:
-        """Return the module that is to join the process group in `call` and is no file of the project.
+        """Return the module that should join the process group in `call` and is no file of the project.
 
-        Nothing in a script that imports no other file of its project: it was perhaps given by itself.
+        Empty for a script that imports no other file of its project: it was perhaps given by itself.
         """
         root = self._module_named_for_joining(call)
         calls = self._context.calls
@@ -260,18 +260,18 @@ class Launch:
         return "" if known or catalogue.of_import(root) is not None else root
 
     def joining(self) -> cst.Call | None:
-        """Return the first call by which the script joins a process group, where it shows."""
+        """Return the first call that visibly joins the process group in the script."""
         return next((call for call in self._context.all_of(cst.Call) if self._joins(call)), None)
 
     def _uses(self, node: cst.CSTNode) -> bool:
         return isinstance(node, cst.Call) and self._context.qualified_name(node.func) in USING
 
     def reached(self, roots: Iterable[cst.CSTNode], *, live: bool = False) -> list[cst.CSTNode]:
-        """Return the nodes at and below `roots`, and of all definitions that they may run.
+        """Return the nodes at and below `roots`, and the nodes of all definitions that they may run.
 
         Args:
-            roots: where to begin.
-            live: leave out branches that constant tests rule out: `if distributed:` after
+            roots: the start nodes.
+            live: whether to leave out branches that constant tests rule out: `if distributed:` after
                 `distributed = False`.
         """
         reached: list[cst.CSTNode] = []
@@ -289,10 +289,10 @@ class Launch:
         return reached
 
     def _may_run(self, name: cst.Name) -> bool:
-        """Whether `name` may be a function of the file: no part of an import, attribute or keyword."""
+        """Whether `name` may be a function of the file, not a part of an import, attribute or keyword."""
         below: cst.CSTNode = name
         above = self._context.parent(name)
-        while isinstance(above, cst.Attribute):  # a package may lie deep: `import run.of.losses`
+        while isinstance(above, cst.Attribute):  # a package may be nested: `import run.of.losses`
             if above.value is not below:
                 return False
             below, above = above, self._context.parent(above)
@@ -313,7 +313,7 @@ class Launch:
         return definitions
 
     def workers(self) -> Iterator[cst.FunctionDef]:
-        """Yield the functions of the script that it starts in processes of their own."""
+        """Yield the functions that the script starts in processes of their own."""
         for call in self._calls:
             is_process = self.starts_replica(call)
             if is_process or self._context.qualified_name(call.func) in LAUNCHERS:
@@ -327,7 +327,7 @@ class Launch:
 
     @cached_property
     def for_one_device(self) -> frozenset[int]:
-        """The ids of the calls that run a worker in this process where there is but one device."""
+        """Ids of the calls that run a worker in this process if there is only one device."""
         matches = (one_device(call, self._context) for call in self._calls)
         return frozenset(id(match[1]) for match in matches if match is not None)
 
@@ -347,7 +347,7 @@ class Launch:
         return frozenset(id(node) for node in self.reached(workers or joining))
 
     def _inits(self, function: cst.FunctionDef) -> bool:
-        """Whether `function` joins a process group: it runs in a replica, whoever calls it."""
+        """Whether `function` joins a process group: it then runs in a replica, whoever calls it."""
         calls = nodes_of(function, cst.Call)
         return any(self._context.qualified_name(call.func) in INIT for call in calls)
 
@@ -356,9 +356,9 @@ class Launch:
         return id(node) in self._in_replicas
 
     def before(self, node: cst.CSTNode) -> bool:
-        """Whether `node` runs in the process that launches the workers of this file, and in none of them.
+        """Whether `node` runs only in the process that launches the workers of this file.
 
-        Nothing there may ask the runtime for anything.
+        Code there must not ask the runtime for anything.
         """
         return id(node) in self._in_launcher and not self.in_replica(node)
 
@@ -376,7 +376,7 @@ def _is_backward(node: cst.CSTNode) -> bool:
 
 
 def _is_a_choice(node: cst.CSTNode) -> bool:
-    """Whether what stands in `node` may not run: it depends on an option, or on what is installed."""
+    """Whether the code in `node` may not run: it depends on an option, or on an installed package."""
     return isinstance(node, cst.Try) or (isinstance(node, cst.If) and not is_guard(node))
 
 
@@ -401,7 +401,7 @@ def declares_local_rank(call: cst.Call) -> bool:
 
 
 def names_in(root: cst.CSTNode) -> frozenset[str]:
-    """Return the names at and below `root`: no attributes, no keywords of calls."""
+    """Return the names at and below `root`, without attributes and keywords of calls."""
     names = set()
     for node in nodes_of(root, cst.Name):
         names.add(node.value)

@@ -1,4 +1,4 @@
-"""`if n_gpus > 1: mp.spawn(worker, …)`, and `else: worker(0, …)` for one device: a launch does both."""
+"""Launches with a branch for one device: `if n_gpus > 1: mp.spawn(worker, …)`, `else: worker(0, …)`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one_device(call: cst.Call, context: Parsed) -> tuple[cst.If, cst.Call] | Non
 
 
 def _only_call(body: cst.BaseSuite) -> cst.Call | None:
-    """Return the call that is all of `body`."""
+    """Return the call if `body` consists of it alone."""
     if not isinstance(body, cst.IndentedBlock) or len(body.body) != 1:
         return None
     line = body.body[0]
@@ -59,9 +59,9 @@ def _only_call(body: cst.BaseSuite) -> cst.Call | None:
 
 
 def _meant(node: cst.If, context: Parsed) -> cst.BaseExpression | None:
-    """Return the comparison that `node` asks for: in place, or `args.distributed` that is assigned above.
+    """Return the comparison behind `node`: in place, or the value of `args.distributed` assigned above.
 
-    None where something else may have set it.
+    None if something else may have set the attribute.
     """
     if isinstance(node.test, cst.Comparison):
         return node.test
@@ -71,7 +71,7 @@ def _meant(node: cst.If, context: Parsed) -> cst.BaseExpression | None:
 
 
 def _only_value(place: cst.BaseExpression, context: Parsed) -> cst.BaseExpression | None:
-    """Return what is assigned to a variable or an attribute, if one statement does."""
+    """Return the value of a variable or an attribute that only one statement assigns."""
     values = [
         assign.value
         for assign in context.all_of(cst.Assign)
@@ -83,7 +83,7 @@ def _only_value(place: cst.BaseExpression, context: Parsed) -> cst.BaseExpressio
 
 
 def _asks_for_more(test: cst.BaseExpression, count: cst.BaseExpression, context: Parsed) -> bool:
-    """Whether `test` asks for more than one of `count`, or of a product with it: of all hosts."""
+    """Whether `test` asks for more than one of `count`, or of a product with it: the count of all hosts."""
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
         return False
     asked = test.comparisons[0]

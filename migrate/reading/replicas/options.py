@@ -1,4 +1,4 @@
-"""What follows from options and counters alone comes out the same on all replicas."""
+"""Values that follow from options and counters alone: they are the same on all replicas."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 PLAIN = frozenset({"bool", "hasattr", "int", "isinstance", "len", "max", "min", "round"})
 RANGES = frozenset({"range", "trange", "tqdm.trange"})
-# What is put into them later is not followed.
+# Containers; values put into them later are not followed.
 HOLDING = cst.Dict | cst.List | cst.Set | cst.BaseComp | cst.Subscript | cst.Lambda
 DEEPEST = 6
 
 
 def same_on_all(test: cst.BaseExpression, context: Script) -> bool:
-    """Whether `test` comes out the same on all replicas, as far as can be seen.
+    """Whether `test` has the same result on all replicas, as far as is known.
 
-    It asks for counters and options, or for what follows from them: each name is bound to numbers, counted
-    by a loop, or computed of such names. A parameter counts where its default is a number, where it is
-    annotated as `int`, or where all calls pass what counts; an attribute where all that the script gives it
-    does.
+    It asks for counters and options, or for values computed from them: each name is bound to numbers, counted
+    by a loop, or computed from such names. A parameter counts if its default is a number, if it is annotated
+    as `int`, or if all calls pass a value that counts. An attribute counts if all its values in the script
+    do.
     """
     return same_everywhere(test) or _Followed(context).plain(test)
 
 
 class _Followed:
-    """What the names of one test follow from."""
+    """Origins of the names in one test."""
 
     def __init__(self, context: Script) -> None:
         self._context = context
         self._under_way: set[str] = set()
 
     def plain(self, value: cst.BaseExpression | None) -> bool:
-        """Whether `value` is computed of what is the same on all replicas, by calls that only compute."""
+        """Whether `value` is computed from values equal on all replicas, by calls that only compute."""
         if value is None or any(isinstance(node, HOLDING) for node in nodes(value)):
             return False
         if same_everywhere(value):
@@ -69,7 +69,7 @@ class _Followed:
             self._under_way.discard(text)
 
     def _counts(self, binding: NameBinding, name: cst.Name) -> bool:
-        """Whether what `binding` gives `name` is the same on all replicas."""
+        """Whether the value that `binding` gives `name` is the same on all replicas."""
         node = binding.node
         if isinstance(node, cst.Import | cst.ImportFrom):
             return True
@@ -85,7 +85,7 @@ class _Followed:
         return self._is_counted(node, above)
 
     def _is_reached_by_all(self, statement: cst.CSTNode) -> bool:
-        """Whether no test around `statement` is seen to differ: `if accuracy > best: improved = True`."""
+        """Whether no test around `statement` is known to differ: `if accuracy > best: improved = True`."""
         for above in self._context.ancestors(statement):
             if isinstance(above, cst.FunctionDef):
                 return True
@@ -94,7 +94,7 @@ class _Followed:
         return True
 
     def _differs(self, value: cst.BaseExpression, seen: set[str]) -> bool:
-        """Whether `value` is seen to be each replica's own: computed of a metric, a tensor, the index."""
+        """Whether `value` is known to differ per replica: computed from a metric, a tensor, the index."""
         for name in _asked(value):
             if code(name) in seen or same_everywhere(name):
                 continue
@@ -130,7 +130,7 @@ class _Followed:
 
 
 def _is_own(word: str) -> bool:
-    """Whether what is called `word` is each replica's own: its loss, or its number in some group."""
+    """Whether a value named `word` differs per replica: its loss, or its number in some group."""
     return METRIC.fullmatch(word) is not None or GROUP_RANK_NAME.fullmatch(word) is not None
 
 
@@ -139,7 +139,7 @@ def _is_int(annotation: cst.Annotation | None) -> bool:
 
 
 def _asked(test: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
-    """Return what `test` asks for, also what the methods in it are called on."""
+    """Return what `test` asks for, including the receivers of its methods."""
     called = (call.func for call in nodes_of(test, cst.Call))
     receivers = [func.value for func in called if isinstance(func, cst.Attribute)]
     return [*leaves(test), *(name for receiver in receivers for name in leaves(receiver))]

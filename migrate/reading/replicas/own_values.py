@@ -1,8 +1,8 @@
 """Conditions that each replica decides by a value of its own: its loss, its accuracy on its share of data.
 
-The way from the value to the condition is followed through variables, attributes, functions and files. A
-value that went through a collective (`dist.all_reduce(t)`, a function that calls it) is the same on all
-replicas. Names (`val_loss`) count where nothing else is known.
+The search follows the value to the condition through variables, attributes, functions and files. A value that
+went through a collective (`dist.all_reduce(t)`, a function that calls it) is the same on all replicas. Names
+(`val_loss`) count if nothing else is known.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Condition = cst.If | cst.While | cst.IfExp
-# Functions that nothing else is known of, and by their names make a value the same on all replicas.
+# Names of functions that make a value the same on all replicas; they count if nothing else is known.
 REDUCES = re.compile(
     r".*(all_?reduce|gather|broadcast|synchroni[sz]e).*|(.*_)?(reduce|sync)(_.*)?|compute",
     re.IGNORECASE,
 )
-# Libraries whose functions and objects do so by names like these.
+# Libraries whose functions and objects with such names do so.
 REDUCING_LIBRARIES = frozenset(
     {
         "accelerate",
@@ -65,13 +65,13 @@ DEEPEST = 12
 
 @dataclass(frozen=True)
 class OwnCondition:
-    """A condition that each replica decides by a value of its own.
+    """Condition that each replica decides by its own value.
 
     Args:
         condition: the condition.
-        value: the part of its test that is each replica's own.
-        unfollowed: a call that by its name alone makes the value the same on all replicas; None where no
-            call may do that.
+        value: the part of its test that differs per replica.
+        unfollowed: a call whose name alone suggests that it makes the value the same on all replicas, or
+            None.
     """
 
     condition: Condition
@@ -82,14 +82,14 @@ class OwnCondition:
 def decided_alone(node: cst.CSTNode, context: Script) -> OwnCondition | None:
     """Return the condition around `node` that each replica decides by its own value.
 
-    Conditions around the calls of the function that `node` is in count, and those by which a statement before
+    Conditions around the calls of the function with `node` count, and conditions by which a statement before
     `node` leaves.
     """
     return _Alone(context).around(node, 0)
 
 
 def own_value(value: cst.BaseExpression, context: Script) -> cst.CSTNode | None:
-    """Return the part of `value` that is each replica's own; None where nothing shows that one is."""
+    """Return the part of `value` that differs per replica, or None if nothing shows it."""
     return _own(context).part_of(value)
 
 
@@ -131,7 +131,7 @@ class _Alone:
         return None
 
     def _conditions(self, above: cst.CSTNode, below: cst.CSTNode) -> Iterator[Condition]:
-        """Yield the conditions by which `above` decides whether `below`, a part of it, runs."""
+        """Yield the conditions by which `above` decides whether its part `below` runs."""
         if isinstance(above, Condition) and below is not above.test:
             yield above
         if isinstance(above, cst.IndentedBlock):
@@ -160,17 +160,17 @@ class _Alone:
 
 
 class _Own:
-    """Which values of a script are each replica's own.
+    """Search for values of a script that differ per replica.
 
-    A value is a replica's own if any of those that it is computed of is: a search among values. One question
-    visits each value once, however many ways lead to it.
+    A value differs if any value that it is computed from differs. One search visits each value once, however
+    many ways lead to it.
 
     Args:
         context: the script.
         trusts_names: whether a call that is not followed makes values equal by its name.
 
     Attributes:
-        doubted: the calls that would have, where names are not trusted.
+        doubted: the calls that would make values equal, if names were trusted.
     """
 
     def __init__(self, context: Script, *, trusts_names: bool = True) -> None:
@@ -178,8 +178,10 @@ class _Own:
         self._trusts_names = trusts_names
         self.doubted: list[cst.Call] = []
         self._depth = 0
-        self._seen: set[int] = set()  # visited for the question that is being answered
-        self._equal: set[int] = set()  # values, visited for earlier ones, that are no replica's own
+        self._seen: set[int] = set()  # visited for the current question
+        self._equal: set[int] = (
+            set()
+        )  # values that earlier searches found to be equal on all replicas
         self._own: dict[int, cst.CSTNode] = {}
         self._are_equal: dict[tuple[int, int], bool] = {}
         self._equalizing: dict[int, bool] = {}
@@ -187,11 +189,11 @@ class _Own:
         self._called_on: dict[int, dict[str, list[cst.Call]]] = {}
 
     def part_of(self, value: cst.CSTNode | None) -> cst.CSTNode | None:
-        """Return the part of `value` that is each replica's own."""
+        """Return the part of `value` that differs per replica."""
         self._seen = set()
         part = self.of(value)
         if part is None:
-            # Nothing that was visited is a replica's own. Otherwise a circle may have led back to what is.
+            # No visited value differs. Otherwise a cycle may have led back to the value that does.
             self._equal |= self._seen
         return part
 
@@ -302,7 +304,7 @@ class _Own:
         return value is not None and (self.of(value) is not None or self._decided(node))
 
     def _is_there_for_some(self, value: cst.BaseExpression) -> bool:
-        """Whether each replica decides by itself, or by its rank, what the name `value` is given."""
+        """Whether each replica decides the value of the name `value` by itself, or by its rank."""
         if isinstance(value, cst.Attribute):
             return any(
                 self._decided(target)
@@ -319,9 +321,9 @@ class _Own:
         return False
 
     def _entries(self, node: cst.Subscript) -> list[cst.BaseExpression]:
-        """Return what the script puts under the key of `node`; nothing where it may hold other values.
+        """Return the values that the script puts under the key of `node`; empty if there may be others.
 
-        Of `state = dict(loss=loss, step=0)`, `state["step"]` is the 0 and what is written there later.
+        For `state = dict(loss=loss, step=0)`, `state["step"]` is the 0 and any value written there later.
         """
         key, holder = key_of(node), node.value
         if key is None or not isinstance(holder, cst.Name):
@@ -343,7 +345,7 @@ class _Own:
         return entries
 
     def _is_unknown(self, binding: NameBinding, name: cst.Name) -> bool:
-        """Whether nothing shows what `binding` gives `name`."""
+        """Whether the value that `binding` gives `name` is unknown."""
         node = binding.node
         if isinstance(node, cst.Param):
             return not passed_for(name, self._context) and not isinstance(
@@ -360,7 +362,7 @@ class _Own:
         return any(not self._context.run_by(c) and not self._is_plain(c) for c in calls)
 
     def _is_plain(self, call: cst.Call) -> bool:
-        """Whether `call` is of a function of Python that only computes: `float(x)`, `math.sqrt(x)`."""
+        """Whether `call` is a Python function that only computes: `float(x)`, `math.sqrt(x)`."""
         name = self._context.qualified_name(call.func) or code(call.func)
         return name.startswith(("math.", "os.", "time.")) or name in (
             *SAME_CALLS,
@@ -377,7 +379,7 @@ class _Own:
         return None
 
     def _decided(self, node: cst.CSTNode) -> bool:
-        """Whether a test of the rank, or of a value of its own, decides whether `node` runs."""
+        """Whether a test of the rank, or of a value that differs per replica, decides whether `node` runs."""
         below = node
         for above in self._context.ancestors(node):
             if isinstance(above, cst.FunctionDef):
@@ -410,7 +412,7 @@ class _Own:
         return node if not known and METRIC.fullmatch(named) and named != "val" else None
 
     def _holds_own(self, node: cst.Name | cst.Attribute) -> bool:
-        """Whether a value of its own is put into the object `node`: `losses.update(loss.item())`."""
+        """Whether a value that differs per replica is put into `node`: `losses.update(loss.item())`."""
         text = code(node)
         around = self._context.function_around(node) or self._context.module
         if id(around) not in self._called_on:
@@ -432,7 +434,7 @@ class _Own:
         return calls
 
     def _equalizes(self, call: cst.Call) -> bool:
-        """Whether the result of `call`, or what it is given, is the same on all replicas after it."""
+        """Whether the result of `call`, or its argument, is the same on all replicas afterwards."""
         if id(call) not in self._equalizing:
             self._equalizing[id(call)] = self._makes_equal(call)
         return self._equalizing[id(call)]
@@ -456,7 +458,7 @@ class _Own:
         return False
 
     def _libraries(self, node: cst.CSTNode | None, depth: int = DEEPEST // 2) -> set[str]:
-        """Return the libraries of a function, or of what made the object that it is a method of."""
+        """Return the libraries of a function, or of the calls that made the object of a method."""
         name = self._context.qualified_name(node)
         if name is not None:
             return {name.split(".")[0]}
@@ -497,9 +499,9 @@ class _Own:
         return any(self._may_precede(call, node) for call in calls)
 
     def _may_precede(self, call: cst.Call, node: cst.CSTNode) -> bool:
-        """Whether `call` may have run for the value that `node` has.
+        """Whether `call` may have run before `node` gets its value.
 
-        One below `node` has done so in an earlier turn of a loop, unless the turn sets `node` above.
+        A call below `node` may have run in an earlier turn of a loop, unless the turn sets `node` above.
         """
         at = self._context.position(node).line
         if self._context.position(call).line <= at:
@@ -516,7 +518,7 @@ class _Own:
         return False
 
     def _made_equal(self, around: cst.CSTNode) -> Iterator[tuple[cst.Call, str]]:
-        """Yield the collectives of a function, and what each makes the same on all replicas, as written."""
+        """Yield the collectives of a function, with the text of what each makes the same on all replicas."""
         for call in nodes_of(around, cst.Call):
             if not self._equalizes(call):
                 continue
@@ -530,7 +532,7 @@ class _Own:
                     yield from ((call, code(element.value)) for element in part.elements)
 
     def _is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
-        """Whether `value` is computed of what a collective, or the average of the gradients, made equal."""
+        """Whether `value` is computed from what a collective, or the averaging of gradients, made equal."""
         key = id(value), depth
         if key not in self._are_equal:
             self._are_equal[key] = self._is_of_equal(value, depth)
@@ -548,7 +550,7 @@ class _Own:
         return False
 
     def _of_weights(self, call: cst.Call) -> bool:
-        """Whether `call` computes of weights or gradients, which are the same on all replicas."""
+        """Whether `call` computes with weights or gradients, which are the same on all replicas."""
         return any(
             isinstance(part, cst.Attribute) and part.attr.value in OF_WEIGHTS
             for arg in call.args
@@ -557,13 +559,13 @@ class _Own:
 
 
 def key_of(node: cst.Subscript) -> str | None:
-    """Return the text that `node` asks a dictionary for."""
+    """Return the key that `node` looks up in a dictionary."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
     return string_value(index.value) if isinstance(index, cst.Index) else None
 
 
 def entry_of(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | None:
-    """Return what the dictionary that `value` spells holds under `key`."""
+    """Return the value under `key` in the dictionary literal `value`."""
     if isinstance(value, cst.Dict):
         for element in value.elements:
             if isinstance(element, cst.DictElement) and string_value(element.key) == key:

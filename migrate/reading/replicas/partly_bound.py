@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards
     from migrate.reading.values.devices import Placed
 
-# What begins a run of a tracker (`wandb.init()`), and what the tracker's module then has of that run.
+# Calls that begin a run of a tracker (`wandb.init()`), and the attributes of its module for that run.
 BEGINS = frozenset({"init", "start_run"})
 OF_RUN = frozenset({"run", "config", "summary", "active_run"})
-# Calls that make a path, and take no None.
+# Calls that make a path and do not accept None.
 PATHS = ("os.", "pathlib.")
 
 
 class PartlyBound:
-    """Which names a statement must not use when it runs on all replicas.
+    """Names that a statement must not use if it runs on all replicas.
 
     A name that is None on the other replicas (`writer = None`, then a writer under `if rank == 0:`) is bound
-    there, but nothing can be asked of it.
+    there, but its attributes cannot be used.
 
     Args:
         context: the script.
-        guards: what of it runs only on some replicas.
+        guards: the code of the script that runs only on some replicas.
     """
 
     def __init__(self, context: Placed, guards: Guards) -> None:
@@ -38,11 +38,11 @@ class PartlyBound:
     def guard(
         self, name: cst.Name | cst.Attribute, besides: Collection[cst.CSTNode] = ()
     ) -> cst.If | None:
-        """Return the test of the rank below which alone `name` gets what it is used for; else None.
+        """Return the only rank test below which `name` gets a usable value, or None.
 
         Args:
             name: a name, or an attribute of `self`, where it is used.
-            besides: statements that are to run on all replicas, though a test of the rank is around them.
+            besides: statements that are to run on all replicas, although a rank test is around them.
         """
         first_guard: cst.If | None = None
         sides: set[tuple[int, bool]] = set()
@@ -68,15 +68,15 @@ class PartlyBound:
     def missing(
         self, name: cst.Name | cst.Attribute, besides: Collection[cst.CSTNode] = ()
     ) -> cst.If | cst.IfExp | cst.FunctionDef | None:
-        """Return what decides which replicas have what `name` is used for; None where they all have it.
+        """Return the node that decides which replicas have a usable `name`, or None if all of them do.
 
-        The `if` of `guard`; the test of `writer = SummaryWriter() if rank == 0 else None`; or what `of_run`
-        says of the run of a tracker.
+        It is the `if` of `guard`, the test of `writer = SummaryWriter() if rank == 0 else None`, or the
+        answer of `of_run` for the run of a tracker.
         """
         return self.guard(name, besides) or self._chosen(name) or self.of_run(name)
 
     def _chosen(self, name: cst.Name | cst.Attribute) -> cst.IfExp | None:
-        """Return the expression that makes `name` None on some replicas, where None will not do for it."""
+        """Return the expression that makes `name` None on some replicas, if its use does not accept None."""
         if not self._is_asked(name):
             return None
         values = [self._value(binding) for binding in self._bindings(name)]
@@ -91,10 +91,10 @@ class PartlyBound:
         return chosen[0] if chosen and only else None
 
     def of_run(self, name: cst.Name | cst.Attribute) -> cst.If | cst.FunctionDef | None:
-        """Return the `if`, or the function of some replicas, in which alone a tracker begins its run.
+        """Return the `if`, or the function of some replicas, that alone begins the run of a tracker.
 
-        `wandb` of `wandb.run.dir`, where only `if rank == 0: wandb.init()` begins one; None where all of
-        the replicas begin it.
+        Applies to `wandb` in `wandb.run.dir` if only `if rank == 0: wandb.init()` begins a run; None if all
+        replicas begin it.
         """
         asked = self._context.parent(name)
         if not isinstance(name, cst.Name) or not isinstance(asked, cst.Attribute):
@@ -115,9 +115,9 @@ class PartlyBound:
     def in_function(
         self, function: cst.FunctionDef, seen: frozenset[int] = frozenset()
     ) -> tuple[cst.Name | cst.Attribute, cst.If] | None:
-        """Return a name that `function` needs, or a function of the script that it runs, and who binds it.
+        """Return a name that `function`, or a function that it runs, needs, with the node that binds it.
 
-        None where all replicas have what it needs.
+        None if all replicas have what the function needs.
         """
         for name in used(function.body):
             guard = self.guard(name)
@@ -135,7 +135,7 @@ class PartlyBound:
         return None
 
     def _bindings(self, name: cst.Name | cst.Attribute) -> list[cst.CSTNode]:
-        """Return where a name, or an attribute of `self`, gets a value."""
+        """Return the locations where a name, or an attribute of `self`, gets a value."""
         context = self._context
         if not is_attribute_of_self(name):
             return [binding.node for binding in context.bindings(name)]
@@ -150,13 +150,13 @@ class PartlyBound:
         return is_none(self._value(binding))
 
     def _value(self, binding: cst.CSTNode) -> cst.BaseExpression | None:
-        """Return what an assignment gives `binding`, where it is that."""
+        """Return the value that an assignment gives `binding`, if it is an assignment."""
         above = self._context.parent(binding)
         assign = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
         return assign.value if isinstance(assign, cst.Assign | cst.AnnAssign) else None
 
     def _is_asked(self, name: cst.CSTNode) -> bool:
-        """Whether None will not do for `name` where it is: `name.log_dir`, `name / "last"`, `join(name)`."""
+        """Whether this use of `name` does not accept None: `name.log_dir`, `name / "last"`, `join(name)`."""
         above = self._context.parent(name)
         if isinstance(above, cst.Arg):
             call = self._context.parent(above)

@@ -1,4 +1,4 @@
-"""Scripts of one process, which read what a launcher sets for several."""
+"""Scripts of one process that read variables which a launcher sets for several."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def is_of_one_process(node: cst.CSTNode, name: str, context: Script) -> bool:
-    """Whether a script of one process reads the variable `name` with the default that is right for it.
+    """Whether a single-process script reads the variable `name` with the default that is right for it.
 
-    It runs by itself, no other file imports it, and it joins no process group.
+    The script is run directly, no other file imports it, and it joins no process group.
     """
     if not isinstance(node, cst.Call) or len(node.args) != 2:
         return False

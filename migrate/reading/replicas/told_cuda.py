@@ -1,7 +1,7 @@
-"""Arguments that say to another library whether there is CUDA.
+"""Arguments that report to another library whether CUDA is present.
 
-`torch_fidelity.calculate_metrics(…, cuda=device == "cuda")`: the library knows nothing of XLA, and would look
-for a GPU. On a TPU the argument has to be False.
+Example: `torch_fidelity.calculate_metrics(…, cuda=device == "cuda")`. The library does not know XLA and would
+look for a GPU. On a TPU the argument has to be False.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
 SAYS_CUDA = frozenset({"cuda", "use_cuda", "with_cuda", "gpu", "use_gpu", "on_gpu"})
-# Libraries for which an accelerator may be XLA's.
+# Libraries that may support XLA accelerators.
 OURS = frozenset({"torch", "torch_xla", "shims", "accelerate", "lightning", "pytorch_lightning"})
 
 
 def told(call: cst.Call, context: Parsed) -> Iterator[tuple[cst.BaseExpression, str]]:
-    """Yield the arguments of `call` that say whether there is CUDA, where it calls another library.
+    """Yield the arguments of `call` that report CUDA, if it calls another library.
 
     Each comes with the name of the library.
     """
@@ -34,7 +34,7 @@ def told(call: cst.Call, context: Parsed) -> Iterator[tuple[cst.BaseExpression, 
 
 
 def asks_for_cuda(value: cst.BaseExpression) -> bool:
-    """Whether `value` asks if some device is "cuda": it is False for XLA's if it stays as it is."""
+    """Whether `value` asks if a device is "cuda": unchanged, it is False for XLA devices."""
     asked = [string for string in nodes_of(value, cst.SimpleString) if string_value(string)]
     kinds = {string_value(string) for string in asked}
     compares = any(nodes_of(value, cst.Comparison)) or any(nodes_of(value, cst.Call))
@@ -46,7 +46,7 @@ def _name(arg: cst.Arg) -> str | None:
 
 
 def _library(call: cst.Call, context: Parsed) -> str:
-    """Return the first part of the name of what `call` calls, or binds; "" if that is no other library."""
+    """Return the first part of the name that `call` calls or binds; "" if it is no other library."""
     name = context.qualified_name(call.func) or ""
     if name == "functools.partial" and call.args:
         name = context.qualified_name(call.args[0].value) or ""
@@ -56,7 +56,7 @@ def _library(call: cst.Call, context: Parsed) -> str:
 
 
 def _spread(values: list[cst.BaseExpression], context: Parsed) -> Iterator[cst.BaseExpression]:
-    """Yield the values of such names in the dictionaries that `**` spreads."""
+    """Yield the values under such names in the dictionaries that `**` spreads."""
     for value in values:
         dictionaries = context.bound_values(value) if isinstance(value, cst.Name) else [value]
         for dictionary in dictionaries:

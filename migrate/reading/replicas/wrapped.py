@@ -1,4 +1,4 @@
-"""Which names are models that DistributedDataParallel wraps, or its like."""
+"""Names of models that DistributedDataParallel or a similar class wraps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def is_wrapped(name: cst.CSTNode, context: Parsed) -> bool:
-    """Whether some assignment to `name` wraps a model: `DDP(net).to(device)`, too."""
+    """Whether some assignment to `name` wraps a model, also `DDP(net).to(device)`."""
     return any(True for _ in wraps(name, context))
 
 
 def wraps(name: cst.CSTNode, context: Parsed) -> Iterator[cst.BaseExpression]:
-    """Yield the values that are assigned to `name` and that wrap a model.
+    """Yield the values assigned to `name` that wrap a model.
 
     Args:
-        name: a name, for which the scope counts that binds it, or an attribute of `self`: that of its class,
-            or of any where its own assigns nothing to it.
+        name: a name, looked up in the scope that binds it, or an attribute of `self`, looked up in its class,
+            or in any class if its own class assigns nothing to it.
         context: the script.
     """
     for value in _values(name, context):

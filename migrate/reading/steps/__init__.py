@@ -1,1 +1,1 @@
-"""Where the training steps of a script are, and what belongs in them."""
+"""Training steps of a script, and the code that belongs in them."""

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def micro_batches(node: cst.CSTNode, context: Script) -> Loop | None:
-    """Return the loop in `node`, or in a function that it calls, that runs one micro-batch a turn.
+    """Return the loop in `node`, or in a function that it calls, that runs one micro-batch per turn.
 
-    In one step with the optimizer's it would be unrolled: a graph as many times as long, and another one
-    for each number of micro-batches. A loop that only goes over losses already computed is none.
+    In one step with the optimizer's, the loop would be unrolled: the graph grows with the number of
+    micro-batches, and each number needs another graph. A loop over losses that are already computed does not
+    count.
     """
     callees = context.effects.callees([node])
     for place in (node, *(callee.body for callee in callees)):
@@ -30,7 +31,7 @@ def micro_batches(node: cst.CSTNode, context: Script) -> Loop | None:
 
 
 def _runs_a_model(loop: Loop) -> bool:
-    """Whether the loop does more than to call `backward` on what it goes over."""
+    """Whether the loop does more than call `backward` on its elements."""
     calls = [
         call
         for call in nodes_of(loop.body, cst.Call)

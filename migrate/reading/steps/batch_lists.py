@@ -1,4 +1,4 @@
-"""Lists with a part of each sample, which a `collate_fn` hands out as they are."""
+"""Lists with one part of each sample, which a `collate_fn` returns unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.syntax.tree import code, last_part, string_value
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-# Calls that make a tensor of a part, or another one of the same length.
+# Calls that make a tensor from a part, or another tensor of the same length.
 TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 SAME_LENGTH = frozenset(
     {"to", "float", "half", "long", "int", "bool", "clone", "contiguous", "detach"}
@@ -22,10 +22,10 @@ SAME_LENGTH = frozenset(
 
 
 def lists_of_parts(result: cst.Return, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what makes the lists that `result` hands out, or the `zip(*batch)` that they come from.
+    """Yield the expressions that make the lists in `result`, or the `zip(*batch)` that they come from.
 
     Args:
-        result: the end of a function that makes batches.
+        result: the return value of a function that makes batches.
         facts: the script.
     """
     function = facts.context.function_around(result)
@@ -34,7 +34,7 @@ def lists_of_parts(result: cst.Return, facts: Facts) -> Iterator[cst.BaseExpress
         or result.value is None
         or any(True for _ in facts.bindings.callers(function))
     ):
-        return  # what another function gets may be padded there
+        return  # an argument of another function may be padded there
     line = facts.context.position(function.name).line
     texts = facts.context.calls.text_parts.get(line, frozenset())
     samples = {p.name.value for p in function.params.params} - {"self", "cls"}
@@ -47,7 +47,7 @@ def lists_of_parts(result: cst.Return, facts: Facts) -> Iterator[cst.BaseExpress
 
 
 def _handed_out(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield the parts of what a function returns: of a tuple, a dictionary, also one with a name."""
+    """Yield the parts of a returned value: of a tuple, a dictionary, or a variable that holds one."""
     if isinstance(value, cst.Tuple | cst.List):
         for element in value.elements:
             yield from _handed_out(element.value, facts)
@@ -70,7 +70,7 @@ def _handed_out(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExp
 def _list_of(
     value: cst.BaseExpression, samples: set[str], texts: Set[int | str], facts: Facts
 ) -> cst.BaseExpression | None:
-    """Return what makes `value`, where that is a list with a part of each of `samples` that is no text."""
+    """Return the expression that makes `value`, a list with one part of each of `samples` that is no text."""
     if (
         isinstance(value, cst.Call)
         and code(value.func) in ("list", "tuple")

@@ -1,4 +1,4 @@
-"""Sizes of a batch that the host draws at random: in a `collate_fn`, or in a data set."""
+"""Batch sizes that the host draws at random, in a `collate_fn` or in a dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.syntax.tree import code, keyword, last_part, nodes_of
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-# Calls that give what they are given another size, with the names of their parameters.
+# Calls that change the size of their argument, with the names of their parameters.
 INTERPOLATES = ("input", "size", "scale_factor")
 RESIZES = ("img", "size")
 MADE = ("size",)
@@ -26,9 +26,9 @@ SIZING = {
     **{f"{home}functional.resize": RESIZES for home in _TRANSFORMS},
     **{f"{home}Resize": MADE for home in _TRANSFORMS},
 }
-# What gives a size of its own to what is given, whatever size it had.
+# Calls whose result has a size of its own, whatever size the argument had.
 CUTS = ("Resize", "resize", "Crop", "crop", "interpolate", "upsample", "pad", "Pad", "pooling")
-# What keeps the size of what it is given.
+# Calls that keep the size of their argument.
 KEEPS = frozenset(
     {
         *("to", "float", "half", "astype", "to_dtype", "div", "div_", "sub", "normalize"),
@@ -42,7 +42,7 @@ DEEPEST = 4
 
 
 def drawn_size(call: cst.Call | cst.Subscript, facts: Facts) -> cst.BaseExpression | None:
-    """Return the draw by which `call` gives a batch its size; None where another size follows, or no draw."""
+    """Return the draw that decides the batch size at `call`; None if none does, or another size follows."""
     sizes = _sizes(call, facts)
     drawn = next((size for size in sizes if _is_drawn(size, facts)), None)
     if drawn is None or not decides_size(call, facts):
@@ -51,13 +51,13 @@ def drawn_size(call: cst.Call | cst.Subscript, facts: Facts) -> cst.BaseExpressi
 
 
 def is_first_use(call: cst.Call | cst.Subscript, draw: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether nothing above `call` in the file gives a batch the size of the same draw."""
+    """Whether `call` is the first in the file to size a batch by this draw."""
     others = facts.context.all_of(cst.Call, cst.Subscript)
     return next((other for other in others if drawn_size(other, facts) is draw), None) is call
 
 
 def decides_size(call: cst.Call | cst.Subscript, facts: Facts) -> bool:
-    """Whether `call` gives a batch that the loader hands out the size that it has."""
+    """Whether `call` decides the final size of a batch that the loader returns."""
     if not _sizes(call, facts):
         return False
     collates = is_collating(call, facts)
@@ -66,7 +66,7 @@ def decides_size(call: cst.Call | cst.Subscript, facts: Facts) -> bool:
 
 
 def chooses_size(branch: cst.If | cst.IfExp, facts: Facts) -> bool:
-    """Whether a side of `branch` gives a batch its size, or a name that does so below."""
+    """Whether a branch of `branch` sizes a batch, or binds a name that does so below."""
     sides: list[cst.CSTNode] = [
         branch.body,
         *([branch.orelse] if branch.orelse is not None else []),
@@ -91,7 +91,7 @@ def chooses_size(branch: cst.If | cst.IfExp, facts: Facts) -> bool:
 
 
 def is_collating(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is in a function that makes a batch of samples, as a `collate_fn`, or that such runs."""
+    """Whether `node` is in a function that makes batches (a `collate_fn`), or in one that it runs."""
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.Lambda):
             arg = facts.context.parent(above)
@@ -115,7 +115,7 @@ def _is_in_dataset(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _sizes(call: cst.Call | cst.Subscript, facts: Facts) -> list[cst.BaseExpression]:
-    """Return the sizes that `call` gives, or the ends of a cut: none for what gives no size."""
+    """Return the sizes that `call` sets, or the ends of a cut; empty if it sets no size."""
     if isinstance(call, cst.Subscript):
         cuts = [e.slice for e in call.slice if isinstance(e.slice, cst.Slice)]
         ends = [
@@ -135,7 +135,7 @@ def _sizes(call: cst.Call | cst.Subscript, facts: Facts) -> list[cst.BaseExpress
 
 
 def _is_drawn(size: cst.BaseExpression, facts: Facts, seen: frozenset[int] = frozenset()) -> bool:
-    """Whether `size` is drawn; `seen` are the values that it is followed through (`size = size + (1,)`)."""
+    """Whether `size` is drawn; `seen` holds the values followed so far (`size = size + (1,)`)."""
     if id(size) in seen:
         return False
     seen |= {id(size)}
@@ -159,7 +159,7 @@ def _is_drawn(size: cst.BaseExpression, facts: Facts, seen: frozenset[int] = fro
 
 
 def _draw(size: cst.BaseExpression, facts: Facts, depth: int) -> cst.BaseExpression:
-    """Return the expression of the file that draws `size`, or `size` where that is not plain to see."""
+    """Return the expression of the file that draws `size`, or `size` itself if that is not plain to see."""
     values: list[cst.BaseExpression | None] = []
     if isinstance(size, cst.Name):
         values = [assignment.value for assignment in facts.bindings.given(size)]
@@ -181,13 +181,13 @@ def _draw(size: cst.BaseExpression, facts: Facts, depth: int) -> cst.BaseExpress
 
 
 def _is_sized_again(value: cst.CSTNode, facts: Facts, strict: bool, depth: int = DEEPEST) -> bool:
-    """Whether `value` is cut or padded to another size before it is handed out.
+    """Whether `value` is cut or padded to another size before it is returned.
 
     Args:
-        value: what gives the size, or a name of it.
+        value: the expression that sets the size, or a name of it.
         facts: the script.
-        strict: whether a call of which nothing is known counts: a transform of a data set may crop.
-        depth: through so many names it is followed.
+        strict: whether an unknown call counts: a transform of a dataset may crop.
+        depth: maximum number of names to follow.
     """
     below = value
     for above in facts.context.ancestors(value):
@@ -219,7 +219,7 @@ def _is_sized_again(value: cst.CSTNode, facts: Facts, strict: bool, depth: int =
 def _is_cut(
     target: cst.BaseExpression, assign: cst.Assign, facts: Facts, strict: bool, depth: int
 ) -> bool:
-    """Whether what is assigned to `target` is cut: `canvas[:h, :w] = …` is a part of something else."""
+    """Whether the value assigned to `target` is cut: `canvas[:h, :w] = …` is a part of another tensor."""
     if isinstance(target, cst.Subscript):
         return any(True for element in target.slice for _ in nodes_of(element, cst.Slice))
     if not isinstance(target, cst.Name) or not depth:
@@ -237,7 +237,7 @@ def _is_cut(
 
 
 def _sizes_anew(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` gives a size that is not drawn."""
+    """Whether `call` sets a size that is not drawn."""
     if not last_part(call.func).endswith(CUTS) and not code(call.func).endswith(CUTS):
         return False
     return not any(_is_drawn(size, facts) for size in _sizes(call, facts))

@@ -1,4 +1,4 @@
-"""Functions that a training loop calls at every step, but not inside of it: metrics, and what logs them."""
+"""Functions that a training loop calls at every step, but outside of the step: metrics and their logging."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from migrate.syntax.tree import code, nodes_of
 
 
 class Beside:
-    """The functions that run at every step, outside of the step.
+    """Functions that run at every step, outside of the step.
 
     Args:
         script: the script.
@@ -17,11 +17,13 @@ class Beside:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.functions: dict[int, str] = {}  # where another file calls each, by the id of its body
-        self.calls: list[tuple[cst.Call, str]] = []  # those that run functions of the project
+        self.functions: dict[
+            int, str
+        ] = {}  # calls in other files, by the id of the function's body
+        self.calls: list[tuple[cst.Call, str]] = []  # calls that run functions of the project
 
     def take(self, call: cst.Call, origin: str) -> None:
-        """Note a call that every step makes, and what it runs of this file."""
+        """Record a call that every step makes, and the functions of this file that it runs."""
         ran = self._script.run_by(call)
         if not ran:
             return
@@ -30,7 +32,7 @@ class Beside:
             self.enter(function, origin)
 
     def enter(self, function: cst.FunctionDef, origin: str) -> None:
-        """Note a function that every step runs, and what it calls in every case."""
+        """Record a function that every step runs, and the functions that it always calls."""
         if id(function.body) in self.functions:
             return
         self.functions[id(function.body)] = origin
@@ -39,7 +41,7 @@ class Beside:
                 self.take(call, origin)
 
     def every_step(self, node: cst.CSTNode) -> bool:
-        """Whether `node` stands in one of the functions, and runs whenever the function does."""
+        """Whether `node` is in one of the functions, and runs whenever the function does."""
         for above in self._script.ancestors(node):
             if isinstance(above, cst.FunctionDef):
                 body = id(above.body)
@@ -47,7 +49,7 @@ class Beside:
         return False
 
     def origin(self, node: cst.CSTNode) -> str:
-        """Return where another file calls the function around `node`; nothing where none does."""
+        """Return where another file calls the function around `node`; empty if none does."""
         for above in (node, *self._script.ancestors(node)):
             if id(above) in self.functions:
                 return self.functions[id(above)]
@@ -55,7 +57,7 @@ class Beside:
 
 
 def unconditional(node: cst.CSTNode, body: int, script: Script) -> bool:
-    """Whether `node` runs whenever the block with the id `body` does, on all replicas or some of them."""
+    """Whether `node` runs whenever the block with the id `body` does, on some replicas at least."""
     below = node
     for above in script.ancestors(node):
         if id(above) == body:

@@ -1,4 +1,4 @@
-"""Which part of a block of statements is the step, before anything is moved."""
+"""Part of a block of statements that is the step, before anything is moved."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ON_STATE = re.compile(
 
 
 class Body:
-    """The statements of a block that runs a step, with what is known of each.
+    """Statements of a block that runs a step, with the facts about each.
 
     Args:
         block: the block.
         batch: the names that the loop around it binds to a batch.
         context: the script.
-        whole: the indices of statements whose end is not looked at by itself.
+        whole: the indices of statements whose tail is not inspected separately.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Body:
         ]
 
     def with_whole(self, index: int) -> Body:
-        """Return the same block, the statement at `index` taken as one."""
+        """Return the same block, with the statement at `index` taken as a unit."""
         return Body(self.block, self.batch, self.context, self.whole | {index})
 
     @cached_property
     def state(self) -> frozenset[str]:
-        """The names of models and optimizers: what a step changes though it does not bind it."""
+        """Names of models and optimizers: a step changes them without binding them."""
         names = set()
         for call in nodes_of(self.block, cst.Call):
             if isinstance(call.func, cst.Attribute) and ON_STATE.fullmatch(call.func.attr.value):
@@ -80,7 +80,7 @@ class Body:
 
     @cached_property
     def aliases(self) -> list[tuple[str, str]]:
-        """The pairs of names in the block that stand for one memory."""
+        """Pairs of names in the block that refer to the same memory."""
         return aliases([statement.node for statement in self.statements])
 
     def backward(self) -> list[int]:
@@ -90,15 +90,15 @@ class Body:
     def first(self, backward: int) -> int:
         """Return the index of the first statement that belongs to the backward pass at `backward`.
 
-        From there upwards, a statement belongs if it is work of the device that binds or changes a name
-        that a later one of the step uses, or clears gradients. What only the host computes stays above.
+        Going upwards, a statement belongs if it works on the device and binds or changes a name that a later
+        statement of the step uses, or if it clears gradients. Code that only the host computes stays above.
         """
         first = backward
         used = self._inputs(backward)
         for index in range(backward - 1, -1, -1):
             statement = self.statements[index]
             if statement.outside is Outside.STEPS:
-                break  # what is above is there before the steps of that loop
+                break  # code above exists before the steps of that loop
             if overlap(statement.flow.written, used):
                 if isinstance(statement.node, cst.SimpleStatementLine):
                     assigned = statement.flow.assigned
@@ -113,7 +113,7 @@ class Body:
         return first
 
     def _inputs(self, index: int) -> set[str]:
-        """Return the names that the statement at `index` reads, without those of the host that it moves."""
+        """Return the names that the statement at `index` reads, without host values that it moves."""
         statement = self.statements[index]
         sources = {
             id(name)
@@ -132,12 +132,12 @@ class Body:
         return {name for name in statement.flow.used if name.split(".")[0] in others}
 
     def is_on_device(self, name: str, index: int, batch: bool) -> bool:
-        """Whether `name` holds a tensor of the device where the statement at `index` begins.
+        """Whether `name` holds a device tensor where the statement at `index` begins.
 
         Args:
             name: the name.
             index: of the statement.
-            batch: whether what the loop binds is on the device.
+            batch: whether the values that the loop binds are on the device.
         """
         if name not in {full_name.split(".")[0] for full_name in self.values.names}:
             return False
@@ -153,7 +153,7 @@ class Body:
         return batch if name in self.batch else True
 
     def _is_made_on_device(self, value: cst.BaseExpression, index: int, batch: bool) -> bool:
-        """Whether what the statement at `index` binds to `value` is on the device."""
+        """Whether the value that the statement at `index` binds is on the device."""
         call = value.func if isinstance(value, cst.Call) else None
         name = (self.context.qualified_name(call) or "").split(".")[0]
         if name in HOST_ROOTS or not self.values.mentions(value):
@@ -167,10 +167,10 @@ class Body:
         return any(self.is_on_device(name, index, batch) for name in names)
 
     def ends(self) -> list[int]:
-        """Return the indices that may be the last of the step, the preferred one first.
+        """Return the indices of possible last statements of the step, the preferred one first.
 
-        The last one is that of the last optimizer's step; what clears gradients or averages weights after
-        it is taken along where nothing that has to stay outside lies between.
+        The last one is that of the last optimizer step. Statements after it that clear gradients or average
+        weights are included if nothing between them has to stay outside.
         """
         last = max(i for i, statement in enumerate(self.statements) if statement.effect)
         nodes = [last]
@@ -186,7 +186,7 @@ class Body:
 
 
 def _made(name: str, statement: Statement) -> list[cst.BaseExpression]:
-    """Return what `statement` binds `name` to, where it does so plainly."""
+    """Return the value that `statement` plainly binds to `name`."""
     return [
         assign.value
         for assign in nodes_of(statement.node, cst.Assign)

@@ -1,4 +1,4 @@
-"""Names to which a branch gives another value, and that a later statement of the step computes with."""
+"""Names that a branch sets to another value, and that a later statement of the step computes with."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 Place = tuple[int, int]
 # Methods that take something out of a container.
 TAKES_OUT = frozenset({"clear", "discard", "pop", "popitem", "remove"})
-# How many names are followed: `extra = {"label": label}`.
+# Maximum number of names followed: `extra = {"label": label}`.
 DEEPEST = 3
 
 
 def computed_with_later(condition: cst.If, facts: Facts) -> Iterator[cst.CSTNode]:
-    """Yield what computes on the device with a value that a branch of `condition` sets.
+    """Yield the device computations that use a value set by a branch of `condition`.
 
-    A call or an operation; or a later condition whose test asks for the value. A Python number is an input
-    of the graph: another number makes no other graph.
+    They are calls, operations, or later conditions that test the value. A Python number is an input of the
+    graph: another number makes no other graph.
     """
     branches = [condition.body, *([condition.orelse] if condition.orelse is not None else [])]
     assigns = [assign for branch in branches for assign in nodes_of(branch, cst.Assign)]
@@ -38,7 +38,7 @@ def computed_with_later(condition: cst.If, facts: Facts) -> Iterator[cst.CSTNode
 def _uses_after(
     statement: cst.CSTNode, places: set[Place], filled: set[str], facts: Facts, depth: int
 ) -> Iterator[cst.CSTNode]:
-    """Yield what computes, behind `statement`, with names given at `places` or with containers of a name."""
+    """Yield the computations after `statement` that use names set at `places`, or containers of a name."""
     around = facts.context.function_around(statement) or facts.context.module
     end = facts.context.end(statement)
     for name in nodes_of(around, cst.Name):
@@ -56,7 +56,7 @@ def _place(node: cst.CSTNode, facts: Facts) -> Place:
 
 
 def _filled(branch: cst.CSTNode) -> Iterator[str]:
-    """Yield the names of the containers whose entries `branch` sets or takes out."""
+    """Yield the names of the containers whose entries `branch` sets or removes."""
     for target in targets(branch):
         if isinstance(target, cst.Subscript) and isinstance(target.value, cst.Name):
             yield target.value.value
@@ -74,7 +74,7 @@ def _filled(branch: cst.CSTNode) -> Iterator[str]:
 
 
 def _is_given_at(name: cst.Name, places: set[Place], facts: Facts) -> bool:
-    """Whether `name` may be what a statement at one of `places` gives it, and that is no number."""
+    """Whether `name` may hold a value set by a statement at one of `places` that is no number."""
     return any(
         assignment.place in places
         and assignment.value is not None
@@ -84,7 +84,7 @@ def _is_given_at(name: cst.Name, places: set[Place], facts: Facts) -> bool:
 
 
 def _is_given_after(name: cst.Name, end: CodePosition, facts: Facts) -> bool:
-    """Whether `name` is given another value between `end` and where it stands."""
+    """Whether `name` gets another value between `end` and this mention."""
     reaching = facts.bindings.reaching(name)
     return bool(reaching) and all(
         (end.line, end.column) <= assignment.place and assignment.place < _place(name, facts)
@@ -98,7 +98,7 @@ def _is_number(value: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _uses(name: cst.Name, facts: Facts, depth: int) -> Iterator[cst.CSTNode]:
-    """Yield what computes with the mention `name` on the device, or with what is made of it."""
+    """Yield the device computations with the mention `name`, or with values made from it."""
     below: cst.CSTNode = name
     for above in facts.context.ancestors(name):
         if isinstance(above, cst.If | cst.IfExp | cst.While) and below is above.test:

@@ -1,4 +1,4 @@
-"""What a turn of a loop computes with of the turn before."""
+"""Values that a turn of a loop takes over from the previous turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from migrate.syntax.walk import children
 
 
 def carried(loop: Loop) -> set[str]:
-    """Return the names by which a turn of `loop` computes with what the one before has left."""
+    """Return the names that a turn of `loop` reads with values from the previous turn."""
     bound: set[str] = set()
     early: set[str] = set()
     for statement in _statements(loop.body):

@@ -1,4 +1,4 @@
-"""Functions that the host chooses at random, and collections whose order is another one in each process."""
+"""Functions that the host chooses at random, and collections with a different order in each process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _values(name: cst.Name, facts: Facts) -> Iterator[cst.BaseExpression]:
 
 
 def is_chosen(function: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
-    """Whether which function this is, is drawn: `layers[i]`, `choice(layers)`, `getattr(self, name)`."""
+    """Whether the choice of this function is random: `layers[i]`, `choice(layers)`, `getattr(self, name)`."""
     if isinstance(function, cst.Name) and depth < DEEPEST:
         return any(is_chosen(value, facts, depth + 1) for value in _values(function, facts))
     drawn = drawn_of(facts)
@@ -43,7 +43,7 @@ def is_chosen(function: cst.BaseExpression, facts: Facts, depth: int = 0) -> boo
 
 
 def is_in_drawn_order(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
-    """Whether a loop goes over what the host has chosen, or put into an order, at random."""
+    """Whether a loop iterates over values that the host has chosen or ordered at random."""
     if isinstance(turns, cst.Name) and depth < DEEPEST:
         around = facts.context.function_around(turns) or facts.context.module
         shuffled = any(
@@ -70,7 +70,7 @@ def is_in_drawn_order(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -
 def mapping_of(
     value: cst.BaseExpression, facts: Facts, depth: int = 0
 ) -> cst.BaseExpression | None:
-    """Return the mapping whose items, keys or values a collection holds, in whatever order."""
+    """Return the mapping whose items, keys or values a collection holds, in any order."""
     if isinstance(value, cst.Name) and depth < DEEPEST:
         mappings = (
             mapping_of(alternative, facts, depth + 1) for alternative in _values(value, facts)
@@ -85,7 +85,7 @@ def mapping_of(
 
 
 def is_set_of_strings(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
-    """Whether what a loop goes over is a set of strings, which has another order in each process."""
+    """Whether a loop iterates over a set of strings, whose order differs in each process."""
     if isinstance(turns, cst.Name) and depth < DEEPEST:
         return any(is_set_of_strings(value, facts, depth + 1) for value in _values(turns, facts))
     if isinstance(turns, cst.Set):

@@ -1,4 +1,4 @@
-"""Numbers of the host that change from one graph to the next: a step's index, a position, a counter."""
+"""Host numbers that change from one graph to the next: a step's index, a position, a counter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 COUNTING = frozenset({"range", "trange"})
 ARRAYS = frozenset({"numpy.arange", "numpy.linspace"})
 AROUND = frozenset({"reversed", "tqdm", "list", "iter", "sorted", "tuple", "set"})
-# Methods that leave the numbers of an array numbers.
+# Array methods whose result still holds numbers.
 KEPT = frozenset({"astype", "round", "tolist", "copy"})
-# What gives tuples with an element of each argument.
+# Functions that yield tuples with an element of each argument.
 TOGETHER = frozenset({"zip", "product"})
 PLAIN = frozenset({"int", "min", "max", "abs", "round", "slice"})
 DEEPEST = 10
 
-# Where in the elements of an iterable a name stands: `y` in `for i, (y, x) in …` is at (1, 0).
+# Position of a name in the elements of an iterable: `y` in `for i, (y, x) in …` is at (1, 0).
 Path = tuple[int, ...]
 
 
@@ -38,7 +38,7 @@ def counters_of(facts: Facts) -> Counters:
 
 
 class Counters:
-    """Finds out whether an expression is a number that is another one in the next graph.
+    """Search for expressions whose number differs in the next graph.
 
     Args:
         facts: the script.
@@ -50,12 +50,12 @@ class Counters:
         self._graphs: dict[int, bool] = {}
 
     def changes(self, node: cst.BaseExpression, depth: int = 0, graphs: bool = True) -> bool:
-        """Whether `node` is a number made of one that changes, or a slice with such a bound.
+        """Whether `node` is a number computed from one that changes, or a slice with such a bound.
 
         Args:
             node: the number.
-            depth: how many numbers it is made of were looked at.
-            graphs: whether it has to change from one graph to the next, not only in a loop.
+            depth: number of values followed so far.
+            graphs: whether the number has to change from one graph to the next, not only in a loop.
         """
         if depth > DEEPEST:
             return False
@@ -75,7 +75,7 @@ class Counters:
         return False
 
     def _changes_by_loop(self, name: cst.Name, depth: int, graphs: bool) -> bool:
-        """Whether a loop around `name` counts by it, or what the function is given changes."""
+        """Whether a loop around `name` counts with it, or the function's argument changes."""
         below: cst.CSTNode = name
         for above in self._script.ancestors(name):
             if isinstance(above, cst.For | cst.While) and below is not getattr(above, "iter", None):
@@ -96,7 +96,7 @@ class Counters:
         return False
 
     def _made_by(self, part: cst.CompFor | None, name: cst.Name, depth: int) -> bool | None:
-        """Return whether a comprehension counts by `name`; None where it does not bind the name."""
+        """Return whether a comprehension counts with `name`; None if it does not bind the name."""
         while part is not None:
             path = _path(part.target, name.value)
             if path is not None:
@@ -105,7 +105,7 @@ class Counters:
         return None
 
     def _made_in(self, loop: Loop, name: cst.Name, depth: int, graphs: bool) -> bool | None:
-        """Return whether `loop` counts by `name`; None where it does not bind the name."""
+        """Return whether `loop` counts with `name`; None if it does not bind the name."""
         if isinstance(loop, cst.For):
             path = _path(loop.target, name.value)
             if path is not None:
@@ -123,7 +123,7 @@ class Counters:
         return None
 
     def _advances(self, name: str, step: cst.Assign | cst.AugAssign, loop: Loop) -> bool:
-        """Whether `column += stride` moves a position: it begins at a number, and ends the loop."""
+        """Whether `column += stride` moves a position that begins at a number and ends the loop."""
         target = step.target if isinstance(step, cst.AugAssign) else step.targets[0].target
         if not isinstance(target, cst.Name) or not isinstance(loop, cst.While):
             return False
@@ -160,7 +160,7 @@ class Counters:
         return bool(call.args) and self._counts(call.args[0].value, path, depth)
 
     def _holds(self, name: cst.Name, path: Path, depth: int) -> bool:
-        """Whether a list that `name` is bound to, or that is filled one by one, holds such numbers."""
+        """Whether a list bound to `name`, or filled one by one, holds such numbers."""
         bindings = self._facts.bindings
         values = [assignment.value for assignment in bindings.given(name)]
         put = [put.value for put in bindings.put_into(name)]
@@ -206,7 +206,7 @@ class Counters:
         return self._without_gradients(loop) and not self._facts.steps.inside(loop)
 
     def _without_gradients(self, loop: Loop) -> bool:
-        """Whether a model runs in each turn of `loop`, without gradients: it evaluates or samples."""
+        """Whether a model runs in each turn of `loop` without gradients: it evaluates or samples."""
         calls = nodes_of(loop.body, cst.Call)
         if not any(call.args and _is_model(call, self._facts) for call in calls):
             return False
@@ -220,7 +220,7 @@ class Counters:
         return any(self._script.qualified_name(name) in NO_GRADIENTS for name in names)
 
     def _is_given(self, name: cst.Name, function: cst.FunctionDef, depth: int) -> bool:
-        """Whether calls in the script pass a number that changes for the parameter `name`."""
+        """Whether calls in the script pass a changing number for the parameter `name`."""
         params = [*function.params.posonly_params, *function.params.params]
         if name.value not in [param.name.value for param in params]:
             return False
@@ -228,7 +228,7 @@ class Counters:
         return any(self.changes(value, depth + 1) for value in passed)
 
     def _is_counted(self, node: cst.Attribute) -> bool:
-        """Whether `node` is an attribute such as `self.pos` that a step makes greater each time."""
+        """Whether `node` is an attribute such as `self.pos` that a step increases each time."""
         if not (isinstance(node.value, cst.Name) and node.value.value == "self"):
             return False
         around = self._script.class_around(node)
@@ -241,7 +241,7 @@ class Counters:
 
 
 def _path(target: cst.BaseExpression, name: str) -> Path | None:
-    """Return where `target` binds `name`; None where it does not."""
+    """Return the position at which `target` binds `name`, or None."""
     if isinstance(target, cst.Name):
         return () if target.value == name else None
     if isinstance(target, cst.Tuple | cst.List):

@@ -26,7 +26,7 @@ from migrate.syntax.tree import code, keyword, nodes_of, string_value
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-# Functions and methods whose result is random where an argument or the receiver is.
+# Functions and methods whose result is random if an argument or the receiver is.
 PLAIN = frozenset(
     {"int", "float", "bool", "round", "abs", "min", "max", "any", "all", "sum", "len", "math", "np"}
 )
@@ -34,14 +34,14 @@ READS = frozenset(
     {"item", "tolist", "any", "all", "numpy", "astype", "round", "floor", "int", "cpu"}
 )
 DEEPEST = 8
-# What gives the elements of a list, in whatever order.
+# Functions that yield the elements of a list, in any order.
 OF_LISTS = frozenset({"enumerate", "list", "reversed", "set", "sorted", "tuple", "tqdm", "zip"})
 TRANSFORMS = ("torchvision.transforms.", "torchaudio.transforms.", "kornia.augmentation.")
-# They give elements of what they are given: of data, unless those are numbers of a `range`.
+# Functions that return elements of their argument: data, unless they are numbers of a `range`.
 OF_DATA = frozenset({"choice", "choices", "sample", "permutation", "shuffle"})
 
 
-# What gives a string, whose hash is another one in every process.
+# Calls that return a string, whose hash differs in every process.
 GIVE_STRINGS = frozenset({"str", "repr", "format", "encode", "join", "basename"})
 
 
@@ -51,16 +51,16 @@ def drawn_of(facts: Facts, *, clocks: bool = True) -> Drawn:
 
     Args:
         facts: the script.
-        clocks: whether the time counts, which replicas read at different moments.
+        clocks: whether the time counts, since replicas read it at different moments.
     """
     return Drawn(facts, clocks)
 
 
 class Drawn:
-    """Finds out whether an expression is a number that the host draws at random.
+    """Search for expressions whose number the host draws at random.
 
-    A draw of torch counts where its tensor is on the CPU. A tensor that is moved to the device is no number
-    of the host any more.
+    A draw of torch counts if its tensor is on the CPU. A tensor that is moved to the device is no host number
+    any more.
 
     Args:
         facts: the script.
@@ -72,26 +72,26 @@ class Drawn:
         self._others = OF_ONE_PROCESS | CLOCKS if clocks else OF_ONE_PROCESS
         self._has_default = "torch.set_default_device" in facts.called
         self._known: dict[int, bool] = {}
-        # Within one question: from which depth on a node was followed in vain; many ways to it cost one.
+        # Within one search: the depth at which a node was followed in vain, so that many ways to it cost one.
         self._vain: dict[int, int] = {}
 
     def is_drawn(self, node: cst.BaseExpression | None, depth: int = 0) -> bool:
-        """Whether `node` is a random number of the host, or made of one."""
+        """Whether `node` is a random host number, or computed from one."""
         if node is None or depth > DEEPEST:
             return False
         if id(node) in self._known:
             return self._known[id(node)]
         if self._vain.get(id(node), depth + 1) <= depth:
             return False
-        self._known[id(node)] = False  # where it is made of itself
+        self._known[id(node)] = False  # it is computed from itself
         is_made = self._is_made_by_draw(node, depth)
         if depth == 0 or is_made:
             self._known[id(node)] = is_made
         else:
-            del self._known[id(node)]  # not seen to the end
+            del self._known[id(node)]  # not followed to the end
             self._vain[id(node)] = depth
         if depth == 0 or is_made:
-            self._vain.clear()  # what was made of this one may be drawn now
+            self._vain.clear()  # a value computed from this one may be drawn now
         return is_made
 
     def _is_made_by_draw(self, node: cst.BaseExpression, depth: int) -> bool:
@@ -119,7 +119,7 @@ class Drawn:
         return False
 
     def _is_attribute(self, node: cst.Attribute, depth: int) -> bool:
-        """Whether an attribute is drawn again and again: not once, where its object is made."""
+        """Whether an attribute is drawn repeatedly, not once when its object is made."""
         if self._facts.names.of(node) is not None:
             return False
         if isinstance(node.value, cst.Call) and self.is_drawn(node.value, depth):
@@ -153,12 +153,12 @@ class Drawn:
         return key is not None and self._is_entry(node.value, key, depth)
 
     def _is_entry(self, holder: cst.BaseExpression, key: str, depth: int) -> bool:
-        """Whether a mapping has a random number of the host under `key`."""
+        """Whether a mapping has a random host number under `key`."""
         values = entries_of(holder, key, self._facts)
         return any(self.is_drawn(value, depth + 1) for value in values)
 
     def gives_drawn(self, node: cst.BaseExpression | None, depth: int = 0) -> bool:
-        """Whether a loop over `node` gets random numbers of the host, or a random number of turns."""
+        """Whether a loop over `node` gets random host numbers, or makes a random number of turns."""
         if node is None or depth > DEEPEST:
             return False
         match node:
@@ -194,7 +194,7 @@ class Drawn:
         return False
 
     def _is_among_drawn(self, test: cst.BaseExpression, depth: int) -> bool:
-        """Whether `test` asks whether something is in a list of random numbers: `i not in frames`."""
+        """Whether `test` asks whether a value is in a list of random numbers: `i not in frames`."""
         return isinstance(test, cst.Comparison) and any(
             isinstance(part.operator, cst.In | cst.NotIn)
             and self.gives_drawn(part.comparator, depth)
@@ -244,7 +244,7 @@ class Drawn:
         return False
 
     def _draws_list(self, call: cst.Call, depth: int) -> bool:
-        """Whether `call` draws several numbers, or elements of data of which the number is drawn."""
+        """Whether `call` draws several numbers, or a drawn number of data elements."""
         if self._facts.context.called(call) or not self.is_drawn(call, depth):
             return False
         counts = [arg.value for arg in call.args[1:]]
@@ -268,7 +268,7 @@ class Drawn:
         return entry is not None and entry.is_drawn(function, name.value)
 
     def _is_forwarded(self, function: cst.FunctionDef, name: str, depth: int) -> bool:
-        """Whether a call passes a drawn number for the parameter `name`, itself or by `*args`, `**kwargs`."""
+        """Whether a call passes a drawn number for the parameter `name`, also by `*args`, `**kwargs`."""
         names = _positional(function)
         for call, before in self._facts.bindings.callers(function):
             positions, keywords = self.passed(call, depth)
@@ -280,7 +280,7 @@ class Drawn:
     def passed(self, call: cst.Call, depth: int = 0) -> tuple[frozenset[int], frozenset[str]]:
         """Return the positions and the keywords of the drawn numbers that `call` passes.
 
-        What it forwards counts: `f(*args, **kwargs)` passes what the function around it is passed.
+        Forwarded arguments count: `f(*args, **kwargs)` passes the arguments of the function around it.
         """
         positions: set[int] = set()
         keywords: set[str] = set()
@@ -303,7 +303,7 @@ class Drawn:
     def _forwarded(
         self, starred: cst.BaseExpression, depth: int
     ) -> tuple[frozenset[int], frozenset[str]]:
-        """Return what of `*args` and of `**kwargs`, the parameters of a function, is drawn."""
+        """Return the drawn positions and keywords in the parameters `*args` and `**kwargs` of a function."""
         positions: set[int] = set()
         keywords: set[str] = set()
         if isinstance(starred, cst.Name) and (around := self._catcher(starred)) is not None:
@@ -334,7 +334,7 @@ class Drawn:
         return None
 
     def _is_given(self, assignment: Assignment, depth: int) -> bool:
-        """Whether a name is given a random number: of a loop, an element of random numbers."""
+        """Whether a name is assigned a random number, or is an element of random numbers in a loop."""
         if assignment.loop is None and assignment.how is not How.ELEMENT:
             return self.is_drawn(assignment.value, depth) or self.is_drawn(assignment.before, depth)
         value = assignment.value
@@ -399,7 +399,7 @@ class Drawn:
         return False
 
     def _may_be_string(self, node: cst.BaseExpression, depth: int = 0) -> bool:
-        """Whether `node` is a string, or holds one: Python hashes strings by a seed of the process."""
+        """Whether `node` is a string, or holds one: Python hashes strings with a seed of the process."""
         match node:
             case cst.SimpleString() | cst.FormattedString() | cst.ConcatenatedString():
                 return True
@@ -477,7 +477,7 @@ def _positional(function: cst.FunctionDef) -> list[str]:
 
 
 def _draws_numbers(call: cst.Call) -> bool:
-    """Whether what a loop over `call` gives are numbers, and no data that is drawn from a collection."""
+    """Whether a loop over `call` yields numbers, not data drawn from a collection."""
     if code(call.func).rpartition(".")[2] not in OF_DATA:
         return True
     over = call.args[0].value if call.args else None
@@ -489,8 +489,8 @@ def _draws_numbers(call: cst.Call) -> bool:
 def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` is in a transform of the loader, or in a function that only transforms call.
 
-    A module that holds no modules and no parameters, and that neither a step nor a model uses, is a transform
-    as often as a part of a model; so is one that is handed to something as its `transform`.
+    A module without submodules and parameters that neither a step nor a model uses counts as a transform: it
+    may as well be a part of a model. A module that is passed as the `transform` of something counts too.
     """
     if facts.steps.calls_it(facts.context.function_around(node)):
         return False
@@ -502,7 +502,7 @@ def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _serves_transforms(function: cst.FunctionDef, facts: Facts) -> bool:
-    """Whether all that calls `function` in the file is in transforms and datasets."""
+    """Whether all callers of `function` in the file are transforms and datasets."""
     script = facts.context
     if script.functions.get(function.name.value) is not function:
         return False
@@ -515,7 +515,7 @@ def _serves_transforms(function: cst.FunctionDef, facts: Facts) -> bool:
 
 
 def is_dataset(around: cst.ClassDef, facts: Facts) -> bool:
-    """Whether a class is a data set, by what it derives from."""
+    """Whether a class is a dataset, by its base classes."""
     names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
     return any(
         name.endswith(("Dataset", "DataPipe")) or name.startswith("torchvision.datasets.")
@@ -548,7 +548,7 @@ def _is_transforming(around: cst.ClassDef, facts: Facts, seen: tuple[str, ...] =
 
 
 def _is_handed_as_transform(use: cst.Call, facts: Facts) -> bool:
-    """Whether `use` makes a transform of something: `Data(transform=Flip())`, `Compose([Flip()])`."""
+    """Whether `use` makes a transform: `Data(transform=Flip())`, `Compose([Flip()])`."""
     for above in facts.context.ancestors(use):
         if isinstance(above, cst.Arg) and above.keyword is not None:
             return "transform" in above.keyword.value or "augment" in above.keyword.value
@@ -562,7 +562,7 @@ def _is_handed_as_transform(use: cst.Call, facts: Facts) -> bool:
 
 
 def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
-    """Whether a class is a module, or a transform that derives from one of a library."""
+    """Whether a class is a module, or a transform that derives from a library's."""
     names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
     return any(
         name.rpartition(".")[2] in ("Module", "Sequential", "ModuleList")
@@ -572,7 +572,7 @@ def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
 
 
 def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
-    """Whether the class makes modules or parameters, or runs what it holds."""
+    """Whether the class creates modules or parameters, or runs modules that it holds."""
     return any(
         (facts.names.of(call.func) or "").startswith("torch.nn.")
         and (facts.names.of(call.func) or "")[9:10].isupper()

@@ -1,4 +1,4 @@
-"""Which statements of a script run a backward pass or an optimizer step, and which loops train.
+"""Statements of a script that run a backward pass or an optimizer step, and loops that train.
 
 The analysis follows calls over the files of the project (`migrate.reading.calls`); this is its answer for
 the nodes of one script.
@@ -25,9 +25,9 @@ Loop = cst.For | cst.While
 
 
 class Effects:
-    """The effects of every statement of one script.
+    """Effects of every statement of one script.
 
-    A step loop consumes its effects: who calls `train()` does not train a step.
+    A step loop consumes its effects: a caller of `train()` does not train a step.
     """
 
     def __init__(self, context: Parsed) -> None:
@@ -39,15 +39,15 @@ class Effects:
                 self._carry(node, effect)
         for loop in reversed(
             context.all_of(cst.For, cst.While)
-        ):  # a loop comes after those around it
+        ):  # a loop comes after the loops around it
             effect = self._of.get(id(loop.body), Effect.NONE)
             if effect and not self.is_step_loop(loop):
                 self._carry(loop, effect)
 
     def of(self, node: cst.CSTNode) -> Effect:
-        """Return the effects of running `node`, nested functions and inner step loops left out.
+        """Return the effects of running `node`, without nested functions and inner step loops.
 
-        For a function, class or loop: those of its body.
+        For a function, class or loop, return the effects of its body.
         """
         if isinstance(node, cst.FunctionDef | Loop):
             return self._of.get(id(node.body), Effect.NONE)
@@ -58,7 +58,7 @@ class Effects:
         return self._context.position(loop).line in self._calls.step_loops
 
     def on_accelerator(self, loop: Loop) -> bool | None:
-        """Whether the step loop `loop` trains on an accelerator; None where that is not to be seen."""
+        """Whether the step loop `loop` trains on an accelerator; None if that is unknown."""
         return self._calls.on_accelerator.get(self._context.position(loop).line, False)
 
     def is_marked(self, loop: Loop) -> bool:
@@ -66,18 +66,18 @@ class Effects:
         return self._context.position(loop).line in self._calls.marked
 
     def on_cpu(self, loop: Loop) -> int | None:
-        """Return what speaks against a comment `# migrate: cpu` on `loop`: the line of a move, or 0.
+        """Return the line of a move that contradicts a comment `# migrate: cpu` on `loop`, or 0.
 
-        None where there is no such comment.
+        None if there is no such comment.
         """
         return self._calls.on_cpu.get(self._context.position(loop).line)
 
     def hidden(self, loop: Loop) -> str | None:
-        """Return what to do about a loop that may train through a class chosen by name; None for others."""
+        """Return what to do about a loop that may train through a class chosen by name, or None."""
         return self._calls.hidden.get(self._context.position(loop).line)
 
     def obstacle(self, call: cst.Call) -> str | None:
-        """Return why `call`, which trains, can be part of no step; None where it can."""
+        """Return why `call`, which trains, cannot be part of a step, or None."""
         return self._calls.obstacles.get(self._context.place(call))
 
     def has_steps(self, call: cst.Call) -> bool:
@@ -85,12 +85,12 @@ class Effects:
         return bool(self._calls.training) and self._context.place(call) in self._calls.training
 
     def nests(self, call: cst.Call) -> bool:
-        """Whether `call` runs a part of a step that gets blocks of its own, in whatever file."""
+        """Whether `call` runs a part of a step, of any file, that gets blocks of its own."""
         nesting = self._calls.nesting
         return bool(nesting) and self._context.place(call) in nesting
 
     def holds_steps(self, function: cst.FunctionDef) -> bool:
-        """Whether `function` is a part of a step and gets the blocks itself, as a loop in it has some."""
+        """Whether `function` is a part of a step and gets the blocks itself: a loop in it has some."""
         lines = self._calls.whole_steps
         return bool(lines) and self._context.position(function).line in lines
 
@@ -99,12 +99,12 @@ class Effects:
         return bool(self._calls.moving) and self._context.place(call) in self._calls.moving
 
     def moves_inputs(self, call: cst.Call) -> bool:
-        """Whether `call` is one of a model that moves its inputs to the GPU: DistributedDataParallel's."""
+        """Whether `call` calls a model that moves its inputs to the GPU: DistributedDataParallel."""
         inputs = self._calls.moved_inputs
         return bool(inputs) and self._context.place(call) in inputs
 
     def given_moving(self, call: cst.Call) -> bool:
-        """Whether `call` is given a model that moves its inputs to the GPU: one of `moves_inputs`."""
+        """Whether `call` gets a model that moves its inputs to the GPU: one of `moves_inputs`."""
         moving = self._calls.given_moving
         return bool(moving) and self._context.place(call) in moving
 
@@ -121,7 +121,7 @@ class Effects:
         return bool(self._calls.ending) and self._context.place(call) in self._calls.ending
 
     def meets(self, call: cst.Call) -> bool:
-        """Whether `call` runs a function in which all replicas meet."""
+        """Whether `call` runs a function in which all replicas communicate."""
         return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting
 
     def waits(self, call: cst.Call) -> bool:
@@ -138,12 +138,12 @@ class Effects:
         return bool(seeds) and self._context.place(call) in seeds
 
     def saves(self, call: cst.Call) -> Saved | None:
-        """Return the save that `call` makes by a function of another file."""
+        """Return the save that `call` makes through a function of another file."""
         saves = self._calls.saves
         return saves.get(self._context.place(call)) if saves else None
 
     def divides(self, save: cst.Call) -> Share | None:
-        """Return what makes the path of a call of torch.save depend on the replica; None for other paths."""
+        """Return what makes the path of a torch.save call depend on the replica, or None."""
         divided = self._calls.divided_saves
         return divided.get(self._context.place(save)) if divided else None
 
@@ -162,7 +162,7 @@ class Effects:
         return self._calls.effects.get(self._context.place(call), Effect.NONE)
 
     def _carry(self, node: cst.CSTNode, effect: Effect) -> None:
-        """Note `effect` with `node` and what is around it, up to the next function or loop."""
+        """Record `effect` for `node` and its parents, up to the next function or loop."""
         current: cst.CSTNode | None = node
         while current is not None:
             self._of[id(current)] = self._of.get(id(current), Effect.NONE) | effect

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def in_evaluation(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` stands in a loop that runs a model without gradients, and not surely on the host.
+    """Whether `node` is in a loop that runs a model without gradients, and not surely on the host.
 
-    That is before or after the forward as well: what is done to tensors of the device there compiles, too.
+    Code before and after the forward counts as well: operations on device tensors there compile, too.
     """
     return evaluating_loop(node, facts) is not None
 

@@ -1,7 +1,7 @@
-"""Lists of tensors that get one more in each turn of a loop, and become one tensor there.
+"""Lists that get one more tensor in each turn of a loop, and become one tensor there.
 
-Source: torch_xla 2.9 (measured: `sum(losses)` and `torch.stack(losses)` compile for each length, a tensor to
-which each turn adds does not).
+Source: torch_xla 2.9 (measured: `sum(losses)` and `torch.stack(losses)` compile for each length; a tensor
+that each turn adds to does not).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHORTENS = words("clear pop popleft")
 
 
 def growing_list(call: cst.Call, facts: Facts) -> cst.Name | None:
-    """Return the list that `call` makes one tensor of, and that the loop around it appends to."""
+    """Return the list that `call` turns into one tensor, and that the loop around it appends to."""
     held = call.args[0].value if call.args else None
     loop = _loop_around(call, facts)
     if not isinstance(held, cst.Name) or loop is None or not _joins(call, facts):
@@ -39,7 +39,7 @@ def growing_list(call: cst.Call, facts: Facts) -> cst.Name | None:
     for node in begun:
         within = _is_in(node, loop, facts)
         if within and (_is_sometimes(call, loop, facts) or not _is_sometimes(node, loop, facts)):
-            return None  # it is as long in each turn that comes to the call
+            return None  # the list has the same length in each turn that reaches the call
     put = [
         stored.value
         for stored in facts.bindings.put_into(held)
@@ -78,7 +78,7 @@ def _is_sometimes(node: cst.CSTNode, loop: Loop, facts: Facts) -> bool:
 
 
 def _shortens(mention: cst.CSTNode, facts: Facts) -> bool:
-    """Whether something leaves the list, or may: `losses.clear()`, `del losses[:]`, `losses[:] = []`."""
+    """Whether some elements leave the list, or may: `losses.clear()`, `del losses[:]`, `losses[:] = []`."""
     above = facts.context.parent(mention)
     if isinstance(above, cst.Attribute):
         return above.attr.value in SHORTENS

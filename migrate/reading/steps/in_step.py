@@ -1,4 +1,4 @@
-"""Which code runs inside of a training step, and how often the rest of it runs."""
+"""Code that runs inside of a training step, and how often the other code runs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.values import is_forward, is_update
 from migrate.syntax.tree import code, nodes, nodes_of
 
-# What a step may have in its middle and is none of its work.
+# Calls that may be inside of a step without being part of its work.
 APART = (Outside.SAVE, Outside.EVALUATION, Outside.STEPS)
 
 
 class When(Enum):
-    """When a piece of code runs."""
+    """Frequency at which a piece of code runs."""
 
-    STEP = auto()  # inside of the step: forward, backward, update, and what they call
-    EVERY_STEP = auto()  # in the training loop, at every step, but not inside of it
+    STEP = auto()  # inside of the step: forward, backward, update, and the functions they call
+    EVERY_STEP = auto()  # in the training loop, at every step, but outside of it
     SOMETIMES = auto()  # in the training loop, under a condition
     ELSEWHERE = auto()
 
 
 class StepCode:
-    """The steps of a script: of its training loops, forwards, optimizers' updates, and what these call.
+    """Steps of a script: training loops, forwards, optimizer updates, and the functions these call.
 
-    A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
-    the rewrite finds, with everything that lies in them as the script stands.
+    A step that torch_xla marks (`with torch_xla.step():`) is exactly the marked block. Other steps are those
+    that the rewrite finds, with all code in them as the script stands.
 
     Args:
         context: the script.
@@ -45,16 +45,16 @@ class StepCode:
 
     def __init__(self, context: Script, entries: Mapping[int, StepFunction] | None = None) -> None:
         self._context = context
-        self._inside: dict[int, str] = {}  # with where another file calls it
+        self._inside: dict[int, str] = {}  # with the location of the call in another file
         self._bodies: dict[int, str] = {}
-        self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
-        self._marked: set[int] = set()  # those of them that run within a mark
-        self._called_in_marks: set[int] = set()  # the bodies of the functions that these run
-        self._trains: set[int] = (
-            set()
-        )  # of what runs inside of a step, and of the calls: in training
-        self._edges: list[tuple[cst.Call, cst.FunctionDef]] = []  # the calls, and what they run
-        # The functions that training loops of other files call at every step, with where.
+        self.calls: list[tuple[cst.Call, str]] = []  # nodes of the steps, with the same
+        self._marked: set[int] = set()  # nodes of the steps that run within a mark
+        self._called_in_marks: set[int] = set()  # bodies of the functions that these run
+        self._trains: set[int] = set()  # ids of nodes inside of a step, and of calls: in training
+        self._edges: list[
+            tuple[cst.Call, cst.FunctionDef]
+        ] = []  # calls, and the functions they run
+        # Functions that training loops of other files call at every step, with the location of the call.
         self._called_beside: list[tuple[cst.FunctionDef, str]] = []
         self._entered: list[cst.FunctionDef] = []  # the functions that steps of other files call
         self._followed = 0
@@ -76,13 +76,15 @@ class StepCode:
         for function in context.all_of(cst.FunctionDef):
             if is_update(function, context):
                 self._take(function.body)
-        self._of_steps = {id(call) for call, _ in self.calls}  # not of a forward that nothing calls
+        self._of_steps = {
+            id(call) for call, _ in self.calls
+        }  # not for a forward that nothing calls
         for function in context.all_of(cst.FunctionDef):
-            # Of what nothing is learned from only that is in a step which a step calls.
+            # Nodes that are in a step only because a step calls them.
             if is_forward(function, context) and not self._without_gradients(function):
                 self._take(function.body)
         self._follow()
-        # Whether a step of another file runs one of this file.
+        # Whether a step of another file runs a function of this file.
         self.knows_more = False
         for entry in (entries or {}).values():
             entered = context.function_at(entry.line)
@@ -118,7 +120,7 @@ class StepCode:
         return When.ELSEWHERE
 
     def _asks_rank_alone(self, test: cst.BaseExpression) -> bool:
-        """Whether `test` asks for the rank alone: some replica runs what is below it at every step."""
+        """Whether `test` asks for the rank alone: some replica runs the code below it at every step."""
         if isinstance(test, cst.BooleanOperation):
             return self._asks_rank_alone(test.left) and self._asks_rank_alone(test.right)
         return self._context.guards.asks(test)
@@ -128,7 +130,7 @@ class StepCode:
         return self.when(node) is When.STEP
 
     def between(self, node: cst.CSTNode) -> bool:
-        """Whether `node` runs between steps: in a training loop, or in a loop that trains in its turns."""
+        """Whether `node` runs between steps: in a training loop, or in a loop whose turns train."""
         when = self.when(node)
         if when is not When.ELSEWHERE:
             return when is not When.STEP
@@ -146,10 +148,10 @@ class StepCode:
 
     @cached_property
     def entered(self) -> frozenset[int]:
-        """The ids of the nodes of what steps of other files run, of all below them, and of all above.
+        """Ids of the nodes that steps of other files run, and of all nodes below and above them.
 
-        Where that is a step of its own, such as a `forward`, all steps of the file count: more is known of
-        what they are given.
+        If such a node is a step of its own, such as a `forward`, all steps of the file count: more is known
+        of their arguments.
         """
         ids: set[int] = set()
         for node in self._context.all_of(cst.FunctionDef):
@@ -160,7 +162,7 @@ class StepCode:
         return frozenset(ids)
 
     def origin(self, node: cst.CSTNode) -> str:
-        """Return where a step of another file calls what `node` is a part of; nothing where none does."""
+        """Return where a step of another file calls the function around `node`; empty if none does."""
         for above in (node, *self._context.ancestors(node)):
             if id(above) in self._inside or id(above) in self._bodies:
                 return self._inside.get(id(above)) or self._bodies.get(id(above), "")
@@ -168,7 +170,7 @@ class StepCode:
 
     @cached_property
     def beside(self) -> Beside:
-        """The functions that run at every step, but not inside of it: metrics, and what logs them."""
+        """Functions that run at every step, but outside of it: metrics and their logging."""
         collected = Beside(self._context)
         for body in list(self._bodies):
             for call in self._beside_calls(body):
@@ -178,14 +180,14 @@ class StepCode:
         return collected
 
     def _beside_calls(self, body: int) -> Iterator[cst.Call]:
-        """Yield the calls of a training loop that are no part of its step and that every turn makes."""
+        """Yield the calls that every turn of a training loop makes outside of its step."""
         for call in self._calls_by_body.get(body, ()):
             if not self.inside(call) and unconditional(call, body, self._context):
                 yield call
 
     @cached_property
     def _calls_by_body(self) -> Mapping[int, Sequence[cst.Call]]:
-        """The calls of the training loops that run functions of the project, by the id of the body."""
+        """Calls of the training loops that run functions of the project, by the id of the body."""
         calls: dict[int, list[cst.Call]] = {}
         for call in self._context.all_of(cst.Call) if self._bodies else ():
             for above in self._context.ancestors(call):
@@ -198,12 +200,12 @@ class StepCode:
         return calls
 
     def calls_it(self, function: cst.CSTNode | None) -> bool:
-        """Whether steps of this file or of another one call a function: not a forward that nothing calls."""
+        """Whether steps of this file or another call a function; false for a forward that nothing calls."""
         return id(function) in self._called
 
     @cached_property
     def _called(self) -> frozenset[int]:
-        """The ids of the functions that steps call, themselves or by others."""
+        """Ids of the functions that steps call, directly or through others."""
         called = {id(function) for function in self._entered}
         pending = self._edges
         while True:
@@ -223,12 +225,12 @@ class StepCode:
         return id(call) in self._marked
 
     def called_in_mark(self, node: cst.CSTNode) -> bool:
-        """Whether `with torch_xla.step():`, of any file, calls the function around `node`."""
+        """Whether `with torch_xla.step():`, in any file, calls the function around `node`."""
         function = self._context.function_around(node)
         return function is not None and id(function.body) in self._called_in_marks
 
     def in_marked_block(self, node: cst.CSTNode) -> bool:
-        """Whether `node` lies in the block of `with torch_xla.step():`, in the same function."""
+        """Whether `node` is in the block of `with torch_xla.step():`, in the same function."""
         for above in self._context.ancestors(node):
             if isinstance(above, cst.FunctionDef):
                 return False
@@ -256,7 +258,7 @@ class StepCode:
     def _take(
         self, node: cst.CSTNode, origin: str = "", marked: bool = False, trains: bool = True
     ) -> None:
-        """Note that `node` runs inside of a step, and with it what it calls."""
+        """Record that `node` runs inside of a step, together with the functions it calls."""
         if id(node) not in self._inside or (trains and id(node) not in self._trains):
             self._inside.setdefault(id(node), origin)
             calls = [
@@ -282,7 +284,7 @@ class StepCode:
         return False
 
     def _is_apart(self, call: cst.Call) -> bool:
-        """Whether a call evaluates or saves, by the name of the function of the project that it runs."""
+        """Whether a call evaluates or saves, by the name of the project function that it runs."""
         effects = self._context.effects
         name = code(call.func).rpartition(".")[2]
         named = EVALUATION.fullmatch(name) or SAVE.fullmatch(name)
@@ -291,7 +293,7 @@ class StepCode:
         return not is_forward(self._context.function_around(call), self._context)
 
     def _take_steps(self, suite: cst.BaseSuite, batch: Sequence[str], origin: str = "") -> None:
-        """Take the steps of a block that trains: a loop's, or that of a function that is a whole step."""
+        """Collect the steps of a block that trains: a loop's, or that of a function that is a whole step."""
         self._bodies[id(suite)] = origin
         if not isinstance(suite, cst.IndentedBlock):
             self._take(suite, origin)
@@ -322,7 +324,7 @@ class StepCode:
                 self._take(node, origin)
 
     def _whole(self, statement: cst.CSTNode) -> list[cst.Call]:
-        """Return the calls in a simple statement of functions of the project that run a whole step."""
+        """Return the calls in a simple statement that run a whole step in functions of the project."""
         if not isinstance(statement, cst.SimpleStatementLine):
             return []
         effects = self._context.effects
@@ -333,7 +335,7 @@ class StepCode:
         ]
 
     def _follow(self) -> None:
-        """Take along the functions of the script that the steps call."""
+        """Add the functions of the script that the steps call."""
         while self._followed < len(self.calls):
             call, origin = self.calls[self._followed]
             self._followed += 1
@@ -351,17 +353,17 @@ class StepCode:
         again = seen and trains and id(function.body) not in self._trains
         if id(function.body) in self._bodies or (seen and not again):
             return
-        if marked or again:  # all of it runs before the mark ends the step
+        if marked or again:  # the whole function runs before the mark ends the step
             self._take(function.body, origin, marked, trains)
         elif self._context.effects.of(function.body) & BOTH == BOTH:
-            # A function that is the whole step: what stands below the update is not in it.
+            # A function that is the whole step: code below the update is not in it.
             self._take_steps(function.body, given_batches(function), origin)
         else:
             self._take(function.body, origin, trains=trains)
 
 
 def _is_of_cache(call: cst.Call) -> bool:
-    """Whether a call is one of a cache, or of a method of it: `self.kv_cache(k, v)`, `cache.get_pos()`."""
+    """Whether a call is of a cache, or of its method: `self.kv_cache(k, v)`, `cache.get_pos()`."""
     parts = code(call.func).split(".")
     return any(CACHE.fullmatch(part) for part in parts[-2:] if part.isidentifier())
 
@@ -376,7 +378,7 @@ def is_step(block: cst.With, context: Script) -> bool:
 
 
 def _evaluates(condition: cst.If, branch: cst.CSTNode) -> bool:
-    """Whether `branch` of `condition` runs only where a module does not train."""
+    """Whether `branch` of `condition` runs only if a module does not train."""
     test = code(condition.test)
     if not test.endswith(".training"):
         return False
@@ -384,7 +386,7 @@ def _evaluates(condition: cst.If, branch: cst.CSTNode) -> bool:
 
 
 def _nodes(span: Span) -> Iterator[cst.CSTNode]:
-    """Yield the statements of a step, to its earliest end; of the last one what comes before its end."""
+    """Yield the statements of a step up to its earliest end; of the last one, the part before its end."""
     last = span.ends[-1]
     for index in range(span.first, last + 1):
         if span.body.statements[index].outside in APART:

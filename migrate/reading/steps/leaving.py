@@ -32,7 +32,7 @@ def _leaves(node: cst.CSTNode, *, in_loop: bool) -> bool:
 
 
 def yields(node: cst.CSTNode) -> bool:
-    """Whether running `node` hands a value to who goes over the generator, which goes on when it likes."""
+    """Whether running `node` yields a value to the consumer of a generator, which continues at any time."""
     if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda | cst.GeneratorExp):
         return False
     return isinstance(node, cst.Yield) or any(yields(child) for child in children(node))
@@ -47,10 +47,10 @@ def ends_program(node: cst.CSTNode) -> bool:
 
 
 def may_stop(node: cst.CSTNode, context: Script) -> bool:
-    """Whether the statements behind `node` may not run once `node` has.
+    """Whether the statements after `node` may not run once `node` has.
 
-    `node` leaves the turn or the function, raises, asserts, ends the program, or calls for nothing else a
-    function that does. A function that nothing is known of is judged by its name: `check_finite(loss)`.
+    `node` leaves the turn or the function, raises, asserts, ends the program, or calls a function that does
+    just that. An unknown function is judged by its name: `check_finite(loss)`.
     """
     if leaves_turn(node) or ends_program(node):
         return True
@@ -67,9 +67,9 @@ def _stops(call: cst.Call, context: Script) -> bool:
 
 
 def never_reached(node: cst.If, context: Script) -> list[cst.BaseStatement]:
-    """Return the ways out below an `if` whose body, which runs always, leaves the function.
+    """Return the statements that leave below an `if` whose body, which always runs, leaves the function.
 
-    None of them where anything else is below it: that is left to the author.
+    Empty if the body has any other statement: that case is left to the author.
     """
     block = context.parent(node)
     if not isinstance(block, cst.IndentedBlock) or not _is_way_out(node.body.body[-1]):

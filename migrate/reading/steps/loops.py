@@ -1,4 +1,4 @@
-"""What a loop goes over, and whether it already ends its graphs."""
+"""Values that a loop iterates over, and whether the loop already ends its graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Loop = cst.For | cst.While
-# What goes through the same numbers in another order, or shows how far it is.
+# Functions that yield the same numbers in another order, or show the progress.
 HANDED_ON = frozenset({"cycle", "iter", "list", "reversed", "sorted", "tqdm", "tuple"})
 
 
@@ -27,7 +27,7 @@ def loops(root: cst.CSTNode) -> Iterator[Loop]:
 def has_sync(loop: Loop | cst.FunctionDef, context: Script) -> bool:
     """Whether the loop, a block around it, or a function that trains in it already ends its graphs.
 
-    `MpDeviceLoader` does, before it gives the next batch.
+    `MpDeviceLoader` ends the graph before it yields the next batch.
     """
     if isinstance(loop, cst.For) and context.values.kind(loop.iter) is Kind.DEVICE_LOADER:
         return True
@@ -47,11 +47,11 @@ def has_sync(loop: Loop | cst.FunctionDef, context: Script) -> bool:
 
 
 def batch_names(loop: Loop, context: Script) -> list[str]:
-    """Return the names to which the loop binds a batch.
+    """Return the names that the loop binds to a batch.
 
-    The counter of `enumerate`, or of a generator that counts, is left out, and so are the numbers of a
-    range, `zip(x, reversed(range(10)))`, and of a tensor of the host that is gone through in parts:
-    `for now, then in zip(times[:-1], times[1:])`.
+    The counter of `enumerate`, or of a generator that counts, is left out. So are the numbers of a range
+    (`zip(x, reversed(range(10)))`) and the parts of a host tensor: `for now, then in zip(times[:-1],
+    times[1:])`.
     """
     return [
         name
@@ -63,7 +63,7 @@ def batch_names(loop: Loop, context: Script) -> list[str]:
 
 
 def numbers_of_host(loop: Loop, context: Script) -> list[str]:
-    """Return the names to which the loop binds parts of tensors of the host."""
+    """Return the names that the loop binds to parts of host tensors."""
     return [
         name
         for target, over in _bound(loop, context)
@@ -73,7 +73,7 @@ def numbers_of_host(loop: Loop, context: Script) -> list[str]:
 
 
 def on_device(loop: Loop, context: Script) -> set[str]:
-    """Return the names to which the loop binds parts of tensors that are on the device."""
+    """Return the names that the loop binds to parts of device tensors."""
     return {
         name
         for target, over in _bound(loop, context)
@@ -85,7 +85,7 @@ def on_device(loop: Loop, context: Script) -> set[str]:
 def _bound(
     loop: Loop, context: Script
 ) -> list[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
-    """Return what the loop binds besides a counter, and what each goes through, if that is plain."""
+    """Return what the loop binds besides a counter, with the iterable of each, if that is plain."""
     if not isinstance(loop, cst.For) or _called(loop.iter) in ("range", "trange"):
         return []
     target: cst.BaseExpression = loop.target
@@ -110,7 +110,7 @@ def _bound(
 
 
 def _called(value: cst.BaseExpression) -> str | None:
-    """Return the name of the function that is called, without its module: `itertools.count()`."""
+    """Return the name of the called function without its module: `itertools.count()`."""
     func = value.func if isinstance(value, cst.Call) else None
     if isinstance(func, cst.Attribute) and code(func.value) == "itertools":
         return func.attr.value
@@ -118,14 +118,14 @@ def _called(value: cst.BaseExpression) -> str | None:
 
 
 def _is_of_host(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` counts, or is a part of something of the host, as of a tensor that is not moved."""
+    """Whether `value` counts, or is a part of a host value, such as a tensor that is not moved."""
     if _counts(value):
         return True
     return isinstance(value, cst.Subscript) and context.values.kind(value) is Kind.HOST
 
 
 def _counts(value: cst.BaseExpression) -> bool:
-    """Whether `value` is a range of numbers, also reversed, shown or kept as a list."""
+    """Whether `value` is a range of numbers, also reversed, wrapped in a progress bar, or as a list."""
     while _called(value) in HANDED_ON:
         args = cst.ensure_type(value, cst.Call).args
         if not args:

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics that read values of the device, or that wait for the other replicas.
+"""Metrics of torchmetrics that read device values, or that wait for the other replicas.
 
 Source: torchmetrics 1.8, `torchmetrics/aggregation.py` and `torchmetrics/metric.py`.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
 ROOT = "torchmetrics"
-# Each update asks whether a value is no number, unless `nan_strategy="disable"` is given.
+# Each update tests for NaN, unless `nan_strategy="disable"` is given.
 AGGREGATORS = words("CatMetric MaxMetric MeanMetric MinMetric RunningMean RunningSum SumMetric")
 UPDATES = words("forward update")
 COMPUTES = words("compute")
@@ -25,7 +25,7 @@ MOVES = words("cuda to train eval")
 
 
 def read_by_metric(call: cst.Call, facts: Facts) -> str | None:
-    """Return what an update of a metric of torchmetrics reads; None for other calls."""
+    """Return what an update of a torchmetrics metric reads; None for other calls."""
     metric = _metric(call, UPDATES, facts)
     if metric is None or last_part(metric.func) not in AGGREGATORS:
         return None
@@ -37,14 +37,14 @@ def read_by_metric(call: cst.Call, facts: Facts) -> str | None:
 
 
 def is_gathered(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is the `compute()` of a metric of torchmetrics, which gathers from all replicas."""
+    """Whether `call` is the `compute()` of a torchmetrics metric, which gathers from all replicas."""
     metric = _metric(call, COMPUTES, facts) if facts.context.calls.replicated else None
     alone = keyword(metric, "sync_on_compute") if metric is not None else None
     return metric is not None and (alone is None or code(alone.value) != "False")
 
 
 def _metric(call: cst.Call, methods: frozenset[str], facts: Facts) -> cst.Call | None:
-    """Return the call that makes the metric one of whose `methods` is called; `metric(x)` is its forward."""
+    """Return the call that creates the metric, if one of `methods` is called; `metric(x)` is its forward."""
     func = call.func
     if "forward" in methods and (metric := next(_made(func, facts), None)) is not None:
         return metric
@@ -54,7 +54,7 @@ def _metric(call: cst.Call, methods: frozenset[str], facts: Facts) -> cst.Call |
 
 
 def _made(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.Call]:
-    """Yield the calls of torchmetrics that make the object `value`, also moved: `MeanMetric().to(device)`."""
+    """Yield the torchmetrics calls that create the object `value`, also moved: `MeanMetric().to(device)`."""
     values: list[cst.CSTNode | None] = [value]
     if isinstance(value, cst.Name):
         values = [*facts.context.bound_values(value)]

@@ -1,4 +1,4 @@
-"""What does not belong in a step: evaluation, saves, logging, code of one replica, timers, schedules."""
+"""Statements that stay outside of a step: evaluation, saves, logging, code of one replica, timers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Outside(StrEnum):
-    """Why a statement stays outside of the step."""
+    """Reason why a statement stays outside of the step."""
 
     GUARD = "code of some of the replicas"
     SAVE = "a save"
@@ -36,7 +36,7 @@ class Outside(StrEnum):
 def why_outside(
     statement: cst.BaseStatement, values: DeviceValues, context: Script
 ) -> Outside | None:
-    """Return why `statement` does not belong in a step; None where nothing speaks against it."""
+    """Return why `statement` stays outside of the step, or None."""
     if _has_steps(statement, context):
         return Outside.STEPS
     for test in (node.test for node in nodes_of(statement, cst.If)):
@@ -61,7 +61,7 @@ def why_outside(
 
 
 def _has_steps(statement: cst.BaseStatement, context: Script) -> bool:
-    """Whether a loop that trains is in `statement`, or in what it calls."""
+    """Whether `statement`, or a function it calls, contains a loop that trains."""
     effects = context.effects
     loops = nodes_of(statement, cst.For | cst.While)  # type: ignore[arg-type]
     return any(effects.is_step_loop(loop) for loop in loops) or any(
@@ -70,7 +70,7 @@ def _has_steps(statement: cst.BaseStatement, context: Script) -> bool:
 
 
 def _calls(statement: cst.CSTNode) -> list[cst.Call]:
-    """Return the calls that running `statement` makes: not those of functions that it defines."""
+    """Return the calls that running `statement` makes, without those of functions it defines."""
     calls = []
     stack = [statement]
     while stack:
@@ -84,10 +84,10 @@ def _calls(statement: cst.CSTNode) -> list[cst.Call]:
 
 
 def _is_computation(call: cst.Call, context: Script) -> bool:
-    """Whether the function only sounds alike: torch's `checkpoint`, the project's `inference(model, x)`.
+    """Whether the function only has such a name: torch's `checkpoint`, the project's `inference(model, x)`.
 
-    The project's where it runs a model once and reads nothing: an evaluation reads. So does a module, as
-    `self.test_criterion = nn.CrossEntropyLoss()`.
+    A function of the project counts if it runs a model once and reads nothing: an evaluation reads. A module
+    counts too, as in `self.test_criterion = nn.CrossEntropyLoss()`.
     """
     if context.place(call) in context.calls.forwarding:
         return True

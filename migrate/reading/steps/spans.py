@@ -1,7 +1,7 @@
-"""Where the steps of a script are, as it stands: from what the forward uses to the update of the weights.
+"""Steps of a script as it stands: from the inputs of the forward to the update of the weights.
 
-The rule that puts steps in `with torch_xla.step():` arranges what it finds here; the hazards of
-`migrate check` ask what lies in it.
+The rule that puts steps in `with torch_xla.step():` arranges the statements found here. The hazards of
+`migrate check` inspect the code in them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from migrate.syntax.walk import children
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
-# What a parameter is annotated with that no tensor is given to, and what those for clipping are called.
+# Annotations of parameters that hold no tensor, and names of parameters for clipping.
 NUMBER = re.compile(r"\b(int|float|bool|str)\b")
 CLIP = re.compile(r"(.*_)?clip(_.*)?|clipping|max_(grad_)?norm|(grad|gradient)_norm", re.IGNORECASE)
 LEAVES = (cst.Return, cst.Continue)
@@ -33,13 +33,13 @@ Inner = tuple[cst.IndentedBlock, list[str]]
 
 @dataclass(frozen=True)
 class Span:
-    """A run of statements of a block that is a step, or a part of one that accumulates gradients.
+    """Run of statements of a block that is a step, or a part of a step that accumulates gradients.
 
     Args:
         body: the block.
         batch: the names that the loop around the block binds to a batch.
         first: the index of the first statement.
-        ends: the indices that may be the last, the preferred one first, the smallest last.
+        ends: the indices of possible last statements, the preferred one first, the smallest last.
     """
 
     body: Body
@@ -49,7 +49,7 @@ class Span:
 
 
 class Trained:
-    """A block that trains, and which of its statements do.
+    """Block that trains, with the statements that do.
 
     Args:
         block: the block.
@@ -76,8 +76,8 @@ class Trained:
     def inner(self, index: int) -> list[Inner]:
         """Return the blocks in a statement that each run a whole step, with the names of their batches.
 
-        They are branches of the statement, or bodies of the functions of the script that it calls. Beside a
-        branch that runs a whole step, one that runs a part of it counts, too: another turn is in that one.
+        They are branches of the statement, or bodies of the script's functions that it calls. Beside a branch
+        that runs a whole step, a branch that runs a part of it counts too: it belongs to another turn.
         """
         effects = self.context.effects
         node = self.body.block.body[index]
@@ -97,18 +97,18 @@ class Trained:
         ]
 
     def span(self) -> Span | None:
-        """Return the step of a block that does not accumulate; None where no backward pass is in it."""
+        """Return the step of a block that does not accumulate; None without a backward pass."""
         if backward := self.body.backward():
             first = self.body.first(backward[0])
             return Span(self.body, self.batch, first, tuple(self.body.ends()))
-        # Marked by hand: what computes on the device is the step.
+        # Marked by hand: all device computations are the step.
         statements = self.body.statements
         work = [i for i, s in enumerate(statements) if s.on_device and s.outside is None]
         return Span(self.body, self.batch, work[0], (work[-1],)) if work else None
 
     @property
     def leaving(self) -> list[Inner]:
-        """The blocks that run a whole step and leave: what stands below them is another way of the turn."""
+        """Blocks that run a whole step and leave: the code below them is an alternative for the turn."""
         blocks = [self._leaving(index) for index in self.indices]
         return [(block, []) for block in blocks if block is not None]
 
@@ -127,7 +127,7 @@ class Trained:
         return block if leaves else None
 
     def accumulated(self) -> tuple[Span, Span] | None:
-        """Return the step of a micro-batch and that of the update; None where they are not plain."""
+        """Return the step of a micro-batch and that of the update; None if they are not plain to see."""
         at, inner = next(
             (i, loop) for i, loop in zip(self.indices, self._micro, strict=True) if loop
         )
@@ -154,9 +154,9 @@ def _branches(node: cst.CSTNode) -> Iterator[cst.IndentedBlock]:
 
 
 def given_batches(function: cst.FunctionDef) -> list[str]:
-    """Return the parameters of a function that is a whole step in which a batch may be.
+    """Return the parameters of a whole-step function that may hold a batch.
 
-    None is in one that says itself that it is a number, a switch or a text, or that gradients are clipped by.
+    Parameters annotated as a number, a flag or a text, or used for clipping gradients, hold none.
     """
     return [
         parameter.name.value

@@ -1,4 +1,4 @@
-"""One statement of a block that trains: its effects, its names, and whether it belongs in a step."""
+"""Statement of a block that trains: its effects, its names, and whether it belongs in a step."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ IN_PLACE = re.compile("(add|addcdiv|addcmul|copy|lerp|mul|sub|div|zero)_")
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement of a block and what is known of it, as the step sees it.
+    """Statement of a block with the facts that the step needs.
 
     Args:
-        node: the statement, without the end of it that leaves the step.
+        node: the statement, without the tail that leaves the step.
         values: which names hold tensors of the device.
         context: the script.
-        whole: the statement as it stands in the script, where that is another.
+        whole: the statement as it stands in the script, if that differs.
     """
 
     node: cst.BaseStatement
@@ -45,7 +45,7 @@ class Statement:
 
     @cached_property
     def effect(self) -> Effect:
-        """Whether it runs a backward pass or an optimizer's step."""
+        """Whether the statement runs a backward pass or an optimizer step."""
         node = self.whole or self.node
         effects = self.context.effects
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
@@ -58,7 +58,7 @@ class Statement:
 
     @cached_property
     def nesting(self) -> list[cst.Call]:
-        """The calls of a statement without blocks that get steps of their own, where no other one trains."""
+        """Calls of a statement without blocks that get steps of their own, if no other call trains."""
         node = self.whole or self.node
         apart = isinstance(node, cst.FunctionDef | cst.ClassDef | cst.For | cst.While)
         if apart or next(nodes_of(node, cst.IndentedBlock), None) is not None:
@@ -75,12 +75,12 @@ class Statement:
 
     @cached_property
     def flow(self) -> Flow:
-        """The names that it reads, binds and changes."""
+        """Names that the statement reads, binds and changes."""
         return flow(self.node, self.values, self.context)
 
     @cached_property
     def outside(self) -> Outside | None:
-        """Why it stays outside of a step, if it does."""
+        """Reason why the statement stays outside of a step, or None."""
         if self.effect or isinstance(self.node, cst.FunctionDef | cst.ClassDef):
             return None
         why = why_outside(self.node, self.values, self.context)
@@ -89,7 +89,7 @@ class Statement:
 
     @cached_property
     def clears_gradients(self) -> bool:
-        """Whether it calls `zero_grad`."""
+        """Whether the statement calls `zero_grad`."""
         return any(
             isinstance(call.func, cst.Attribute) and call.func.attr.value == "zero_grad"
             for call in nodes_of(self.node, cst.Call)
@@ -97,7 +97,7 @@ class Statement:
 
     @cached_property
     def edits_gradients(self) -> bool:
-        """Whether it clips, unscales or changes gradients: what the update makes of them hangs on it."""
+        """Whether the statement clips, unscales or changes gradients, which affects the update."""
         for call in nodes_of(self.node, cst.Call):
             name = last_part(call.func)
             if EDITS_GRADIENTS.fullmatch(name):
@@ -109,12 +109,12 @@ class Statement:
 
     @cached_property
     def averages(self) -> bool:
-        """Whether it averages weights, or tells a gradient scaler that the step is done."""
+        """Whether the statement averages weights, or reports the end of the step to a gradient scaler."""
         return any(self._averages(call) for call in nodes_of(self.node, cst.Call))
 
     @cached_property
     def moves(self) -> bool:
-        """Whether it moves something to the device, itself or in a function of the script."""
+        """Whether the statement moves a value to the device, directly or in a function of the script."""
         calls = list(nodes_of(self.node, cst.Call))
         if any(self.context.effects.moves(call) for call in calls if not self.effect):
             return True
@@ -124,7 +124,7 @@ class Statement:
 
     @cached_property
     def on_device(self) -> bool:
-        """Whether it is work of the device: moves or computes tensors there."""
+        """Whether the statement works on the device: it moves or computes tensors there."""
         if self.moves or _edits_tensors(self.node):
             return True
         for node in nodes(self.node):
@@ -137,7 +137,7 @@ class Statement:
 
     @cached_property
     def ends_a_step(self) -> bool:
-        """Whether it clears gradients, or asks a prefetcher for the next batch: `prefetcher.next()`."""
+        """Whether the statement clears gradients, or fetches the next batch: `prefetcher.next()`."""
         return self.clears_gradients or any(
             isinstance(call.func, cst.Attribute) and call.func.attr.value == "next"
             for call in nodes_of(self.node, cst.Call)
@@ -176,7 +176,7 @@ def _is_grad(node: cst.CSTNode) -> bool:
 
 
 def _walks_parameters(node: cst.CSTNode) -> bool:
-    """Whether `node` goes over the parameters of a model."""
+    """Whether `node` iterates over the parameters of a model."""
     return any(
         attribute.attr.value in ("parameters", "named_parameters", "buffers", "state_dict")
         for attribute in nodes_of(node, cst.Attribute)

@@ -1,4 +1,4 @@
-"""The end of an `if` or a `with` of the step that is no part of it: logging after the optimizer's step."""
+"""Tails of an `if` or a `with` that are no part of the step: logging after the optimizer's step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from migrate.syntax.tree import code, nodes_of
 
 
 class Tail:
-    """The end of an `if` or `with` that leaves the step: logging after the optimizer's step.
+    """Tail of an `if` or `with` that leaves the step: logging after the optimizer's step.
 
     Args:
         node: the `if` or `with`.
         block: its body.
-        statements: those at the end of the body that leave.
+        statements: the statements at the end of the body that leave.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Tail:
 
 
 def tail(statement: Statement) -> Tail | None:
-    """Return the end of `statement` that could leave the step: from the first that stays outside on."""
+    """Return the tail of `statement` that may leave the step, from the first statement that stays outside."""
     node = statement.node
     if not isinstance(node, cst.If | cst.With) or not isinstance(node.body, cst.IndentedBlock):
         return None
@@ -49,12 +49,12 @@ def tail(statement: Statement) -> Tail | None:
         return None
     leaving = inner[start:]
     if isinstance(node, cst.With) and any(map(_computes, leaving)):
-        return None  # what is computed there is computed in the context
+        return None  # values computed there are computed in the context
     return Tail(node, node.body, [s.node for s in leaving])
 
 
 def _computes(statement: Statement) -> bool:
-    """Whether `statement` is, or has in a branch, what belongs to a step: `if kind: loss = model(x)`."""
+    """Whether `statement` is, or has in a branch, a part of the step: `if kind: loss = model(x)`."""
     if statement.outside is None:
         return True
     lines = nodes_of(statement.node, cst.SimpleStatementLine)
@@ -66,5 +66,5 @@ def _computes(statement: Statement) -> bool:
 
 
 def _is_pure(test: cst.BaseExpression) -> bool:
-    """Whether asking `test` twice gives the same answer: no calls but `len`."""
+    """Whether evaluating `test` twice gives the same answer: no calls but `len`."""
     return all(code(call.func) == "len" for call in nodes_of(test, cst.Call))

@@ -1,4 +1,4 @@
-"""Loops that run a model turn after turn, without gradients, and never end the graph."""
+"""Loops that run a model turn after turn without gradients, and never end the graph."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from migrate.reading.facts import Facts
     from migrate.reading.script import Script
 
-FEW = 4  # turns that one graph may well hold
+FEW = 4  # number of turns that one graph can hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
 ENDS = STEPS | WAITS | RUNS_PENDING
 
 
 def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
-    """Return the call by which `loop` runs a model in each turn of one growing graph; None for others."""
+    """Return the call by which `loop` runs a model in each turn of one growing graph, or None."""
     if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
         return None
     call = next(_models(loop.body, facts), None)
     if call is None or not without_gradients(loop, call, facts) or not _accelerated(loop, facts):
         return None
-    # A loop over batches gets a step from the rewrite, where its forward is in plain sight.
+    # The rewrite gives a loop over batches a step, if its forward is in plain sight.
     steady = facts.uses_xla or facts.context.place(call) in _sampling(facts) or _collects(loop)
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) in LOADERS and not steady:
         return None
@@ -65,7 +65,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
 
 
 def _turns(loop: Loop, facts: Facts) -> float:
-    """Return how many turns `loop` makes, as far as it is written there; infinitely many elsewhere."""
+    """Return the number of turns of `loop`, as far as the script shows it; otherwise infinity."""
     return _length(loop.iter, facts) if isinstance(loop, cst.For) else float("inf")
 
 
@@ -105,7 +105,7 @@ def _number(node: cst.BaseExpression, facts: Facts) -> int | None:
 
 
 def _stands_alone(loop: Loop, facts: Facts) -> bool:
-    """Whether `loop` is no part of a training step, of a forward, or around steps that train."""
+    """Whether `loop` is no part of a training step or a forward, and not around steps that train."""
     effects = facts.context.effects
     inner = list(nodes_of(loop, cst.For | cst.While))  # type: ignore[arg-type]
     if (
@@ -134,7 +134,7 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
 def _models(
     block: cst.CSTNode, facts: Facts, depth: int = 0, seen: Sequence[int] = ()
 ) -> Iterator[cst.Call]:
-    """Yield the calls in `block` that run a model and keep its output; inner loops are left out."""
+    """Yield the calls in `block` that run a model and keep its output, without inner loops."""
     parameters = _parameters(block, facts)
     for call in _own_calls(block, facts):
         if not call.args or _is_layer(call, facts):
@@ -156,7 +156,7 @@ def _models(
 
 
 def _own_calls(node: cst.CSTNode, facts: Facts) -> Iterator[cst.Call]:
-    """Yield the calls below `node`, without those of functions made there and of longer inner loops."""
+    """Yield the calls below `node`, without those of functions defined there and of longer inner loops."""
     for child in children(node):
         if isinstance(child, cst.FunctionDef | cst.Lambda | cst.ClassDef):
             continue
@@ -187,7 +187,7 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
 
 
 def _parameters(block: cst.CSTNode, facts: Facts) -> frozenset[str]:
-    """Return the parameters of the function around `block` that are given no default: they may be models."""
+    """Return the parameters without default of the function around `block`: they may be models."""
     function = facts.context.function_around(block)
     if function is None or not isinstance(facts.context.parent(block), cst.For | cst.While):
         return frozenset()
@@ -200,7 +200,7 @@ def _parameters(block: cst.CSTNode, facts: Facts) -> frozenset[str]:
 
 
 def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `call` is given what an earlier turn of the loop with the body `block` has computed."""
+    """Whether `call` gets a value that an earlier turn of the loop with the body `block` computed."""
     loop = facts.context.parent(block)
     if not isinstance(loop, cst.For | cst.While):
         return False
@@ -209,7 +209,7 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
 
 
 def is_unknown_callee(call: cst.Call, context: Script) -> bool:
-    """Whether what is called is a parameter or an attribute of `self`, and nothing is known of it."""
+    """Whether the callee is a parameter or an attribute of `self` of which nothing is known."""
     func = container(call.func)
     if isinstance(func, cst.Name):
         function = context.function_around(call)
@@ -224,10 +224,10 @@ def is_unknown_callee(call: cst.Call, context: Script) -> bool:
 
 
 def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
-    """Whether something of which nothing is known is called with what the loop goes over.
+    """Whether an unknown callee is called with the loop's elements.
 
-    A parameter, or an attribute of `self` that nothing sets: where gradients are off it is a model as often
-    as a function of the host, and its name does not decide which.
+    The callee is a parameter, or an attribute of `self` that nothing sets. Without gradients it may be a
+    model or a host function; its name does not decide which.
     """
     loop = facts.context.parent(block)
     func = call.func
@@ -247,7 +247,7 @@ def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _collects(loop: Loop) -> bool:
-    """Whether `loop` keeps what its turns compute: `outputs.append(y)`."""
+    """Whether `loop` keeps the values that its turns compute: `outputs.append(y)`."""
     bound = {name.value for name in nodes_of(loop, cst.Name) if _is_bound(name, loop)}
     return any(
         isinstance(call.func, cst.Attribute)
@@ -265,7 +265,7 @@ def _is_bound(name: cst.Name, loop: Loop) -> bool:
 
 
 def _is_layer(call: cst.Call, facts: Facts) -> bool:
-    """Whether what is called is a part of a model that the loop goes through: `self.blocks[i](x)`."""
+    """Whether the callee is a part of a model that the loop iterates over: `self.blocks[i](x)`."""
     func = call.func
     if isinstance(func, cst.Subscript):
         return not _is_chosen(func)
@@ -280,7 +280,7 @@ def _is_layer(call: cst.Call, facts: Facts) -> bool:
 
 
 def _is_chosen(item: cst.Subscript) -> bool:
-    """Whether an item is taken by its name, or turn and turn about: `models["denoiser"]`, `nets[i % 2]`."""
+    """Whether an element is chosen by name or in rotation: `models["denoiser"]`, `nets[i % 2]`."""
     index = item.slice[0].slice
     chosen = (cst.BaseString, cst.BaseNumber, cst.BinaryOperation, cst.IfExp, cst.Attribute)
     return isinstance(index, cst.Index) and isinstance(index.value, chosen)
@@ -291,7 +291,7 @@ def _sampling(facts: Facts) -> frozenset[tuple[int, int]]:
 
 
 def _counts(loop: Loop) -> bool:
-    """Whether `loop` counts its turns, or runs until something is done."""
+    """Whether `loop` counts its turns, or runs until a condition is met."""
     if isinstance(loop, cst.While):
         return True
     over = loop.iter
@@ -306,7 +306,7 @@ def _counts(loop: Loop) -> bool:
 
 
 def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether nothing is differentiated at `node`, the call of a model or what else `loop` does with it."""
+    """Whether gradients are off at `node`, the call of a model or other code of `loop`."""
     context = facts.context
     if isinstance(node, cst.Call) and context.place(node) in context.calls.evaluating:
         return True
@@ -346,7 +346,7 @@ def _is_switched_off(call: cst.Call, facts: Facts) -> bool:
 
 
 def _accelerated(loop: Loop, facts: Facts) -> bool:
-    """Whether the project has to do with an accelerator where `loop` runs."""
+    """Whether the project uses an accelerator where `loop` runs."""
     context = facts.context
     if context.moves_to_accelerator or facts.uses_xla or context.calls.run_on_accelerator:
         return True
@@ -362,7 +362,7 @@ def _accelerated(loop: Loop, facts: Facts) -> bool:
 
 
 def ends_graph(loop: Loop, facts: Facts) -> bool:
-    """Whether a turn of `loop` ends the graph, or reads what it has computed."""
+    """Whether a turn of `loop` ends the graph, or reads a value it has computed."""
     context = facts.context
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
         return True
@@ -392,7 +392,7 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
     if context.qualified_name(call.func) in ENDS or context.effects.reads(call):
         return True
     if context.place(call) in context.calls.host_drawing:
-        return True  # the draw runs on the CPU, of what the turn has computed
+        return True  # the draw runs on the CPU, from values that the turn has computed
     if (
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value in READ_METHODS
@@ -412,7 +412,7 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
 
 
 def _is_of_held(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is made for each object that an attribute of `self` holds: there may be none."""
+    """Whether `call` runs for each object that an attribute of `self` holds: there may be none."""
     receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
     assignments = facts.bindings.given(receiver) if isinstance(receiver, cst.Name) else ()
     return any(

@@ -1,1 +1,1 @@
-"""What the values of a script are: devices, tensors on them, what a call is given."""
+"""Values of a script: devices, tensors on them, arguments of calls."""

@@ -1,4 +1,4 @@
-"""The calls of torch.distributed that all replicas make together, and their parameters."""
+"""Calls of torch.distributed that all replicas make together, and their parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MODULES = ("torch.distributed.", "torch.distributed.distributed_c10d.")
 
-# Of DDP: what it is given takes the place of the sum of the gradients.
+# Method of DDP: its argument replaces the sum of the gradients.
 REGISTER_HOOK = "register_comm_hook"
 POINT_TO_POINT = words("send recv isend irecv batch_isend_irecv send_object_list recv_object_list")
 
@@ -34,7 +34,7 @@ def called(call: cst.Call, context: Script) -> str | None:
 
 
 def is_comm_hook(node: cst.CSTNode, context: Script) -> bool:
-    """Whether `node` names, or is a part of, what a call of `register_comm_hook` is given."""
+    """Whether `node` names, or is a part of, the argument of a `register_comm_hook` call."""
     for above in context.ancestors(node):
         if isinstance(above, cst.BaseStatement):
             return False

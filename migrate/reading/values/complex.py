@@ -1,4 +1,4 @@
-"""Which expressions are complex tensors."""
+"""Expressions that are complex tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAKES |= words(
     "torch.fft.ifft torch.fft.ifft2 torch.fft.ifftn torch.fft.rfft torch.fft.rfft2 torch.fft.rfftn"
 )
 TYPES = words("torch.complex64 torch.cfloat torch.complex128 torch.cdouble")
-# The result of these is real, whatever they are given.
+# Functions whose result is real for any argument.
 REAL = words("abs angle imag real view_as_real irfft irfft2 irfftn norm size dim shape item")
 
 

@@ -1,4 +1,4 @@
-"""Which names in a loop hold tensors of the device: what waits for the device when it is looked at."""
+"""Names in a loop that hold device tensors: reading them waits for the device."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ OF_TENSORS = ONLY_TENSORS | {
     "squeeze",
     "sum",
 }
-# What binds the name of something that is no object of the script's.
+# Nodes that bind a name to something other than an object of the script.
 NO_OBJECT = cst.FunctionDef | cst.ClassDef | cst.Import | cst.ImportFrom
 
 
 class DeviceValues:
-    """The names that hold tensors of the device in one loop, once its batches are there.
+    """Names that hold device tensors in one loop, once its batches are on the device.
 
-    What an expression is, `Values` says: where that is a tensor on the device, it is one here. Beyond that
-    it is asked what follows where the batch is on the device, which it may not be yet, and in whichever order
-    the statements of the loop will run: what is computed from such a tensor, by whatever function, is one
-    too. Sizes, types and what `.item()` returns are on the host.
+    `Values` says what an expression is: a device tensor there is one here. In addition, this class assumes
+    that the batch is on the device, although it may not be there yet, and follows the statements in any
+    order: a value computed from a device tensor, by any function, is one too. Sizes, types and the result of
+    `.item()` are on the host.
 
     Args:
         root: the loop's body, or the function that runs the step.
@@ -76,7 +76,7 @@ class DeviceValues:
                     self.names.update(targets)
 
     def _bound(self, root: cst.CSTNode) -> Iterable[tuple[list[str], cst.CSTNode]]:
-        """Yield what is bound at and below `root`, and to what."""
+        """Yield the names bound at and below `root`, with their values."""
         iterated = self._context.values.bindings.iterated
         for node in nodes(root):
             if isinstance(node, cst.Assign):
@@ -90,7 +90,7 @@ class DeviceValues:
                         yield _names(target), value
 
     def _from_before(self, root: cst.CSTNode, bound: Set[str]) -> set[str]:
-        """Return the names of what was put on the device before `root`, as an agent's rollouts."""
+        """Return the names of values put on the device before `root`, such as an agent's rollouts."""
         free = {name.value: name for name in nodes_of(root, cst.Name) if name.value not in bound}
         return {
             name
@@ -105,7 +105,7 @@ class DeviceValues:
         )
 
     def _follows(self, node: cst.CSTNode) -> bool:
-        """Whether that follows from the names that hold one."""
+        """Whether `node` is such a value because of the names that hold one."""
         if isinstance(node, cst.Name):
             return node.value in self.names
         if isinstance(node, cst.Attribute):
@@ -114,7 +114,7 @@ class DeviceValues:
             name = get_full_name_for_node(node) if is_dotted_name(node) else None
             return name in self.names or self.mentions(node.value)
         if isinstance(node, cst.FormattedString):
-            return False  # a text; what it reads is read there
+            return False  # a text; values in it are read there
         if isinstance(node, cst.Call):
             return not is_text_method(node) and self._call(node)
         if isinstance(node, cst.Comparison) and asks_no_value(node):
@@ -124,7 +124,7 @@ class DeviceValues:
         return any(self.mentions(child) for child in children(node))
 
     def is_state(self, call: cst.Call) -> bool:
-        """Whether what is called is an object of the script's, as a model is, and no function."""
+        """Whether the callee is an object of the script, such as a model, not a function."""
         func = container(call.func)
         if isinstance(func, cst.Name):
             bindings = self._context.bindings(func)
@@ -156,7 +156,7 @@ class DeviceValues:
 
 
 def _chosen(func: cst.BaseExpression, context: Script) -> Iterable[cst.Lambda]:
-    """Return the lambdas of which a call of `func` runs one: `{"a": lambda: model(x)}[kind]()`."""
+    """Return the lambdas that a call of `func` may run: `{"a": lambda: model(x)}[kind]()`."""
     if isinstance(func, cst.Subscript):
         of = func.value
         value = context.bound_to(of)[1] if isinstance(of, cst.Name) else of
@@ -172,7 +172,7 @@ def is_text_method(call: cst.Call) -> bool:
 
 
 def _is_only_written(name: str, root: cst.CSTNode, context: Script) -> bool:
-    """Whether the variable `name` only goes into texts at and below `root`: it is no tensor of a batch."""
+    """Whether the variable `name` is only used in texts at and below `root`: it is no batch tensor."""
     uses = [node for node in nodes_of(root, cst.Name) if node.value == name]
     return bool(uses) and all(_is_in_text(use, context) for use in uses)
 
@@ -184,12 +184,12 @@ def _is_in_text(use: cst.Name, context: Script) -> bool:
     call = context.parent(above) if isinstance(above, cst.Arg) else None
     if not isinstance(call, cst.Call):
         return False
-    # A tokenizer takes texts, and makes tensors of them.
+    # A tokenizer takes texts, and makes tensors from them.
     return is_text_method(call) or keyword(call, "return_tensors") is not None
 
 
 def _is_conversion(call: cst.Call, context: Script) -> bool:
-    """Whether `call` is `x.to(…)`, with something else than a dtype or the CPU: perhaps the device."""
+    """Whether `call` is `x.to(…)` with anything but a dtype or the CPU: perhaps the device."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "to" or not call.args:
         return False
     first = call.args[0].value
@@ -206,7 +206,7 @@ def _names(target: cst.CSTNode) -> list[str]:
 
 
 def has_gradients(value: cst.CSTNode, script: Script) -> bool:
-    """Whether `value` is, or is made of, a variable with which a backward pass starts: `loss.backward()`."""
+    """Whether `value` is, or is computed from, a variable that starts a backward pass: `loss.backward()`."""
     while isinstance(value, cst.Call) and last_part(value.func) in OF_TENSORS:
         if not isinstance(value.func, cst.Attribute):
             return False
@@ -223,7 +223,7 @@ def has_gradients(value: cst.CSTNode, script: Script) -> bool:
 def _is_backward(mention: cst.CSTNode, script: Script) -> bool:
     """Whether a backward pass starts with `mention`: also `scaler.scale(loss).backward()`.
 
-    Or `loss_scaler(loss, optimizer)`: the first argument, called a loss, of a call that makes one.
+    `loss_scaler(loss, optimizer)` counts too: the first argument is named a loss.
     """
     node, above = mention, script.parent(mention)
     call = script.parent(above)

@@ -1,4 +1,4 @@
-"""What a script does with devices: which calls move a value to one, which strings say where to load."""
+"""Device use of a script: calls that move a value to a device, and strings that say where to load."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ TAKE_A_DEVICE = frozenset({"torch.set_default_device", "torch.nn.Module.to_empty
 
 
 class Devices:
-    """What a script does with devices."""
+    """Device use of a script."""
 
     def __init__(self, context: Placed) -> None:
         self._context = context
 
     def kind(self, node: cst.CSTNode | None) -> Kind:
-        """Return which device the expression `node` names; unknown where it is none."""
+        """Return the device that the expression `node` names; unknown if it is no device."""
         return self._context.values.device(node)
 
     def is_moved_to(self, literal: cst.SimpleString | cst.Integer) -> bool:
-        """Whether `literal` is what some move in the project is given as its device, by whatever way."""
+        """Whether `literal` becomes the device of some move in the project, in any way."""
         return self._context.place(literal) in self._context.calls.spelled_devices
 
     def is_load_location(self, name: cst.CSTNode) -> bool:
-        """Whether the script uses the variable `name` for nothing but `torch.load(…, map_location=name)`."""
+        """Whether the script uses the variable `name` only for `torch.load(…, map_location=name)`."""
         if not isinstance(name, cst.Name):
             return False
         is_read = False
@@ -77,7 +77,7 @@ class Devices:
         return is_read
 
     def says_where_to_load(self, node: cst.CSTNode) -> bool:
-        """Whether `node` is a part of a `map_location`, also of one that is kept in a variable."""
+        """Whether `node` is a part of a `map_location`, also of one kept in a variable."""
         for above in self._context.ancestors(node):
             if isinstance(above, cst.Arg) and self._is_map_location(above):
                 return True
@@ -98,7 +98,7 @@ class Devices:
 
     @cached_property
     def by_default(self) -> bool:
-        """Whether the script makes its tensors and modules on an accelerator unless told otherwise."""
+        """Whether the script creates its tensors and modules on an accelerator by default."""
         for call in self._context.all_of(cst.Call):
             name = self._context.qualified_name(call.func) if call.args else None
             if name == "torch.set_default_device" and self.kind(call.args[0].value) in ACCELERATORS:
@@ -109,7 +109,7 @@ class Devices:
 
     @cached_property
     def are_used(self) -> bool:
-        """Whether the script has anything to do with an accelerator."""
+        """Whether the script uses an accelerator at all."""
         packages = (
             "torch.accelerator.",
             "torch.cuda.",
@@ -117,7 +117,7 @@ class Devices:
             "torch.multiprocessing.spawn",
             "torch_xla.",
         )
-        # Also scripts that have to do with none get these, from other rules.
+        # Other rules add these also to scripts that use no accelerator.
         added = ("torch_xla.core.xla_model.save", "torch_xla.utils.checkpoint")
         names = (
             self._context.qualified_name(node) or ""
@@ -126,28 +126,28 @@ class Devices:
         )
         if any(name.startswith(packages) and not name.startswith(added) for name in names):
             return True
-        # Where another file moves the model, its loop still gets its step here.
+        # If another file moves the model, the loop still gets its step here.
         calls = self._context.calls
         return self._context.moves_to_accelerator or calls.run_on_accelerator or calls.distributed
 
 
 def is_accelerator(node: cst.CSTNode | None, context: Placed) -> bool:
-    """Whether the expression `node` is, or may be, an accelerator, CUDA or XLA, also by way of a name.
+    """Whether the expression `node` is, or may be, an accelerator (CUDA or XLA), also through a name.
 
-    `"cuda" if torch.cuda.is_available() else "cpu"` is one: the script means to train on it.
+    `"cuda" if torch.cuda.is_available() else "cpu"` counts: the script means to train on it.
     """
     return context.devices.kind(node) in ACCELERATORS
 
 
 def makes_generator(call: cst.Call, context: Placed) -> bool:
-    """Whether `call` makes a generator of torch, also of a class of the project that derives from it."""
+    """Whether `call` creates a torch generator, also by a project class that derives from it."""
     if context.qualified_name(call.func) == GENERATOR:
         return True
     return context.place(call) in context.calls.generators
 
 
 def device_of_generator(call: cst.Call, context: Placed) -> cst.Arg | None:
-    """Return the device that `call`, which makes a generator, gives; none where it is that of another one."""
+    """Return the device of the generator that `call` creates; None if it is that of another generator."""
     first = 0
     if context.qualified_name(call.func) != GENERATOR:
         callee, around = code(call.func), context.class_around(call)
@@ -179,7 +179,7 @@ def moves(root: cst.CSTNode, context: Placed) -> Iterator[cst.Call]:
 
 
 def pins(call: cst.Call, context: Placed) -> bool:
-    """Whether `call` is `x.pin_memory()`, of a tensor."""
+    """Whether `call` is `x.pin_memory()` of a tensor."""
     func = call.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
         return False
@@ -191,24 +191,24 @@ def pins(call: cst.Call, context: Placed) -> bool:
 
 
 class Placed(Parsed):
-    """A script with what is known of its devices, and of the ranks that it uses as devices."""
+    """Script with the facts about its devices, and about the ranks that it uses as devices."""
 
     @cached_property
     def ranks(self) -> Ranks:
-        """Which names hold the index of the replica: the device of the CUDA script."""
+        """Names that hold the index of the replica: the device of the CUDA script."""
         return Ranks(self)
 
     @cached_property
     def values(self) -> Values:
-        """What its expressions are: devices, tensors, modules."""
+        """Kinds of its expressions: devices, tensors, modules."""
         return Values(self, self.ranks)
 
     @cached_property
     def devices(self) -> Devices:
-        """What it does with devices."""
+        """Device use of the script."""
         return Devices(self)
 
     @cached_property
     def moves_to_accelerator(self) -> bool:
-        """Whether the script moves anything to an accelerator: else it trains on the CPU by intent."""
+        """Whether the script moves anything to an accelerator: otherwise it trains on the CPU by intent."""
         return any(is_move(call, self) for call in self.all_of(cst.Call))

@@ -1,4 +1,4 @@
-"""Functions that the steps of other files run, and what they are given there."""
+"""Functions that the steps of other files run, and their arguments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from migrate.model.calls.kind import Kind
 
 @dataclass(frozen=True)
 class PassedKinds:
-    """What one call passes: by position, and by name.
+    """Arguments of one call, by position and by name.
 
     Args:
         positional, named: the kinds of the arguments.
-        loaded: the positions and names of those that a checkpoint holds, on the host.
-        drawn: the positions and names of those that are random numbers of the host.
-        numbers: the positions and names of those that are plainly numbers of Python.
+        loaded: positions and names of the arguments that a checkpoint holds, on the host.
+        drawn: positions and names of the arguments that are random host numbers.
+        numbers: positions and names of the arguments that are plainly Python numbers.
     """
 
     positional: tuple[Kind, ...] = ()
@@ -30,15 +30,15 @@ class PassedKinds:
 
 @dataclass(frozen=True)
 class StepFunction:
-    """A function that a step in another file runs.
+    """Function that a step in another file runs.
 
     Args:
         line: the line of its `def`.
-        origin: where the step calls it, or what calls it: `train.py:41`.
-        calls: what different calls pass.
-        marked: whether it runs within `with torch_xla.step():`, all of it.
+        origin: location of the call in the step, or of its caller: `train.py:41`.
+        calls: the arguments of different calls.
+        marked: whether all of it runs within `with torch_xla.step():`.
         trains: whether a step that runs it trains.
-        beside: whether it runs at every step, but not inside of one: a metric.
+        beside: whether it runs at every step, but outside of it: a metric.
     """
 
     line: int
@@ -49,7 +49,7 @@ class StepFunction:
     beside: bool = False
 
     def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
-        """Yield what the calls pass for the parameter `name` of `function`."""
+        """Yield the arguments that the calls pass for the parameter `name` of `function`."""
         names = _positions(function)
         for call in self.calls:
             if name in names and names.index(name) < len(call.positional):
@@ -57,7 +57,7 @@ class StepFunction:
             yield from (kind for key, kind in call.named if key == name)
 
     def numbers(self, function: cst.FunctionDef, name: str) -> list[bool]:
-        """Return of each call that passes something for the parameter `name` whether it is a number."""
+        """Return for each call that passes the parameter `name` whether the argument is a number."""
         names = _positions(function)
         at = names.index(name) if name in names else len(names)
         return [
@@ -71,7 +71,7 @@ class StepFunction:
         return any(_is_among(call.loaded, function, name) for call in self.calls)
 
     def is_drawn(self, function: cst.FunctionDef, name: str) -> bool:
-        """Whether a call passes a random number of the host for the parameter `name`."""
+        """Whether a call passes a random host number for the parameter `name`."""
         return any(_is_among(call.drawn, function, name) for call in self.calls)
 
 

@@ -1,4 +1,4 @@
-"""Environment variables: which literal names one, and what is done with it."""
+"""Environment variables: the literals that name them, and the uses of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
 ENVIRON = "os.environ"
-# What torchrun sets beside the ranks, and torch_xla.launch does not.
+# Variables that torchrun sets in addition to the ranks, and torch_xla.launch does not.
 OF_TORCHRUN = words(
     "MASTER_ADDR MASTER_PORT GROUP_RANK ROLE_RANK GROUP_WORLD_SIZE ROLE_WORLD_SIZE ROLE_NAME "
     "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
@@ -27,8 +27,8 @@ CALLS = frozenset({"os.getenv", "os.putenv"})
 def access(node: cst.CSTNode, context: Parsed) -> cst.CSTNode | None:
     """Return the expression in which the literal `node` names an environment variable, or None.
 
-    `os.environ['RANK']`, `os.environ.get('RANK', 0)`, `os.getenv('RANK')`, `os.putenv('RANK', '0')`,
-    `'RANK' in os.environ`.
+    Examples: `os.environ['RANK']`, `os.environ.get('RANK', 0)`, `os.getenv('RANK')`, `os.putenv('RANK',
+    '0')`, `'RANK' in os.environ`.
     """
     above = context.parent(node)
     if isinstance(above, cst.Index):
@@ -56,7 +56,7 @@ def environment_name(node: cst.CSTNode, context: Parsed) -> str | None:
 
 
 def is_read(node: cst.CSTNode, context: Parsed) -> bool:
-    """Whether the literal `node` names a variable whose value, or existence, is asked for."""
+    """Whether the literal `node` names a variable whose value or existence is read."""
     variable = access(node, context)
     if isinstance(variable, cst.Subscript):
         return not _is_target(variable, context)
@@ -67,7 +67,7 @@ def is_read(node: cst.CSTNode, context: Parsed) -> bool:
 
 
 def _is_target(node: cst.CSTNode, context: Parsed) -> bool:
-    """Whether a statement assigns to `node`, or deletes it: alone, or among others in a tuple."""
+    """Whether a statement assigns to `node` or deletes it, alone or in a tuple."""
     above = context.parent(node)
     while isinstance(above, cst.Element | cst.Tuple | cst.List | cst.StarredElement):
         node, above = above, context.parent(above)
@@ -80,10 +80,11 @@ SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)
 
 
 def sets(name: str, context: Parsed, read: cst.CSTNode | None = None) -> bool:
-    """Whether the script sets the variable `name` itself, and `read`, if given, finds it.
+    """Whether the script sets the variable `name` itself, before the read `read` (if given).
 
-    A branch that another one passes by does not: `if "RANK" in os.environ: … else: os.environ[name] = …`. Nor
-    does a statement that comes after the read: `os.environ[name] = str(port())`, where `port` reads it.
+    A branch that excludes the read does not count: `if "RANK" in os.environ: … else: os.environ[name] = …`.
+    Nor does a statement that runs after the read: `os.environ[name] = str(port())`, where `port` reads the
+    variable.
     """
     return any(
         _sets(node, name, context)
@@ -113,7 +114,7 @@ def _comes_after(node: cst.CSTNode, read: cst.CSTNode, context: Parsed) -> bool:
 
 
 def _run_by(call: cst.CSTNode, context: Parsed) -> Iterator[cst.FunctionDef]:
-    """Yield the functions of the script that the calls in `call` run, and those that these run."""
+    """Yield the functions of the script that the calls in `call` run, directly or through others."""
     seen: set[int] = set()
     waiting: list[cst.CSTNode] = [call]
     while waiting:
@@ -126,7 +127,7 @@ def _run_by(call: cst.CSTNode, context: Parsed) -> Iterator[cst.FunctionDef]:
 
 
 def _may_be_passed_by(node: cst.CSTNode, name: str, read: cst.CSTNode, context: Parsed) -> bool:
-    """Whether the function around `read` may come to it by another branch than the one of `node`."""
+    """Whether the function around `read` may reach it by a branch other than that of `node`."""
     if context.function_around(node) is not context.function_around(read):
         return False
     after = {id(above) for above in context.ancestors(read)}
@@ -176,22 +177,22 @@ def _sets(node: cst.CSTNode, name: str, context: Parsed) -> bool:
 
 
 def of_torchrun_alone(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
-    """Return the variable of torchrun that `node` needs and nothing sets before; None for another literal."""
+    """Return the torchrun variable that `node` needs and nothing sets before, or None."""
     name = _needed(node, context, spawns=spawns)
     return None if name is None or sets(name, context, node) else name
 
 
 def _needed(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
-    """Return the variable of torchrun that the literal `node` names where the script fails without it.
+    """Return the torchrun variable that the literal `node` names, if the script fails without it.
 
-    `os.environ["MASTER_ADDR"]` and `int(os.getenv("MASTER_PORT"))` fail; a default, or a question around it
-    whether torchrun has set its variables, keeps them from it. The question for the rank does not: a replica
-    that `torch_xla.launch` starts may have been given that without the others.
+    `os.environ["MASTER_ADDR"]` and `int(os.getenv("MASTER_PORT"))` fail. A default, or a test whether
+    torchrun has set its variables, prevents the failure. A test for the rank does not: a replica that
+    `torch_xla.launch` starts may have the rank without the other variables.
 
     Args:
         node: the literal.
         context: the script.
-        spawns: whether the script starts its replicas itself: these find a rank only where it sets that.
+        spawns: whether the script starts its replicas itself: they find a rank only if it sets one.
     """
     name = environment_name(node, context)
     if name not in OF_TORCHRUN or not is_read(node, context):
@@ -208,7 +209,7 @@ def _needed(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
 
 
 def _is_asked_for(node: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
-    """Whether `node` is read only where the environment has been asked, or where a failure is caught."""
+    """Whether `node` is read only after a test of the environment, or inside of a `try`."""
     below = node
     for above in context.ancestors(node):
         if isinstance(above, cst.FunctionDef):
@@ -224,9 +225,9 @@ def _is_asked_for(node: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
 
 
 def _asks(test: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
-    """Whether `test` asks, itself or by functions that it calls, what only torchrun sets.
+    """Whether `test` asks, directly or through functions, for variables that only torchrun sets.
 
-    Another launcher's variables count too.
+    Variables of other launchers count too.
     """
     roots = [test, *(function.body for function in _run_by(test, context))]
     called = (call for root in roots for call in nodes_of(root, cst.Call))

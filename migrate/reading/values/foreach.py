@@ -1,4 +1,4 @@
-"""The argument `foreach` of the functions of torch that clip gradients."""
+"""Argument `foreach` of the torch functions that clip gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # The functions of torch that raise for XLA tensors with `foreach=True`.
 TAKES_FOREACH = names(*torch_other.CLIPS, *torch_other.NORMS)
-# How many arguments stand before `foreach`, by the last part of the function's name.
+# Number of arguments before `foreach`, by the last part of the function's name.
 _BEFORE = {
     "clip_grad_norm": 4,
     "clip_grad_norm_": 4,
@@ -26,7 +26,7 @@ _BEFORE = {
 
 
 def foreach_of(call: cst.Call, context: Parsed) -> cst.Arg | None:
-    """Return the argument `foreach` of a call, by its name or, of a function of torch, by its place."""
+    """Return the argument `foreach` of a call, by name or, for a torch function, by position."""
     named = keyword(call, "foreach")
     name = context.qualified_name(call.func)
     if named is not None or name not in TAKES_FOREACH or name is None:

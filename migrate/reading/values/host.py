@@ -1,4 +1,4 @@
-"""Which tensors are certainly on the host."""
+"""Tensors that are certainly on the host."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from migrate.syntax.tree import (
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
-# Functions whose result is where the tensors of their list are.
+# Functions whose result is on the device of the tensors in their list.
 JOINS = frozenset(
     f"torch.{name}" for name in ("cat", "concat", "concatenate", "hstack", "stack", "vstack")
 )
-# Methods whose result may be elsewhere than the tensor.
+# Methods whose result may be on another device than the tensor.
 MOVING = frozenset({"cuda", "hpu", "ipu", "mtia", "to", "type", "type_as", "xpu"})
 READERS = frozenset({"get_slice", "get_tensor"})  # of a file of safetensors
 
@@ -36,12 +36,12 @@ READERS = frozenset({"get_slice", "get_tensor"})  # of a file of safetensors
 def is_on_the_cpu(
     value: cst.BaseExpression, context: Script, followed: frozenset[int] = frozenset()
 ) -> bool:
-    """Whether `value` is certainly a tensor of the CPU, or a list of such.
+    """Whether `value` is certainly a CPU tensor, or a list of CPU tensors.
 
     Args:
         value: an expression.
         context: the script.
-        followed: ids of the assignments that are being followed: in a loop one may lead back to itself.
+        followed: ids of the assignments being followed: in a loop one may lead back to itself.
     """
     if isinstance(value, cst.Name):
         return _is_variable_on_the_cpu(value, context, followed)
@@ -70,17 +70,17 @@ def is_on_the_cpu(
         return is_on_the_cpu(value.args[0].value, context, followed)
     if context.values.made(value) is not Kind.HOST or any(arg.star for arg in value.args):
         return False
-    # What `torch.tensor(x)` makes is where the tensor x is.
+    # The result of `torch.tensor(x)` is on the device of the tensor x.
     of_data = code(value.func).endswith("ensor") and value.args
     return not of_data or _is_of_the_host(value.args[0].value)
 
 
 def _is_variable_on_the_cpu(name: cst.Name, context: Script, followed: frozenset[int]) -> bool:
-    """Whether everything that the variable `name` is given is on the CPU, and what is put into it."""
+    """Whether all values assigned to the variable `name`, or put into it, are on the CPU."""
     assignments = context.values.bindings.given(name)
     if not assignments or len(assignments) != len(context.bindings(name)):
         return False
-    if context.loop_around(name) is None:  # in a loop, what is given below may be there
+    if context.loop_around(name) is None:  # in a loop, a value assigned below may be here
         assignments = context.values.bindings.reaching(name) or assignments
     assignments = [assignment for assignment in assignments if id(assignment) not in followed]
     if all(
@@ -102,7 +102,7 @@ def _is_variable_on_the_cpu(name: cst.Name, context: Script, followed: frozenset
                 return False
             continue
         if isinstance(value, cst.Call) and place_of_load(value) is not None:
-            # A checkpoint: what is put into it stays where it is.
+            # A checkpoint: values put into it stay where they are.
             function = context.function_around(value)
             inside = function if function is not None else context.module
             if not all(_is_of_itself(item, name.value) for item in items_put(name.value, inside)):
@@ -138,7 +138,7 @@ def _opens(call: cst.Call, context: Script) -> bool:
 
 
 def _is_of_loader(value: cst.BaseExpression | None, context: Script, depth: int = 8) -> bool:
-    """Whether `value` is a part of what a loader of the host yields, and nothing has moved it."""
+    """Whether `value` is a part of a host loader's batch, and nothing has moved it."""
     while isinstance(value, cst.Subscript):
         value = value.value
     if not isinstance(value, cst.Name) or not depth:
@@ -150,7 +150,7 @@ def _is_of_loader(value: cst.BaseExpression | None, context: Script, depth: int 
 
 
 def _is_element(assignment: Assignment, context: Script, depth: int = 8) -> bool:
-    """Whether a name is given a part of what a loader of the host yields."""
+    """Whether a name is assigned a part of a host loader's batch."""
     if (
         assignment.value is None
         or not depth
@@ -163,7 +163,7 @@ def _is_element(assignment: Assignment, context: Script, depth: int = 8) -> bool
 
 
 def _is_host_loader(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is a DataLoader, a list of some, or a zip of such: their batches are on the host."""
+    """Whether `value` is a DataLoader, a list of loaders, or a zip of them: their batches are on the host."""
     if isinstance(value, cst.Name):
         values = context.bound_values(value)
         followed = [
@@ -188,7 +188,7 @@ def _is_host_loader(value: cst.BaseExpression, context: Script) -> bool:
 
 
 def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is a dataset of torchvision, or an attribute of one: files and numbers of the host."""
+    """Whether `value` is a torchvision dataset, or an attribute of one: files and numbers of the host."""
     while isinstance(value, cst.Attribute) and not is_attribute_of_self(value):
         value = value.value
     if isinstance(value, cst.IfExp):
@@ -199,7 +199,7 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
         return False
     sources = context.bound_values(value)
     if len(sources) > 1 and context.loop_around(value) is None:
-        # `data = torch.load(path)` in the one branch, and in the other it is made and saved.
+        # `data = torch.load(path)` in one branch; in the other branch the data is made and saved.
         reaching = context.values.bindings.reaching(value)
         if all(assignment.how is How.VALUE for assignment in reaching):
             sources = [assignment.value for assignment in reaching]
@@ -211,7 +211,7 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
 
 
 def items_put(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    """Yield what is put into `name` below `root`: `checkpoint["epoch"] = 1`."""
+    """Yield the values put into `name` below `root`: `checkpoint["epoch"] = 1`."""
     for assign in nodes_of(root, cst.Assign):
         for target in assign.targets:
             if isinstance(target.target, cst.Subscript) and base_name(target.target) == name:
@@ -223,7 +223,7 @@ def items_put(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 
 
 def _is_of_itself(item: cst.BaseExpression, name: str) -> bool:
-    """Whether what is put into `name` comes from there, or is plain: no tensor of another place."""
+    """Whether the value put into `name` comes from `name`, or is plain: no tensor of another device."""
     return all(node.value in (name, "None", "True", "False") for node in nodes_of(item, cst.Name))
 
 

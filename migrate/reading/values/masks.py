@@ -1,4 +1,4 @@
-"""Which tensors hold truth values."""
+"""Tensors that hold truth values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.syntax.tree import keyword, string_value
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-# Methods that give a mask with the same values.
+# Methods that return a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 
 
@@ -23,8 +23,8 @@ def is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0, by_name: bool = 
     Args:
         node: an expression.
         facts: what is known of its script.
-        depth: how many expressions have been followed.
-        by_name: whether a variable of which nothing else is known is a mask by its name.
+        depth: number of expressions followed so far.
+        by_name: whether an otherwise unknown variable is a mask by its name.
     """
     if depth > 5 or not facts.values.is_tensor(node):
         return False
@@ -36,7 +36,7 @@ def is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0, by_name: bool = 
         both = isinstance(node.operator, cst.BitAnd | cst.BitOr)
         return both and is_boolean(node.left, facts, depth + 1, by_name)
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        if node.func.attr.value in SAME_VALUES - {"to"}:  # which may give another type
+        if node.func.attr.value in SAME_VALUES - {"to"}:  # which may return another type
             return is_boolean(node.func.value, facts, depth + 1, by_name)
         dtype = keyword(node, "dtype")
         types = [dtype.value] if dtype is not None else []

@@ -25,9 +25,9 @@ def fractional(node: cst.BaseExpression, facts: Facts, binary: bool = True, dept
 
     Args:
         node: an expression.
-        facts: what is known of its script.
-        binary: whether 0.5 and 0.25 count, which a float holds exactly.
-        depth: how many variables have been followed.
+        facts: the facts about its script.
+        binary: whether fractions such as 0.5 and 0.25 count, which a float holds exactly.
+        depth: number of variables followed so far.
     """
     if isinstance(node, cst.UnaryOperation):
         return fractional(node.expression, facts, binary, depth)

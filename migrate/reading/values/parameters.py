@@ -1,4 +1,4 @@
-"""Which expressions hold the parameters of a model: `model.parameters()`, `group["params"]`."""
+"""Expressions that hold the parameters of a model: `model.parameters()`, `group["params"]`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ASKED = words("parameters named_parameters")
 def holds_parameters(
     node: cst.CSTNode | None, context: Script, seen: set[int] | None = None
 ) -> bool:
-    """Whether `node` is made of parameters, also by way of names, attributes and this script's calls.
+    """Whether `node` is made from parameters, also through names, attributes and calls of this script.
 
     Args:
         node: an expression.
         context: the script.
-        seen: what the same question has looked at: each value is followed once.
+        seen: values visited by the same search: each is followed once.
     """
     seen = set() if seen is None else seen
     if node is None or id(node) in seen:
@@ -43,7 +43,7 @@ def holds_parameters(
 
 
 def is_in_optimizer(node: cst.CSTNode, context: Script) -> bool:
-    """Whether `node` stands in a class that derives from an optimizer of torch."""
+    """Whether `node` is in a class that derives from a torch optimizer."""
     around = context.class_around(node)
     seen: set[int] = set()
     while around is not None and id(around) not in seen:
@@ -77,7 +77,7 @@ def _is_of_self(node: cst.Attribute) -> bool:
 
 
 def _binds_parameters(name: cst.Name, context: Script, seen: set[int]) -> bool:
-    """Whether something gives parameters to `name`, a variable or the attribute of `self`."""
+    """Whether `name`, a variable or an attribute of `self`, is assigned parameters."""
     above = context.parent(name)
     if isinstance(above, cst.Attribute) and above.attr is name:
         values = context.values.given_to(above)
@@ -94,7 +94,7 @@ def _binds_parameters(name: cst.Name, context: Script, seen: set[int]) -> bool:
 
 
 def value_of(target: cst.CSTNode, context: Script) -> cst.BaseExpression | None:
-    """Return what an assignment or a loop takes the name `target` from."""
+    """Return the value or iterable from which an assignment or a loop binds the name `target`."""
     for above in context.ancestors(target):
         if isinstance(above, cst.Assign | cst.AnnAssign | cst.NamedExpr):
             return above.value
@@ -106,7 +106,7 @@ def value_of(target: cst.CSTNode, context: Script) -> cst.BaseExpression | None:
 
 
 def _is_given_parameters(param: cst.Param, context: Script, seen: set[int]) -> bool:
-    """Whether a function is given parameters as `param`: by a call, or as an optimizer is."""
+    """Whether a function gets parameters as `param`: from a call, or as an optimizer does."""
     function = context.function_around(param)
     if id(param) in seen or not isinstance(function, cst.FunctionDef):
         return False

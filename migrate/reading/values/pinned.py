@@ -1,4 +1,4 @@
-"""Calls that make tensors, in page-locked memory where they are told to: it raises without a GPU."""
+"""Calls that create tensors, in page-locked memory on request: that raises without a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEW = words("new_empty new_full new_ones new_tensor new_zeros")
 
 
 def makes_tensor(call: cst.Call, context: Parsed) -> bool:
-    """Whether `call` makes a tensor and may be told to pin it: `torch.empty(…)`, `x.new_empty(…)`."""
+    """Whether `call` creates a tensor and accepts `pin_memory`: `torch.empty(…)`, `x.new_empty(…)`."""
     if context.qualified_name(call.func) == "functools.partial":
         return bool(call.args) and _is_factory(call.args[0].value, context)
     return _is_factory(call.func, context)

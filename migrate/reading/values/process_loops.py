@@ -1,4 +1,4 @@
-"""Loops that start a process for each rank and loops that wait for them."""
+"""Loops that start a process for each rank, and loops that wait for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessLoop:
-    """`for rank in range(count): Process(target=target, args=(rank, …)).start()`.
+    """Loop of the form `for rank in range(count): Process(target=target, args=(rank, …)).start()`.
 
     Attributes:
         loop: the loop.
         call: the construction of the process.
-        target, args: what it is given.
+        target, args: the function and arguments of the process.
         count: the argument of `range`.
         removed: the statements that keep the processes and wait for them.
     """
@@ -34,12 +34,12 @@ class ProcessLoop:
     removed: tuple[cst.BaseStatement, ...]
 
     def elements(self) -> list[cst.BaseElement]:
-        """Return what is passed to the process, the rank first."""
+        """Return the arguments of the process, the rank first."""
         return elements(self.args)
 
 
 def process_loop(call: cst.Call, context: Parsed) -> ProcessLoop | None:
-    """Return the loop that starts `call`'s processes, if it does nothing else."""
+    """Return the loop that starts the processes of `call`, if it does nothing else."""
     loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
     if loop is None or loop.orelse is not None or not isinstance(loop.target, cst.Name):
         return None
@@ -72,7 +72,7 @@ def _names(root: cst.CSTNode) -> set[str]:
 
 
 def _only_starts(body: cst.BaseSuite, call: cst.Call) -> str | None:
-    """Return the list that keeps the processes ("" for none), None where the loop does more."""
+    """Return the list that keeps the processes ("" for none); None if the loop does more."""
     lines = [code(statement) for statement in body.body]
     first = lines[0] if lines else ""
     if lines == [f"{code(call)}.start()"]:
@@ -92,7 +92,7 @@ def _only_starts(body: cst.BaseSuite, call: cst.Call) -> str | None:
 def _bookkeeping(
     block: Sequence[cst.BaseStatement], loop: cst.For, kept: str
 ) -> tuple[cst.BaseStatement, ...] | None:
-    """Return the statements about the list `kept`, None where they do more than keep and join."""
+    """Return the statements about the list `kept`; None if they do more than keep and join."""
     if not kept:
         return ()
     statements = []

@@ -1,4 +1,4 @@
-"""Where the index of a replica flows: CUDA scripts use it as the device (`model.to(rank)`)."""
+"""Flow of the replica index: CUDA scripts use it as the device (`model.to(rank)`)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """Names that hold the replica's index, followed from the launched worker through direct calls.
+    """Names that hold the replica index, followed from the launched worker through direct calls.
 
-    The first parameter of a launched function is the index, and so are `dist.get_rank()`,
-    `int(os.environ['LOCAL_RANK'])` and the option `--local_rank`. It flows on
-    where it is passed by name to a function or class of the same script, and where it is assigned
-    (`gpu = rank`, `self.gpu_id = gpu_id`).
-    A parameter to which some call passes something else, and a name that is assigned more than once,
-    are not followed: what cannot be decided is left alone.
+    The index is the first parameter of a launched function, `dist.get_rank()`,
+    `int(os.environ['LOCAL_RANK'])` and the option `--local_rank`. It is followed into functions and classes
+    of the same script where it is passed by name, and through assignments (`gpu = rank`, `self.gpu_id =
+    gpu_id`). A parameter that also gets another value in some call, and a name that is assigned more than
+    once, are not followed: what cannot be decided is left alone.
     """
 
     def __init__(self, context: Parsed) -> None:
@@ -50,7 +49,7 @@ class Ranks:
             pass
 
     def is_rank(self, node: cst.CSTNode | None) -> bool:
-        """Whether the expression `node` is the replica's index, or that modulo the device count."""
+        """Whether the expression `node` is the replica index, or the index modulo the device count."""
         if isinstance(node, cst.Name):
             return self._name_is_rank(node)
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
@@ -76,7 +75,7 @@ class Ranks:
         )
 
     def _keep(self) -> frozenset[str]:
-        """Return the attributes of options, as `args.gpu`, to which only an index is assigned."""
+        """Return the attributes of options, such as `args.gpu`, that are only assigned an index."""
         values: dict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._context.all_of(cst.Assign):
             for target in node.targets:
@@ -114,7 +113,7 @@ class Ranks:
         return workers
 
     def _calls_by_callee(self) -> dict[int, list[tuple[cst.Call, cst.FunctionDef]]]:
-        """Return the calls of each function of the script; a class stands for its `__init__`."""
+        """Return the calls of each function of the script; the calls of a class count for its `__init__`."""
         callees = dict(self._context.functions)
         for method in self._context.all_of(cst.FunctionDef):
             if method.name.value == "__init__":
@@ -130,7 +129,7 @@ class Ranks:
         return calls
 
     def _spread(self) -> bool:
-        """Follow the index one step further; return whether something new was found."""
+        """Follow the index one step further; return whether a new name was found."""
         before = len(self._parameters) + len(self._attributes)
         launched = {id(worker) for worker in self._workers}
         for key, calls in self._calls.items():
@@ -146,7 +145,7 @@ class Ranks:
         return len(self._parameters) + len(self._attributes) > before
 
     def _spread_to_attributes(self) -> None:
-        """Follow `self.gpu_id = gpu_id` where it is the attribute's only assignment in its class."""
+        """Follow `self.gpu_id = gpu_id` if it is the attribute's only assignment in its class."""
         values: dict[tuple[int, str], list[cst.BaseExpression]] = defaultdict(list)
         times: Counter[tuple[int, str]] = Counter()
         for target in filter(is_attribute_of_self, self._context.targets):

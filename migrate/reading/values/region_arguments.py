@@ -1,4 +1,4 @@
-"""The arguments of an autocast region: those of the call, and those of a dictionary that it spreads."""
+"""Arguments of an autocast region: those of the call, and those of a dictionary that it spreads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 PARTIAL = "functools.partial"
 CHANGES = frozenset({"clear", "pop", "popitem", "setdefault", "update"})
 
-# Keyword arguments of a region by name, as one dictionary gives them.
+# Keyword arguments of a region by name, as one dictionary holds them.
 Options = Mapping[str, cst.BaseExpression]
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a region.
+    """Arguments of an autocast region.
 
     Args:
         bound: the arguments of the call by parameter.
@@ -46,13 +46,13 @@ class Arguments:
 def arguments(
     call: cst.Call, parameters: Sequence[str], context: Parsed, *, skipped: int = 0
 ) -> Arguments | None:
-    """Return the arguments of a region; None where they cannot be read off the script.
+    """Return the arguments of a region; None if the script does not show them.
 
     Args:
         call: the call that makes the region, or binds its arguments.
         parameters: the names of the region's parameters.
         context: the script.
-        skipped: how many of the first arguments are not the region's.
+        skipped: number of leading arguments that are not the region's.
     """
     args = call.args[skipped:]
     spreads = [arg for arg in args if arg.star == "**"]
@@ -69,7 +69,7 @@ def arguments(
 
 
 def dictionaries(value: cst.BaseExpression, context: Parsed) -> list[Options] | None:
-    """Return the dictionaries that `value` may be, where all of them are written in the script."""
+    """Return the dictionaries that `value` may be, if the script spells all of them."""
     values = context.bound_values(value) if isinstance(value, cst.Name) else [value]
     entries = [_entries(value) for value in values]
     if not entries or (isinstance(value, cst.Name) and _changes(value, context)):
@@ -105,7 +105,7 @@ def _changes(name: cst.Name, context: Parsed) -> bool:
 
 
 def is_type_of_options(node: cst.CSTNode, context: Parsed) -> bool:
-    """Whether `node` is the entry "dtype" of a dictionary that is written in the script."""
+    """Whether `node` is the entry "dtype" of a dictionary literal in the script."""
     above = context.parent(node)
     if isinstance(node, cst.Arg):
         is_dictionary = isinstance(above, cst.Call) and dotted(above.func) == "dict"

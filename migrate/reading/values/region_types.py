@@ -1,4 +1,4 @@
-"""The types that an autocast region may be given, followed to where the script writes them."""
+"""Types that an autocast region may get, followed to the code of the script that names them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ HALF = frozenset({"torch.float16", "torch.half"})
 WIDE = frozenset({"torch.float32", "torch.float"})
 TYPES = HALF | WIDE | {"torch.bfloat16", "torch.float64", "torch.double"}
 
-# Names, attributes, dictionaries and functions by which a type goes to its region, at most.
+# Maximum number of names, attributes, dictionaries and functions between a type and its region.
 DEEPEST = 6
 
 
 def types_of(
     value: cst.CSTNode | None, context: Parsed, depth: int = 0
 ) -> list[cst.BaseExpression] | None:
-    """Return the expressions that name the types that `value` may be; None where some are not known.
+    """Return the expressions that name the possible types of `value`; None if some are unknown.
 
     Args:
-        value: what a region is given as its type.
+        value: the type argument of a region.
         context: the script.
         depth: the number of steps taken so far.
     """
@@ -43,7 +43,7 @@ def types_of(
 
 
 def _parts(value: cst.BaseExpression, context: Parsed) -> Iterable[cst.CSTNode | None] | None:
-    """Return the expressions of which `value` is one; None where they are not plain to see."""
+    """Return the expressions that `value` may be; None if they are not plain to see."""
     match value:
         case cst.IfExp():
             return [value.body, value.orelse]
@@ -66,7 +66,7 @@ def _parts(value: cst.BaseExpression, context: Parsed) -> Iterable[cst.CSTNode |
 
 
 def _assigned(attribute: cst.Attribute, context: Parsed) -> list[cst.CSTNode | None] | None:
-    """Return what the class around assigns to its attribute."""
+    """Return the values that the class around assigns to its attribute."""
     around = context.class_around(attribute)
     assigned = [
         value

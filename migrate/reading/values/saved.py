@@ -1,4 +1,4 @@
-"""What a call of `torch.save`, or of safetensors, saves, and where."""
+"""Contents and target of a `torch.save` call, or of a safetensors call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
-# The parameters of safetensors, each by what torch.save calls the same.
+# Parameters of safetensors, each with the name of the same parameter in torch.save.
 OF_SAFETENSORS = {"tensors": "obj", "model": "obj", "filename": "f"}
 POSITIONS = {
     "safetensors.torch.save_file": ("obj", "f", "metadata"),
@@ -26,13 +26,13 @@ POSITIONS = {
 
 
 def is_save(call: cst.Call, context: Parsed) -> bool:
-    """Whether `call` is one of torch.save, or of a function of safetensors that writes a file."""
+    """Whether `call` is torch.save, or a safetensors function that writes a file."""
     name = context.qualified_name(call.func)
     return name == "torch.save" or name in SAFETENSORS_SAVES
 
 
 def arguments(call: cst.Call, context: Parsed) -> dict[str, cst.Arg] | None:
-    """Return the arguments of a save by the names of torch.save; None where they cannot be read."""
+    """Return the arguments of a save by their names in torch.save; None if they cannot be read."""
     positions = POSITIONS.get(context.qualified_name(call.func) or "")
     if positions is None:
         return bind(call, PARAMETERS)
@@ -46,7 +46,7 @@ def arguments(call: cst.Call, context: Parsed) -> dict[str, cst.Arg] | None:
 
 
 def is_of_host(call: cst.Call, context: Script) -> bool:
-    """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, a number, a dataset."""
+    """Whether the contents that `call` saves are plainly on the host: `x.cpu()`, a number, a dataset."""
     saved = (arguments(call, context) or {}).get("obj")
     if saved is None:
         return False
@@ -69,7 +69,7 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
     inner = value.value if isinstance(value, cst.DictComp) else value
     while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
         if inner.func.attr.value in READ_METHODS:
-            return True  # also of what holds tensors: `model.cpu().state_dict()`
+            return True  # also for containers of tensors: `model.cpu().state_dict()`
         inner = inner.func.value
     return (
         is_on_the_cpu(value, context)
@@ -79,7 +79,7 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
 
 
 def _returns_host(call: cst.Call, context: Script, depth: int) -> bool:
-    """Whether `call` runs a function of the script that returns a dict of the host."""
+    """Whether `call` runs a function of the script that returns a dict of host values."""
     returned = [
         statement.value
         for function in context.called(call)
@@ -94,7 +94,7 @@ def _returns_host(call: cst.Call, context: Script, depth: int) -> bool:
 
 
 def _is_dict_of_host(name: cst.Name, context: Script, depth: int = 3) -> bool:
-    """Whether each value of the variable `name` is a dict of what is in the memory of the host."""
+    """Whether each value of the variable `name` is a dict of values in host memory."""
     values = context.bound_values(name)
     in_turns = any(
         isinstance(ancestor, cst.For | cst.While) for ancestor in context.ancestors(name)
@@ -111,7 +111,7 @@ def _is_dict_of_host(name: cst.Name, context: Script, depth: int = 3) -> bool:
 
 
 def _is_part(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether a part of what is saved is plainly in the memory of the host."""
+    """Whether a part of the saved contents is plainly in host memory."""
     whole = value
     while isinstance(whole, cst.Subscript):
         whole = whole.value
@@ -124,13 +124,13 @@ def _is_part(value: cst.BaseExpression, context: Script) -> bool:
 
 
 def _is_passed_loaded(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is a parameter for which every call passes what was loaded on the CPU."""
+    """Whether `value` is a parameter for which every call passes a value loaded on the CPU."""
     passed = passed_for(value, context) if isinstance(value, cst.Name) else []
     return bool(passed) and all(_is_loaded(value, context) for value in passed)
 
 
 def _is_loaded(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is a checkpoint that was loaded on the CPU, a part of one, or a dict of parts."""
+    """Whether `value` is a checkpoint loaded on the CPU, a part of one, or a dict of parts."""
     if isinstance(value, cst.Dict):
         parts = [
             element.value for element in value.elements if isinstance(element, cst.DictElement)

@@ -1,4 +1,4 @@
-"""Which names of a script hold a gradient scaler: by how they are used, else by what they are called."""
+"""Names of a script that hold a gradient scaler, by their use, otherwise by their name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_used_as_scaler(node: cst.BaseExpression, context: Parsed) -> bool:
 
 
 def scale_read(call: cst.CSTNode, context: Parsed) -> cst.Attribute | None:
-    """Return the `scaler._scale` of `scaler._scale.item()` or `float(scaler._scale)`; None of other calls."""
+    """Return `scaler._scale` of `scaler._scale.item()` or `float(scaler._scale)`; None for other calls."""
     match call:
         case cst.Call(
             func=cst.Attribute(value=cst.Attribute() as held, attr=cst.Name("item")), args=[]
@@ -44,7 +44,7 @@ def scale_read(call: cst.CSTNode, context: Parsed) -> cst.Attribute | None:
 
 @lru_cache(maxsize=2)  # the last ones: each statement of a script asks
 def _used(context: Parsed) -> frozenset[str]:
-    """Return what `x.unscale_(…)` and `x.scale(loss).backward()` are called on, anywhere in the script."""
+    """Return the objects with calls `x.unscale_(…)` and `x.scale(loss).backward()` in the script."""
     names = set()
     for call in context.all_of(cst.Call):
         func = call.func
@@ -64,12 +64,12 @@ def _used(context: Parsed) -> frozenset[str]:
 
 
 def is_switched_off(call: cst.Call, script: Parsed) -> bool:
-    """Whether `call` makes a scaler whose `enabled=` is a constant that is false: its calls pass through."""
+    """Whether `call` makes a scaler with a constant false `enabled=`: its calls pass through."""
     enabled = keyword(call, "enabled")
     return enabled is not None and is_off(enabled.value, script)
 
 
 def is_off(enabled: cst.BaseExpression, script: Parsed) -> bool:
-    """Whether what a scaler is given for `enabled` is a constant that is false."""
+    """Whether the `enabled` argument of a scaler is a false constant."""
     value = constant(enabled, script)
     return value is not None and not value[0]

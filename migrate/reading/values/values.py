@@ -1,8 +1,8 @@
-"""What the expressions of a script are: devices and their indices, tensors and where they lie, modules.
+"""Kinds of a script's expressions: devices and their indices, tensors and their devices, modules.
 
-Nothing is executed and no types are known: names are followed through what binds them, calls by what they
-run and by what torch says they return, parameters by what is passed and by how they are used, also in
-other files of the project. What is not plausible is unknown.
+Nothing is executed and no types are known. Names are followed through their bindings, calls through the
+functions that they run and the documented results of torch, parameters through their arguments and uses, also
+in other files of the project. A kind that is not plausible is unknown.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from migrate.syntax.tree import (
 )
 
 FORWARDS = frozenset({"forward", "training_step"})
-# What other files may make, or hand over.
+# Kinds that other files may make, or pass.
 ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
-# What is no longer one of them where it is taken apart.
+# Kinds that unpacking or indexing ends.
 HOLDERS = LOADERS | {Kind.MODEL, Kind.OPTIMIZER}
 MADE_LOADERS = names(*DATA_LOADERS)
 DEVICE_LOADERS = frozenset(
@@ -72,15 +72,15 @@ _ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in v.RANK_VARIABLE
 
 
 class Values:
-    """The kinds of the expressions of one script, worked out when asked for.
+    """Kinds of the expressions of one script, computed on demand.
 
-    A device may be chosen in one of several places: of all that the script gives to its name, or attribute,
-    what decides counts, also the default of the command-line option of that name, and what other functions
-    and files hand over. A tensor moves: what the name was given last counts.
+    A device may be chosen in one of several locations. Of all values that the script assigns to its name or
+    attribute, the deciding one counts; this includes the default of the command-line option of that name, and
+    arguments from other functions and files. A tensor moves: the last assignment to the name counts.
 
     Args:
         context: the script.
-        ranks: which of its names hold the index of the replica.
+        ranks: the names that hold the index of the replica.
         entries: the functions, by the lines of their `def`, that steps of other files run.
     """
 
@@ -93,24 +93,26 @@ class Values:
         self._known: dict[int, Kind] = {}
         self._devices: dict[int, Kind] = {}
         self._under_way: set[int] = set()
-        self._met: set[int] = set()  # those under way that the one asked now follows from
-        self._provisional: list[int] = []  # what is known only as long as others are under way
+        self._met: set[int] = set()  # expressions in progress that the current one follows from
+        self._provisional: list[
+            int
+        ] = []  # answers that hold only while other expressions are in progress
         self._pending: set[int] = set()
 
     @cached_property
     def bindings(self) -> Bindings:
-        """How the variables of the script follow from expressions."""
+        """Values of the script's variables."""
         return Bindings(self._context)
 
     def kind(self, node: cst.CSTNode | None) -> Kind:
-        """Return what the expression `node` plausibly is; without one, a value of the host."""
+        """Return the plausible kind of the expression `node`; None counts as a host value."""
         if node is None:
             return Kind.HOST
         key = id(node)
         if key in self._known:
             return self._known[key]
         if key in self._pending or len(self._pending) > DEEPEST:
-            return Kind.UNKNOWN  # a value that depends on itself, or on too much
+            return Kind.UNKNOWN  # a value that depends on itself, or on too many others
         self._pending.add(key)
         try:
             kind = self._of(node)
@@ -126,17 +128,17 @@ class Values:
         return kind
 
     def on_device(self, node: cst.CSTNode | None) -> bool:
-        """Whether `node` is plausibly a tensor on the device."""
+        """Whether `node` is plausibly a device tensor."""
         return self.kind(node) is Kind.ON_DEVICE
 
     def is_tensor(self, node: cst.CSTNode | None) -> bool:
-        """Whether `node` is plausibly a tensor, wherever it lies."""
+        """Whether `node` is plausibly a tensor on any device."""
         return self.kind(node) in TENSORS
 
     def device(self, node: cst.CSTNode | None) -> Kind:
-        """Return which device `node` names; unknown where it is none, or where that is not plain to see.
+        """Return the device that `node` names; unknown if it is no device or not plain to see.
 
-        What is no device is not gone through for it: a name may be given many things that follow from itself.
+        A non-device is not followed here: a name may have many values that follow from each other.
         """
         if node is None:
             return Kind.UNKNOWN
@@ -154,7 +156,7 @@ class Values:
             self._under_way.discard(key)
             self._met = around | (self._met - {key})
             if self._met and device not in DEVICES:
-                self._provisional.append(key)  # asked by itself, it may be one
+                self._provisional.append(key)  # asked for by itself, it may be one
             if not self._under_way:
                 for provisional in self._provisional:
                     del self._devices[provisional]
@@ -191,7 +193,7 @@ class Values:
         return self._of_named(node) if isinstance(node, cst.Name | cst.Attribute) else Kind.UNKNOWN
 
     def _of_device_part(self, node: cst.Attribute) -> Kind:
-        """Return the device that `x.to("xla").device`, or `device.type`, is."""
+        """Return the device of `x.to("xla").device`, or of `device.type`."""
         if node.attr.value == "type":
             device = self.device(node.value)
             return device if device in DEVICES - {Kind.INDEX} else self._of_named(node)
@@ -218,7 +220,7 @@ class Values:
         return not values or not all(map(self._has_no_index, values))
 
     def _has_no_index(self, value: cst.BaseExpression) -> bool:
-        """Whether `value` is `torch.device("cuda")`, or another device that has surely no index."""
+        """Whether `value` is `torch.device("cuda")`, or another device that surely has no index."""
         if isinstance(value, cst.IfExp):
             return self._has_no_index(value.body) and self._has_no_index(value.orelse)
         if not isinstance(value, cst.Call) or len(value.args) != 1:
@@ -230,7 +232,7 @@ class Values:
         )
 
     def is_surely_cpu(self, node: cst.CSTNode | None) -> bool:
-        """Whether `node` is the CPU, whatever the user says: a default is not."""
+        """Whether `node` is the CPU, whatever the user chooses: a default does not count."""
         if string_value(node) == "cpu":
             return True
         if isinstance(node, cst.Call) and self._context.qualified_name(node.func) in DEVICE:
@@ -246,7 +248,7 @@ class Values:
         if not isinstance(call.func, cst.Attribute):
             return False
         if call.func.attr.value == "cuda":
-            # One that the project defines itself does as it says there.
+            # A method of this name that the project defines has its own meaning.
             own = any(callee.name == "cuda" for callee in self._context.run_by(call))
             return self._context.qualified_name(call.func) is None and not own
         if call.func.attr.value != "to":
@@ -257,7 +259,7 @@ class Values:
         return arg is not None and self.device(arg.value) in ACCELERATORS
 
     def by_itself(self, call: cst.Call) -> Kind | None:
-        """Return what `call` gives whatever it is called on and with; None where that depends on these."""
+        """Return the result of `call` that does not depend on receiver and arguments, or None."""
         if is_host_method(call):
             return Kind.HOST
         func = call.func
@@ -271,7 +273,7 @@ class Values:
         return None
 
     def made(self, call: cst.Call) -> Kind | None:
-        """Return where the tensors are that `call` makes of numbers, or loads; None if not plain."""
+        """Return the device of the tensors that `call` makes from numbers, or loads; None if not plain."""
         place = place_of_load(call)
         if place is not None:
             return Kind.HOST if self.is_surely_cpu(place) else None
@@ -283,9 +285,9 @@ class Values:
         return self.by_itself(call) or Kind.HOST
 
     def given_to(self, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
-        """Return what the script assigns to the name or attribute `node`, defaults included.
+        """Return the values that the script assigns to the name or attribute `node`, including defaults.
 
-        In `device = torch.device(device)` the argument is what the name held before.
+        In `device = torch.device(device)` the argument is the earlier value of the name.
         """
         if isinstance(node, cst.Name):
             values: list[cst.BaseExpression] = []
@@ -298,9 +300,9 @@ class Values:
         return self._assigned(node) or self._options.get(node.attr.value, [])
 
     def _assigned_around(self, node: cst.Name) -> cst.Call | None:
-        """Return the call in which `node` stands and whose result an assignment binds, outside of loops.
+        """Return the call that contains `node` and whose result an assignment binds, outside of loops.
 
-        In a loop the name may hold that result already.
+        In a loop the name may already hold that result.
         """
         below: cst.CSTNode = node
         for above in self._context.ancestors(node):
@@ -314,7 +316,7 @@ class Values:
         return None
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
-        """Return what the script assigns to the attribute `node`, of `self` in the class around it."""
+        """Return the values assigned to the attribute `node` of `self`, in the class around it."""
         return [
             value
             for target, value in self._context.attributes.get(node.attr.value, ())
@@ -327,7 +329,7 @@ class Values:
 
     @cached_property
     def _options(self) -> dict[str, list[cst.BaseExpression]]:
-        """The defaults of the command-line options, by the attribute that holds them."""
+        """Defaults of the command-line options, by the attribute that holds them."""
         options: dict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._context.all_of(cst.Call):
             if is_option(node):
@@ -338,7 +340,7 @@ class Values:
         return options
 
     def _in_the_project(self, node: cst.CSTNode, here: Kind) -> Kind:
-        """Return which device `node` is by what other functions and files hand to it, else `here`."""
+        """Return the device of `node` by the arguments from other functions and files, otherwise `here`."""
         devices = self._context.calls.devices
         if not devices:
             return here
@@ -346,7 +348,7 @@ class Values:
         return here if kind is Kind.CPU else kind
 
     def calls_model(self, call: cst.Call) -> bool:
-        """Whether `call` runs a module: by what made what is called; by its name where that is unknown."""
+        """Whether `call` runs a module: by the origin of the callee, or by its name if that is unknown."""
         if self._is_model_of_project(call.func):
             return True
         if isinstance(call.func, cst.Subscript):
@@ -356,20 +358,20 @@ class Values:
         return v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
 
     def computes_by_method(self, call: cst.Call) -> bool:
-        """Whether `call` is `model.encode_text(x)`: a method of a module that computes, not its forward."""
+        """Whether `call` is `model.encode_text(x)`: a computing method of a module, not its forward."""
         func = call.func
         if not isinstance(func, cst.Attribute) or not v.COMPUTES.fullmatch(func.attr.value):
             return False
         of = func.value
         if isinstance(of, cst.Name) and of.value in ("self", "cls"):
-            return False  # what runs in it decides
+            return False  # the code of the function decides
         named = v.CALLED_MODEL.fullmatch(last_part(container(of)).removesuffix("s"))
         kind = self.kind(of)
         only = kind is Kind.UNKNOWN and v.COMPUTES_ONLY.fullmatch(func.attr.value)
         return kind is Kind.MODEL or named is not None or bool(only)
 
     def _is_item_a_model(self, item: cst.Subscript) -> bool:
-        """Whether `models["encoder"]` is a module: by what is in the container, else by its name."""
+        """Whether `models["encoder"]` is a module: by what the container holds, otherwise by its name."""
         if self.kind(item) is Kind.MODEL:
             return True
         named = last_part(container(item)).removesuffix("s")
@@ -380,7 +382,7 @@ class Values:
         return bool(positions) and self._context.place(call) in positions
 
     def _is_model_of_project(self, node: cst.CSTNode) -> bool:
-        """Whether other functions and files say that `node` is a module."""
+        """Whether other functions and files show that `node` is a module."""
         models = self._context.calls.models
         return bool(models) and isinstance(node, ASKED) and self._context.place(node) in models
 
@@ -394,7 +396,7 @@ class Values:
         return {"xla": Kind.XLA, "cpu": Kind.CPU}.get(string_value(node) or "", Kind.HOST)
 
     def _of_formatted(self, node: cst.FormattedString) -> Kind:
-        """`f"{accelerator}:{rank}"` is a device where `accelerator` is the name of one."""
+        """Whether the text is a device: `f"{accelerator}:{rank}"` is one if `accelerator` names one."""
         if names_cuda(node):
             return Kind.CUDA
         if len(node.parts) < 2:
@@ -496,7 +498,7 @@ class Values:
         return held([kind]) if device is Kind.UNKNOWN else device
 
     def _of_part(self, node: cst.Attribute) -> Kind:
-        """Return what the attribute `node` is by what it is an attribute of."""
+        """Return the kind of the attribute `node` by the kind of its object."""
         name = node.attr.value
         if name in v.DESCRIBES:
             return Kind.HOST
@@ -507,7 +509,7 @@ class Values:
         if name in v.KEPT_TENSORS:
             return self._kept_for_backward(node)
         if name == "size" and not isinstance(self._context.parent(node), cst.Call):
-            return Kind.HOST  # of an array or an image; a tensor is asked with a call
+            return Kind.HOST  # attribute of an array or an image; for a tensor it is a method
         base = held([self.kind(node.value)])
         if base in TENSORS:
             return Kind.UNKNOWN if v.NUMBER.search(name) else base  # `images.image_sizes`
@@ -518,7 +520,7 @@ class Values:
         return Kind.MODEL if v.MODEL.fullmatch(name) else Kind.UNKNOWN
 
     def _kept_for_backward(self, node: cst.Attribute) -> Kind:
-        """Return what `ctx.saved_tensors` are: on the device, unless some may be of the host."""
+        """Return the kind of `ctx.saved_tensors`: on the device, unless some may be on the host."""
         around = self._context.class_around(node)
         calls = nodes_of(around, cst.Call) if around is not None else ()
         kept = [arg for c in calls if last_part(c.func) == "save_for_backward" for arg in c.args]
@@ -528,7 +530,7 @@ class Values:
     def _of_self(self, node: cst.Attribute) -> Kind:
         assigned = self._assigned(node)
         kinds = {self.kind(value) for value in assigned}
-        if any(map(_is_empty, assigned)):  # modules that are put in later
+        if any(map(_is_empty, assigned)):  # modules that are added later
             kinds |= {self._of_parts(self.bindings.put_into(node))} & {Kind.MODEL}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
         kind = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
@@ -545,19 +547,19 @@ class Values:
         return key not in self._missing_buffers
 
     def _is_placed_buffer(self, node: cst.Attribute) -> bool:
-        """Whether `node` is a buffer of the module around it, which moves to the device with it."""
+        """Whether `node` is a buffer of the module around it, which moves to the device with the module."""
         function = self._context.function_around(node)
         built = function is not None and function.name.value == "__init__"
         return not built and (*self._key(node)[:1], node.attr.value) in self._buffers
 
     @cached_property
     def _buffers(self) -> frozenset[tuple[int, str]]:
-        """The names by which the classes of the script register buffers, with the id of the class."""
+        """Names of the buffers that the script's classes register, with the id of the class."""
         return frozenset(key for key, _ in self._registered())
 
     @cached_property
     def _missing_buffers(self) -> frozenset[tuple[int, str]]:
-        """Those of the buffers that are None at first, or that are given something else by name."""
+        """Buffers that are None at first, or that are assigned another value by name."""
         none = {key for key, value in self._registered() if value is None or code(value) == "None"}
         return frozenset(
             none
@@ -569,7 +571,7 @@ class Values:
         )
 
     def _registered(self) -> Iterator[tuple[tuple[int, str], cst.BaseExpression | None]]:
-        """Yield each buffer that is registered, with what it is."""
+        """Yield each registered buffer with its kind."""
         for call in self._context.all_of(cst.Call):
             if isinstance(call.func, cst.Attribute) and dotted(call.func) == "self.register_buffer":
                 name = string_value(call.args[0].value) if call.args else None
@@ -588,7 +590,7 @@ class Values:
         return held([kind]) if device is Kind.UNKNOWN else device
 
     def _of_variable(self, node: cst.Name) -> Kind:
-        """Return what the name `node` is by what binds it last."""
+        """Return the kind of the name `node` by its last binding."""
         binding = self.bindings.nearest(node)
         kind = Kind.UNKNOWN
         if binding is not None:
@@ -613,14 +615,14 @@ class Values:
         return any(definition.name == node.value for definition in self._context.run_by(call))
 
     def _of_parts(self, parts: Iterable[Put]) -> Kind:
-        """Return what a container is that was empty and was given `parts`."""
+        """Return the kind of a container that was empty and was filled with `parts`."""
         kinds = {self.kind(part.value) for part in parts}
         if kinds & TENSORS:
             return Kind.TENSOR
         return Kind.MODEL if Kind.MODEL in kinds else Kind.HOST
 
     def _of_named(self, node: cst.Name | cst.Attribute) -> Kind:
-        """Return the device that `node` is by all that it is given, or by its name."""
+        """Return the device of `node` by all its assignments, or by its name."""
         if self._ranks.is_rank(node):
             return Kind.INDEX
         values = self.given_to(node)
@@ -636,7 +638,7 @@ class Values:
         return Kind.INDEX if named else Kind.UNKNOWN
 
     def _types_before_colon(self, node: cst.Name) -> list[cst.BaseExpression]:
-        """Return `device` where `node` is the first part of `device.split(":")`."""
+        """Return `device` if `node` is the first part of `device.split(":")`."""
         parts = (
             _type_before_colon(binding.value)
             for binding in self.bindings.given(node)
@@ -682,9 +684,9 @@ class Values:
         return kind
 
     def _is_number_returned(self, binding: Assignment) -> bool:
-        """Whether a name is a number of the host in each tuple that functions of the script return.
+        """Whether a name is a host number in each tuple that functions of the script return.
 
-        A number that is read from a tensor is none.
+        A number read from a tensor does not count.
         """
         call = binding.value
         if binding.index is None or not isinstance(call, cst.Call):
@@ -701,7 +703,7 @@ class Values:
         )
 
     def _is_read_from_tensor(self, value: cst.CSTNode, depth: int = 3) -> bool:
-        """Whether `value` is made with `.item()` or alike."""
+        """Whether `value` is computed with `.item()` or a similar read."""
         if any(last_part(call.func) in v.READS for call in nodes_of(value, cst.Call)):
             return True
         values = (
@@ -715,7 +717,7 @@ class Values:
         )
 
     def _is_of_parameters(self, value: cst.CSTNode | None) -> bool:
-        """Whether `value` is `group["params"]` in an optimizer's own class."""
+        """Whether `value` is `group["params"]` in the class of an optimizer."""
         if not isinstance(value, cst.Subscript) or len(value.slice) != 1:
             return False
         index = value.slice[0].slice
@@ -724,7 +726,7 @@ class Values:
         return updates(self._context.class_around(value), self._context)
 
     def _yields_batches(self, binding: Assignment) -> bool:
-        """Whether what a loop goes over yields batches: it trains, or the name says so."""
+        """Whether the iterable of a loop yields batches: the loop trains, or the name says so."""
         steps, loop = self._context.calls.step_loops, binding.loop
         if loop is not None and self._context.position(loop).line in steps:
             return True
@@ -763,18 +765,18 @@ class Values:
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
 
     def _handed(self, function: cst.FunctionDef, name: str) -> set[Kind]:
-        """Return what the calls of this file, and the steps of others, pass for a parameter."""
+        """Return the kind of a parameter by the calls of this file, and by the steps of others."""
         kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
         entry = self._entries.get(self._context.position(function.name).line)
         kinds.update(entry.kinds(function, name) if entry is not None else ())
         return kinds
 
     def is_handed_host(self, function: cst.FunctionDef, name: str) -> bool:
-        """Whether all known calls of `function` pass a value of the host for the parameter `name`."""
+        """Whether all known calls of `function` pass a host value for the parameter `name`."""
         return self._handed(function, name) == {Kind.HOST}
 
     def _given_by_callers(self, function: cst.FunctionDef, name: str) -> set[Kind]:
-        """Return what the calls of this file give, those of an object for its `forward` as well."""
+        """Return the calls of `function` in this file; for a `forward`, also those of the object."""
         names = [parameter.name.value for parameter in function.params.params]
         is_method = names[:1] == ["self"]
         kinds: set[Kind] = set()
@@ -785,7 +787,7 @@ class Values:
         return kinds
 
     def _is_self(self, function: cst.FunctionDef, parameter: cst.Param) -> bool:
-        """Whether `parameter` is the object of a method, of a class that is no tensor's."""
+        """Whether `parameter` is `self` of a method, in a class other than a tensor's."""
         around = self._context.class_around(function)
         if around is None or all(statement is not function for statement in around.body.body):
             return False
@@ -799,7 +801,7 @@ class Values:
         return not any((base or "").endswith(("Tensor", "Parameter")) for base in bases)
 
     def is_given_numbers(self, function: cst.FunctionDef, name: str, depth: int = 4) -> bool:
-        """Whether every known call of `function` passes a number of Python for the parameter `name`."""
+        """Whether every known call of `function` passes a Python number for the parameter `name`."""
         if depth <= 0:
             return False
         names = [parameter.name.value for parameter in function.params.params]
@@ -817,7 +819,7 @@ class Values:
         return bool(passed) and all(passed)
 
     def is_number(self, node: cst.CSTNode | None, depth: int = 4) -> bool:
-        """Whether `node` is plainly a number of Python: a literal, a size, a counter, computed of these."""
+        """Whether `node` is plainly a Python number: a literal, a size, a counter, or computed from these."""
         if isinstance(node, cst.BaseNumber):
             return True
         if isinstance(node, cst.Name) and node.value in ("True", "False"):
@@ -839,7 +841,7 @@ class Values:
             return _is_shape(node.value)
         if isinstance(node, cst.Call):
             if isinstance(node.func, cst.Name):
-                # `int` of a tensor gives a number too, but reading it is reported where it is read.
+                # `int` of a tensor gives a number too, but that read is reported at its own location.
                 return node.func.value in v.MAKES_NUMBER and not self._context.bindings(node.func)
             return last_part(node.func) in ("dim", "numel") or (
                 last_part(node.func) == "size" and bool(node.args)
@@ -864,7 +866,7 @@ class Values:
         )
 
     def _is_number_before(self, assignment: Assignment, depth: int) -> bool:
-        """Whether the name in `name += value` is a number before, other additions left out."""
+        """Whether the name in `name += value` is a number before, without other additions."""
         if assignment.before is None or depth <= 0:
             return False
         earlier = [
@@ -887,7 +889,7 @@ class Values:
         return _is_shape(value.value if isinstance(value, cst.Subscript) else value)
 
     def _is_given_gradients(self, function: cst.FunctionDef, name: str) -> bool:
-        """Whether `name` is a gradient that the backward pass of a torch.autograd.Function is given."""
+        """Whether `name` is a gradient that the backward pass of a torch.autograd.Function gets."""
         around = self._context.class_around(function)
         if function.name.value != "backward" or around is None:
             return False
@@ -915,7 +917,7 @@ class Values:
         return Kind.ON_DEVICE if self.kind(call.func) is Kind.MODEL else Kind.UNKNOWN
 
     def _device_of_call(self, call: cst.Call) -> Kind | None:
-        """Return the device that `call` gives, where it asks torch, the environment or Python for one."""
+        """Return the device that `call` asks torch, the environment or Python for."""
         name = self._context.qualified_name(call.func) or dotted(call.func)
         if name in DEVICE or name == "str":
             first = keyword(call, "type") or (call.args[0] if call.args else None)
@@ -977,12 +979,12 @@ class Values:
         )
 
     def _of_function(self, name: str, call: cst.Call) -> Kind:
-        """Return what an imported function returns."""
+        """Return the kind of an imported function's result."""
         root, _, _ = name.partition(".")
         last = name.rpartition(".")[2]
         if v.HANDING_ON.fullmatch(name):
             return joined(self.kind(arg.value) for arg in call.args)
-        if root in v.HOST_ROOTS:  # of functools: a function, of which it is not known what it gives
+        if root in v.HOST_ROOTS:  # of functools: a function whose result is unknown
             return Kind.UNKNOWN if root == "functools" else Kind.HOST
         if v.MAKES_MODEL.match(name):
             return Kind.MODEL
@@ -1017,7 +1019,7 @@ class Values:
             return Kind.HOST  # torch.cat([times, torch.zeros(1)])
         if kinds & TENSORS:
             return joined(kinds & TENSORS)
-        # They take a tensor and give one, whatever made the argument.
+        # Functions that take a tensor and return one, whatever made the argument.
         return Kind.TENSOR if last in v.ASK_TENSORS and Kind.UNKNOWN in kinds else Kind.UNKNOWN
 
     def _of_method(self, func: cst.Attribute, call: cst.Call) -> Kind:
@@ -1047,7 +1049,7 @@ class Values:
         return Kind.UNKNOWN
 
     def _as_loader(self, call: cst.Call) -> Kind:
-        """Return what `call` gives, of which nothing is known but that it may wrap a loader."""
+        """Return the kind of the result of `call`, which is unknown except that it may wrap a loader."""
         kinds = {self.kind(arg.value) for arg in call.args} & LOADERS
         return joined(kinds) if kinds else Kind.UNKNOWN
 
@@ -1064,9 +1066,9 @@ class Values:
         return Kind.ON_DEVICE if says_device or self.device(first.value) in ACCELERATORS else base
 
     def _chosen(self, function: cst.FunctionDef, call: cst.Call) -> Kind | None:
-        """Return what `call` gives of a function that returns one of its parameters; None of any other.
+        """Return the result of `call` to a function that returns one of its parameters, or None.
 
-        `default(width, 0)`: what other calls pass does not come out of this one.
+        Example: `default(width, 0)`; the arguments of other calls do not affect this one.
         """
         names = [parameter.name.value for parameter in function.params.params]
         values = list(self.bindings.returns.get(id(function), []))
@@ -1100,7 +1102,7 @@ class Values:
 
 
 def _parts_of(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield `value` and what it numbers, or an item is taken of: `x` of `enumerate(x)` and `x[0]`."""
+    """Yield `value` and the value that it numbers or indexes: `x` of `enumerate(x)` and `x[0]`."""
     yield value
     if isinstance(value, cst.Call):
         yield from (arg.value for arg in value.args)
@@ -1109,7 +1111,7 @@ def _parts_of(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def asks_no_value(comparison: cst.Comparison) -> bool:
-    """Whether a bool comes of it without a look at a tensor: `x is y`, `x != None`, `key == "meta"`."""
+    """Whether the result is a bool without reading a tensor: `x is y`, `x != None`, `key == "meta"`."""
     return any(
         isinstance(target.operator, cst.Is | cst.IsNot | cst.In | cst.NotIn)
         or isinstance(target.comparator, cst.BaseString)
@@ -1119,14 +1121,14 @@ def asks_no_value(comparison: cst.Comparison) -> bool:
 
 
 def _of_parts(call: cst.Call) -> bool:
-    """Whether `call` puts together the tensors that stand in it; what a list holds later is not known."""
+    """Whether `call` joins the tensors in its argument; the later contents of a list are unknown."""
     first = call.args[0].value if call.args else None
     parts = first.elements if isinstance(first, cst.List | cst.Tuple) else ()
     return bool(parts) and all(isinstance(part.value, cst.Name | cst.Call) for part in parts)
 
 
 def _is_empty(value: cst.BaseExpression | None) -> bool:
-    """Whether `value` is a container without anything in it: `{}`, `[]`, `defaultdict(list)`."""
+    """Whether `value` is an empty container: `{}`, `[]`, `defaultdict(list)`."""
     if isinstance(value, cst.Dict | cst.List):
         return not value.elements
     if not isinstance(value, cst.Call):
@@ -1185,7 +1187,7 @@ def names_cuda(node: cst.CSTNode | None) -> bool:
 
 
 def type_with_index(node: cst.CSTNode) -> cst.BaseExpression | None:
-    """Return the type in `kind + ":" + str(rank)` and the like, as the reading of calls has it."""
+    """Return the device type in `kind + ":" + str(rank)` and similar, as the analysis of calls sees it."""
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
         if _begins_with_colon(node.right):
             return node.left
@@ -1204,7 +1206,7 @@ def type_with_index(node: cst.CSTNode) -> cst.BaseExpression | None:
 
 
 def _type_before_colon(node: cst.CSTNode | None) -> cst.BaseExpression | None:
-    """Return `device` of `device.split(":")`, and of what else parts a text."""
+    """Return `device` of `device.split(":")`, and of other methods that split a text."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or not node.args:
         return None
     parts = node.func.attr.value in PARTS_TEXT and string_value(node.args[0].value) == ":"
@@ -1225,8 +1227,8 @@ def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
     around = context.class_around(function)
     if around is None or not around.bases:
         return False
-    # A data pipeline or an autograd.Function has a `forward` too, but is no module, and what keeps
-    # the past of a sequence is used to generate.
+    # A data pipeline or an autograd.Function has a `forward` too, but is no module. A cache of a sequence's
+    # past is used to generate.
     if v.CACHE.fullmatch(around.name.value):
         return False
     names = [context.qualified_name(base.value) or "" for base in around.bases]
@@ -1249,7 +1251,7 @@ def is_update(function: cst.CSTNode | None, context: Parsed) -> bool:
 
 
 def updates(around: cst.ClassDef | None, context: Parsed) -> bool:
-    """Whether a class of the script derives from an optimizer of torch."""
+    """Whether a class of the script derives from a torch optimizer."""
     seen: set[int] = set()
     waiting = [around]
     while waiting:
@@ -1274,7 +1276,7 @@ def is_host_method(call: cst.Call) -> bool:
 
 
 def place_of_load(call: cst.Call) -> cst.BaseExpression | None:
-    """Return where `call` loads to, if it is `torch.load(path, map_location=…)` or alike."""
+    """Return the target device of `call`, if it is `torch.load(path, map_location=…)` or similar."""
     place = keyword(call, "map_location")
     return place.value if place is not None and v.LOADS.search(last_part(call.func)) else None
 
@@ -1302,7 +1304,7 @@ def is_option(call: cst.Call) -> bool:
 
 
 def option_names(call: cst.Call) -> list[str]:
-    """Return the attributes under which the value of a declared option may be found."""
+    """Return the attributes that may hold the value of a declared option."""
     flags = [string_value(arg.value) for arg in call.args if arg.keyword is None]
     return [flag.lstrip("-").replace("-", "_") for flag in flags if flag]
 

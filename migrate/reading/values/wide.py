@@ -1,4 +1,4 @@
-"""Which tensors have 64 bits an element, by what made them."""
+"""Tensors with 64 bits per element, by the calls that made them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WIDE = {
     "torch.int64": "int64",
     "torch.long": "int64",
 }
-# Methods and functions whose result has 64 bits, whatever they are given.
+# Methods and functions whose result has 64 bits for any argument.
 METHODS = {"double": "float64", "long": "int64", "argmax": "int64", "argmin": "int64"}
 INT_MAKERS = words(
     "arange argmax argmin randint randperm tril_indices triu_indices count_nonzero bincount"
 )
 OF_VALUES = words("tensor as_tensor full")
 TYPES = {"DoubleTensor": "float64", "LongTensor": "int64"}
-# What a tensor is that follows from another one without a dtype of its own.
+# Functions whose result has the dtype of another tensor if it is not specified.
 SAME = words(
     "clone contiguous cpu cuda detach flatten max min new_empty new_full new_ones new_zeros repeat reshape "
     "squeeze unsqueeze view"
@@ -35,7 +35,7 @@ DEEPEST = 6
 
 
 def wide_dtype(node: cst.CSTNode | None, context: Script, depth: int = 0) -> str:
-    """Return `int64` or `float64` where `node` is certainly, or by a caller, such a tensor; else nothing."""
+    """Return `int64` or `float64` if `node` is certainly, or by a caller, such a tensor; otherwise empty."""
     if node is None or depth > DEEPEST:
         return ""
     if isinstance(node, cst.List | cst.Tuple):
@@ -94,13 +94,13 @@ def _of_call(call: cst.Call, context: Script, depth: int) -> str:
         )
     if method in SAME:
         return wide_dtype(call.func.value, context, depth + 1)
-    if method == "sum":  # of integers and bools it is int64, and of floats what they are
+    if method == "sum":  # for integers and bools the result is int64; for floats it keeps the dtype
         return wide_dtype(call.func.value, context, depth + 1)
     return ""
 
 
 def _of_name(name: cst.Name, context: Script, depth: int) -> str:
-    """Return the dtype of all that the script assigns to `name`, or that a caller passes."""
+    """Return the dtype of all values that the script assigns to `name`, or that a caller passes."""
     values = context.bound_values(name)
     dtypes = set()
     for value in values:
@@ -122,7 +122,7 @@ def _mentions(value: cst.CSTNode, name: cst.Name) -> bool:
 
 
 def _is_conversion(value: cst.CSTNode) -> bool:
-    """Whether `value` makes another dtype of something: `x.float()`."""
+    """Whether `value` converts its operand to another dtype: `x.float()`."""
     return any(
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value in ("float", "int", "half", "bool")
@@ -150,7 +150,7 @@ def _all_integers(call: cst.Call, context: Script) -> bool:
 
 
 def is_integer(node: cst.CSTNode | None, context: Script, depth: int = 0) -> bool:
-    """Whether `node` is a Python integer, or a list of such."""
+    """Whether `node` is a Python integer, or a list of them."""
     if node is None or depth > DEEPEST:
         return False
     if isinstance(node, cst.Integer):

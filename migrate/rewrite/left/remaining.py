@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import Entry, OnXla, names
+from migrate.catalogue.entry import CatalogueEntry, OnXla, names
 from migrate.catalogue.torch_distributed import HOOKS
 from migrate.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
 from migrate.check.hazard import Severity
@@ -90,7 +90,7 @@ def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
     return None
 
 
-def _said(node: cst.CSTNode, name: str, entry: Entry, context: Workspace) -> RuleFinding:
+def _said(node: cst.CSTNode, name: str, entry: CatalogueEntry, context: Workspace) -> RuleFinding:
     """Return the finding that the catalogue has of a name."""
     severity = Severity.INFO if entry.stands else Severity.ERROR
     message = f"{name}: {entry.says(context.portable)}"

@@ -1,1 +1,1 @@
-"""A notebook as text, its code cells as one script, and what in them is IPython's."""
+"""Notebook as text, its code cells as one script, and the IPython syntax in them."""

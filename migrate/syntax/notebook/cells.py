@@ -1,4 +1,4 @@
-"""The code cells of a notebook as one module, and what becomes of that module as cells again."""
+"""Code cells of a notebook as one module, and the split of that module back into cells."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from migrate.syntax.notebook.text import SUFFIX, Cell, Notebook, parse_notebook
 from migrate.syntax.unwarned import syntax_tree
 
 RULE = "notebook"
-# The line after each cell; the `x` are there where a notebook has such a name itself.
+# The line after each cell; the `x` are added if a notebook has such a name itself.
 MARK = re.compile(r"^pass  # __migrate_x*cell_\d+__", re.MULTILINE)
 
 
 class NotMappedError(Exception):
-    """What rules made of the joined cells cannot be taken apart again: a defect of the rules."""
+    """Rules changed the joined cells so that they cannot be split again: a defect of the rules."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """A cell that is no Python.
+    """Cell that is no Python.
 
     Args:
-        number: of the cell.
-        line, column: where in it, from 1.
-        why: what the parser says.
+        number: the number of the cell.
+        line, column: the position in the cell, from 1.
+        why: the message of the parser.
     """
 
     number: int
@@ -39,15 +39,15 @@ class Unread:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a notebook, joined.
+    """Cells of a notebook, joined.
 
     Args:
         notebook: the notebook.
-        code: the cells that parse, in their order, with a line between them that says where one ends.
+        code: the cells that parse, in their order, with a line between them that marks the end of each.
         places: for each line of `code`, the cell and the line in it.
-        unread: the cells that do not parse; `code` only names what they may use.
-        magics: what is hidden.
-        mark: what the lines between the cells begin with.
+        unread: the cells that do not parse; `code` only mentions the names that they may use.
+        magics: the hidden texts.
+        mark: the prefix of the lines between the cells.
     """
 
     notebook: Notebook
@@ -58,11 +58,11 @@ class Cells:
     mark: str
 
     def place(self, line: int) -> tuple[int, int]:
-        """Return the cell and the line in it of a line of the joined code."""
+        """Return the cell, and the line in it, for a line of the joined code."""
         return self.places[min(max(line, 1), len(self.places)) - 1]
 
     def in_words(self, message: str) -> str:
-        """Return `message`, which may name lines of the joined code, with the cells' own."""
+        """Return `message` with lines of the joined code replaced by lines of cells."""
 
         def words(match: re.Match[str]) -> str:
             line = int(match[1])
@@ -74,7 +74,7 @@ class Cells:
         """Return the source of each changed cell, given the joined code as the rules left it.
 
         Raises:
-            NotMappedError: an end of a cell, or what is hidden, is not where it was.
+            NotMappedError: an end of a cell, or a hidden text, is not where it was.
         """
         before, after = self._parts(self.code), self._parts(code)
         if before.keys() != after.keys():
@@ -126,7 +126,7 @@ def join(notebook: Notebook) -> Cells:
 
 
 def code_of(data: bytes, path: Path) -> bytes:
-    """Return the Python of the file at `path`: its content, or that of a notebook's cells, joined.
+    """Return the Python code of the file at `path`: its content, or that of a notebook's cells, joined.
 
     Empty for a notebook that cannot be read.
     """
@@ -140,15 +140,15 @@ def code_of(data: bytes, path: Path) -> bytes:
 
 def _imported(notebook: Notebook, name: str) -> frozenset[str]:
     """Return the names that the cells import."""
-    found: set[str] = set()
+    imported: set[str] = set()
     for cell in notebook.cells:
         code, _ = hidden(cell.source, Magics(name))
         if parses(code) is None:
             for node in ast.walk(syntax_tree(code.encode())):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = (alias.asname or alias.name.split(".")[0] for alias in node.names)
-                    found.update(names)
-    return frozenset(found)
+                    imported.update(names)
+    return frozenset(imported)
 
 
 def _framed(new: str, old: str) -> str:

@@ -1,8 +1,8 @@
-"""What in a code cell is IPython's and not Python's: hidden from the parser, put back as it was.
+"""IPython syntax in code cells: hidden from the parser, and restored unchanged.
 
 `%matplotlib inline`, `!ls`, `files = !ls`, `x?` and whole cells under `%%bash` become calls of made-up
-functions, which get as arguments the imported names that the hidden text may use: an import is not unused
-because only a magic needs it. What `%time` and its like run is Python, and stays in sight.
+functions. Their arguments are the imported names that the hidden text may use, so an import that only a magic
+needs is not unused. The code that `%time` and similar magics run is Python, and stays visible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from migrate.syntax.unwarned import syntax_tree
 
-# Cell magics whose text is Python that runs in the notebook; the others' is left as it is.
+# Cell magics whose text is Python that runs in the notebook; the text of others stays unchanged.
 RUN_PYTHON = frozenset({"capture", "debug", "memit", "prun", "time", "timeit", "wandb"})
 # Line magics that run the Python after them and their options.
 RUN_LINE = re.compile(r"%(?:time|timeit|prun|memit)\b(?:\s+-\w+(?:\s+\d+)?)*[ \t]+")
@@ -30,11 +30,11 @@ STRING = re.compile(r"(\"\"\"|'''|\"|')")
 
 @dataclass
 class Magics:
-    """The hidden texts of a notebook, by number.
+    """Hidden texts of a notebook, by number.
 
     Args:
-        name: what the made-up functions' names begin with; nothing of the notebook does.
-        texts: each as it stands in its cell.
+        name: the prefix of the made-up functions' names; nothing in the notebook has it.
+        texts: each text as written in its cell.
         imported: the names that the notebook imports.
     """
 
@@ -46,8 +46,8 @@ class Magics:
         """Return the call that stands for `text`."""
         self.texts.append(text)
         shell = text.lstrip().startswith("!") or _cell_magic(text) in SHELLS
-        found = IN_SHELL.findall(text) if shell else IDENTIFIER.findall(text)
-        names = [name for name in dict.fromkeys(found) if name in self.imported]
+        words = IN_SHELL.findall(text) if shell else IDENTIFIER.findall(text)
+        names = [name for name in dict.fromkeys(words) if name in self.imported]
         return f"{self.name}{len(self.texts) - 1}__({', '.join(names)})"
 
     def numbers(self, code: str) -> list[int]:
@@ -60,7 +60,7 @@ class Magics:
 
         def text(match: re.Match[str]) -> str:
             hidden = self.texts[int(match[1])]
-            # `%time` of a statement that is gone
+            # `%time` of a removed statement
             alone = RUN_LINE.fullmatch(hidden) and not match[2]
             return f"{hidden}pass" if alone else hidden
 
@@ -73,7 +73,7 @@ def _cell_magic(source: str) -> str:
 
 
 def parses(code: str) -> SyntaxError | None:
-    """Return why `code` is no Python 3; None where it is."""
+    """Return why `code` is no Python 3, or None."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape sequence in the user's cell
         try:
@@ -102,7 +102,7 @@ def hidden(source: str, magics: Magics) -> tuple[str, list[int]]:
 def _logical_lines(source: str) -> Iterator[tuple[int, str, bool]]:
     """Yield the lines with their numbers, and whether a statement may start there.
 
-    A magic that goes on over the end of its line with a backslash is one line.
+    A magic that continues on the next line with a backslash is one line.
     """
     lines = source.split("\n")
     at, depth, quote = 0, 0, ""

@@ -1,4 +1,4 @@
-"""Lines of a notebook that go to the shell, and what of them means CUDA or starts its processes."""
+"""Shell lines of a notebook, and those of them that use CUDA or start processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADVICE = {
 
 
 def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
-    """Yield cell, line and what to do for each shell line that does not work on a TPU."""
+    """Yield the cell, the line and the advice for each shell line that does not work on a TPU."""
     for cell in notebook.cells:
         whole = SHELL_CELL.match(cell.source)
         in_shell = whole is not None and whole[1] in SHELLS
@@ -38,6 +38,6 @@ def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
             if line.lstrip().startswith("#") or not (in_shell or SHELL.match(line)):
                 continue
             for what, advice in ADVICE.items():
-                if found := what.search(line):
-                    yield cell.number, number, f"{found[0].strip(' !')}: {advice}"
+                if match := what.search(line):
+                    yield cell.number, number, f"{match[0].strip(' !')}: {advice}"
                     break

@@ -1,7 +1,7 @@
-"""A Jupyter notebook as text: where the source of each code cell stands, and how it is exchanged.
+"""Jupyter notebook as text: the locations of the sources of code cells, and their replacement.
 
-A notebook is JSON. Everything but the source of a changed cell stays byte for byte: the text is cut at
-the spans of those sources, and never written anew as a whole.
+A notebook is JSON. All text except the source of a changed cell stays byte for byte: the text is cut at the
+spans of those sources, and is never written anew as a whole.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class NoCodeError(InvalidNotebookError):
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell.
+    """Code cell.
 
     Args:
-        number: its place among all cells, of any kind, from 1.
+        number: its index among all cells, of any kind, from 1.
         source: its code.
-        start, end: where the JSON value of its source starts and ends in the text.
+        start, end: the span of the JSON value of its source in the text.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook as read: where it lies, its bytes, its text, its code cells."""
+    """Notebook as read: its path, its bytes, its text, its code cells."""
 
     path: Path
     data: bytes
@@ -72,7 +72,7 @@ class Notebook:
     cells: tuple[Cell, ...]
 
     def with_sources(self, sources: Mapping[int, str]) -> bytes:
-        """Return the notebook with other code in some cells, by number; all else is as it was."""
+        """Return the notebook with other code in some cells, by number; the rest is unchanged."""
         parts, at = [], 0
         for cell in self.cells:
             new = sources.get(cell.number, cell.source)
@@ -131,7 +131,7 @@ def parse_notebook(data: bytes, path: Path) -> Notebook:
 
 
 def _check(content: Any, path: Path) -> None:
-    """Raise InvalidNotebookError where `content` is no notebook of Python code in format 4."""
+    """Raise InvalidNotebookError if `content` is no notebook of Python code in format 4."""
     if not isinstance(content, dict) or not ({"nbformat", "cells", "worksheets"} & content.keys()):
         raise InvalidNotebookError(f"{path}: JSON, but not a notebook", "name a Jupyter notebook")
     version = content.get("nbformat", 4)
@@ -158,7 +158,7 @@ def _is_cell(cell: Any) -> bool:
 
 
 def _language(metadata: Any) -> str:
-    """Return the language of the notebook's kernel; empty where it does not say."""
+    """Return the language of the notebook's kernel; empty if it is not given."""
     for key, name in (("language_info", "name"), ("kernelspec", "language")):
         part = metadata.get(key) if isinstance(metadata, dict) else None
         if isinstance(part, dict) and isinstance(part.get(name), str):
@@ -171,9 +171,7 @@ def _cells(text: str, contents: list[dict[str, Any]]) -> Iterator[Cell]:
     top = dict(_members(text, _after_space(text, 0)))
     spans = _items(text, top["cells"][0])
     for number, ((start, _), content) in enumerate(zip(spans, contents, strict=True), 1):
-        members = dict(
-            _members(text, start)
-        )  # of a key that comes twice the last counts, as in JSON
+        members = dict(_members(text, start))  # the last value of a repeated key counts, as in JSON
         if content["cell_type"] == "code" and "source" in members:
             source = content["source"]
             joined = source if isinstance(source, str) else "".join(source)
@@ -211,7 +209,7 @@ def _after_space(text: str, at: int) -> int:
 def _exchanged(value: str, new: str, text: str) -> str:
     """Return the JSON of the code `new` in the form, a string or a list of lines, of `value`.
 
-    Lines that stay are written as they were, escapes included, also where their indentation changes.
+    Unchanged lines stay as written, escapes included, also if their indentation changes.
     """
     known: dict[str, str] = {}
     bare: dict[str, str] = {}
@@ -246,9 +244,9 @@ def _without_indentation(line: str, written: str) -> str:
 
 
 def _written_lines(value: str) -> list[tuple[str, str, int]]:
-    """Return the lines of a source, each as it is, as it is written, and at which offset in `value`."""
+    """Return the lines of a source, each as text, as written, and with its offset in `value`."""
     spans = [(0, len(value))] if value.startswith('"') else list(_items(value, 0))
-    found: list[tuple[str, str, int]] = []
+    lines: list[tuple[str, str, int]] = []
     line, written, offset = "", "", None
     for start, end in spans:
         for match in _WRITTEN.finditer(value, start + 1, end - 1):
@@ -256,11 +254,11 @@ def _written_lines(value: str) -> list[tuple[str, str, int]]:
             character = json.loads(f'"{match[0]}"', strict=False)
             line, written = line + character, written + match[0]
             if character == "\n":
-                found.append((line, written, offset))
+                lines.append((line, written, offset))
                 line, written, offset = "", "", None
     if offset is not None:
-        found.append((line, written, offset))
-    return found
+        lines.append((line, written, offset))
+    return lines
 
 
 # A cell that writes a script of its own.
