@@ -1,4 +1,4 @@
-"""How many hours each kind of work is assumed to take: ours, or the user's own."""
+"""Assumed hours for each kind of work: the defaults, or the user's own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_hours(file: Path = SHIPPED) -> Hours:
         AssessError: it cannot be read, or says what it cannot mean; with key and line.
     """
     parts = read_table(file, SHIPPED).table({"setup", "look", "kinds"}, set())
-    kinds = parts["kinds"].table({one.value for one in ManualWork}, set())
+    kinds = parts["kinds"].table({kind.value for kind in ManualWork}, set())
     pairs = {ManualWork(name): entry.numbers(2) for name, entry in kinds.items()}
     return Hours(
         file,

@@ -1,4 +1,4 @@
-"""What runs cost: today's on GPUs, and on each slice that the step fits on, bound and with a share of it."""
+"""Cost of runs: today on GPUs, and on each slice that the step fits on, at the bound and at a share of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from migrate.assess.errors import AssessError
 from migrate.assess.prices import Price, Prices
-from migrate.fit.verdict import Verdict
+from migrate.fit.verdict import FitVerdict
 
 Batch = Literal["grows", "same"]
 # Milliseconds in which Python, torch_xla and the runtime start a step, where nothing was measured.
@@ -36,7 +36,7 @@ class Host:
 
     @property
     def words(self) -> str:
-        """As "12 ms a step, measured on this machine's CPU"."""
+        """Text such as "12 ms a step, measured on this machine's CPU"."""
         how = {
             "given": "as --host-step-seconds says",
             "measured": "measured on this machine's CPU",
@@ -46,8 +46,8 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the user says of the runs.
+class TrainingPlan:
+    """The user's statements about the training runs.
 
     Attributes:
         gpu: what they are made on today; "" where it is not said.
@@ -134,7 +134,7 @@ class There:
         dollars_spot: by the assumed share, at the price of what may be taken away.
     """
 
-    verdict: Verdict
+    verdict: FitVerdict
     host: Host
     steps_an_hour: float
     steps: float | None = None
@@ -147,7 +147,7 @@ class There:
 
     @property
     def cost_of_work(self) -> float:
-        """What orders slices: dollars for what a replica does in a step; seconds where no price is known."""
+        """Sort key of slices: dollars for a replica's work in a step, or seconds without a price."""
         product, bound = self.verdict.product, self.verdict.bound
         assert bound is not None
         hourly = self.price.on_demand * product.chips if self.price else float("inf")
@@ -159,8 +159,8 @@ class There:
         return self.price.on_demand * self.verdict.product.chips if self.price else None
 
 
-def today_of(plan: Plan, prices: Prices) -> Today | None:
-    """What a run costs today; None where too little is said.
+def today_of(plan: TrainingPlan, prices: Prices) -> Today | None:
+    """Return the cost of a run today, or None if too little is known.
 
     Raises:
         AssessError: no price of the GPU is known.
@@ -174,7 +174,7 @@ def today_of(plan: Plan, prices: Prices) -> Today | None:
     return Today(price, hours, hours * plan.gpus * price.on_demand)
 
 
-def host_of(plan: Plan, measured: float) -> Host:
+def host_of(plan: TrainingPlan, measured: float) -> Host:
     """The host's part of a step: as the user says, else as it was measured (0: it was not)."""
     if plan.host_step_seconds is not None:
         return Host(plan.host_step_seconds, "given")
@@ -182,19 +182,19 @@ def host_of(plan: Plan, measured: float) -> Host:
 
 
 def there_of(
-    verdicts: Iterable[Verdict], plan: Plan, prices: Prices, host: Host
+    verdicts: Iterable[FitVerdict], plan: TrainingPlan, prices: Prices, host: Host
 ) -> tuple[There, ...]:
-    """What a run costs on each slice, the cheapest first."""
-    found = [_there(one, plan, prices, host) for one in verdicts]
+    """Return the cost of a run on each slice, the cheapest first."""
+    on_slices = [_there(verdict, plan, prices, host) for verdict in verdicts]
 
-    def order(one: There) -> tuple[float, float]:
-        work = one.verdict.product.devices if plan.batch == "grows" else 1
-        return one.cost_of_work / work, 1 / one.steps_an_hour
+    def order(on_slice: There) -> tuple[float, float]:
+        work = on_slice.verdict.product.devices if plan.batch == "grows" else 1
+        return on_slice.cost_of_work / work, 1 / on_slice.steps_an_hour
 
-    return tuple(sorted(found, key=order))
+    return tuple(sorted(on_slices, key=order))
 
 
-def _there(verdict: Verdict, plan: Plan, prices: Prices, host: Host) -> There:
+def _there(verdict: FitVerdict, plan: TrainingPlan, prices: Prices, host: Host) -> There:
     product, bound = verdict.product, verdict.bound
     assert bound is not None
     price = prices.tpu.get(product.generation.name)

@@ -1,4 +1,4 @@
-"""What a chip costs for an hour, here and there: ours with sources and dates, or the user's own."""
+"""Price of a chip for an hour, on GPUs and TPUs: defaults with sources and dates, or the user's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.errors import AssessError
-from migrate.assess.tables import Entry, read_table
+from migrate.assess.tables import TableEntry, read_table
 from migrate.fit.products import GENERATIONS
 
 SHIPPED = Path(__file__).with_name("prices.yaml")
@@ -41,7 +41,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Free:
-    """What can be had for nothing, on application."""
+    """Programs that give free use on application."""
 
     name: str
     says: str
@@ -117,7 +117,7 @@ def read_prices(file: Path = SHIPPED) -> Prices:
         AssessError: it cannot be read, or says what it cannot mean; with key and line.
     """
     parts = read_table(file, SHIPPED).table({"tpu", "gpu"}, {"free"})
-    names = {one.name for one in GENERATIONS}
+    names = {generation.name for generation in GENERATIONS}
     tpu = {}
     for name, entry in parts["tpu"].entries():
         if name not in names:
@@ -128,13 +128,13 @@ def read_prices(file: Path = SHIPPED) -> Prices:
     return Prices(file, tpu, gpu, _free(parts["free"]) if "free" in parts else None)
 
 
-def _price(name: str, entry: Entry) -> Price:
+def _price(name: str, entry: TableEntry) -> Price:
     said = entry.table({"on_demand"}, {"spot", "source", "read"})
     texts = {key: said[key].text() if key in said else "" for key in ("source", "read")}
     spot = said["spot"].number() if "spot" in said else None
     return Price(name, said["on_demand"].number(), spot, **texts)
 
 
-def _free(entry: Entry) -> Free:
+def _free(entry: TableEntry) -> Free:
     said = entry.table({"name", "says", "source", "read"}, set())
-    return Free(**{name: one.text() for name, one in said.items()})
+    return Free(**{name: entry.text() for name, entry in said.items()})

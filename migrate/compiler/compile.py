@@ -1,4 +1,4 @@
-"""What the real TPU compiler makes of a program, on a machine without a TPU.
+"""Compile a program with the real TPU compiler, on a machine without a TPU.
 
 libtpu compiles ahead of time on any x86-64 Linux machine. It is noisy, it can hang, and it takes a lock
 file: so it runs in a process of its own, with a time limit. What did not come back is "undetermined", which
@@ -21,8 +21,8 @@ from typing import Any
 
 from converters.installing import how_to_install, missing_modules
 from migrate import process
-from migrate.compiler.program import Program
-from migrate.compiler.written import NOTHING, Written, from_json
+from migrate.compiler.program import CompilerProgram
+from migrate.compiler.written import NOTHING, WrittenProgram, from_json
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
@@ -41,7 +41,7 @@ _FATAL = re.compile(r"^F\d{4} \S+ +\d+ ([\w.]+:\d+)\] (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Stats:
-    """What the compiler says of a program, in bytes and operations of one device.
+    """The compiler's figures for a program, in bytes and operations of one device.
 
     Attributes:
         arguments, outputs, temporaries: that it holds in HBM; outputs with those in donated arguments.
@@ -67,7 +67,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came back.
+    """Answer of the compiler.
 
     Attributes:
         texts: the optimized HLO, for each of the wanted sets of options; () if it is undetermined.
@@ -90,16 +90,16 @@ class Compiled:
     refused: str = ""
     seconds: float = 0.0
     worked: float = 0.0
-    written: Written = NOTHING
+    written: WrittenProgram = NOTHING
 
 
 def missing_packages() -> str:
-    """What the compiler needs and is not installed, as "jax and libtpu"; "" where all of it is there."""
+    """Packages that the compiler needs and that are not installed, as "jax and libtpu"; "" if none."""
     return " and ".join(missing_modules(NEEDED))
 
 
 def compile_for_tpu(
-    program: Program,
+    program: CompilerProgram,
     options: Sequence[Mapping[str, bool | int | float | str]],
     *,
     topology: str = TOPOLOGY,
@@ -127,17 +127,17 @@ def compile_for_tpu(
 
 
 def request(
-    program: Program,
+    program: CompilerProgram,
     options: Sequence[Mapping[str, bool | int | float | str]],
     topology: str,
     topology_options: Mapping[str, object],
     devices: int,
 ) -> dict[str, object]:
-    """What the compiler's process (`migrate.compiler.child`) is asked, in JSON's words."""
+    """Request for the compiler's process (`migrate.compiler.child`), as JSON values."""
     return {
         "format": program.format,
         "data": base64.b64encode(program.data).decode(),
-        "options": [dict(one) for one in options],
+        "options": [dict(option_values) for option_values in options],
         "topology": topology,
         "topology_options": dict(topology_options),
         "devices": devices,
@@ -147,7 +147,7 @@ def request(
 
 
 def answered(value: Mapping[str, Any]) -> Compiled:
-    """What that process said."""
+    """Parse the answer of the compiler's process."""
     refused = value["refused"]
     first = refused.strip().splitlines()[0] if refused.strip() else ""
     return Compiled(
@@ -155,7 +155,7 @@ def answered(value: Mapping[str, Any]) -> Compiled:
         value["device"],
         value["libtpu"],
         f"the TPU compiler refuses the program: {first}" if first else "",
-        tuple(Stats(**one) for one in value["stats"]),
+        tuple(Stats(**stats) for stats in value["stats"]),
         refused,
         value["seconds"],
         value["worked"],

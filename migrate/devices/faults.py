@@ -49,19 +49,19 @@ def _changed(kind: str, here: bool, program: str, repeat: int, array: Array) -> 
     if matmul and (kind == "bit" or (kind == "flaky" and repeat == 1)):
         return _flipped(array)
     if kind == "nan" and program.startswith("softmax"):
-        made = array.copy()
-        made.flat[7] = np.nan
-        return made
+        changed = array.copy()
+        changed.flat[7] = np.nan
+        return changed
     while kind == "hang":
         time.sleep(1)
     return array
 
 
 def _flipped(array: Array) -> Array:
-    made = np.ascontiguousarray(array).copy()
-    bits = made.view(f"u{made.dtype.itemsize}")
+    changed = np.ascontiguousarray(array).copy()
+    bits = changed.view(f"u{changed.dtype.itemsize}")
     bits.flat[bits.size // 2] ^= 1
-    return made
+    return changed
 
 
 def lost_chip(fault: str) -> int | None:

@@ -1,4 +1,4 @@
-"""What is known of a program on a slice: does it compile, does it fit, what bounds it."""
+"""Verdict on a program on a slice: does it compile, does it fit, what bounds it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Literal
 
 from migrate.compiler.compile import Stats
-from migrate.fit.lines import Bound, Line, links_seconds
-from migrate.fit.memory import Held, Memory
-from migrate.fit.products import Product
+from migrate.fit.lines import LineCost, StepBound, links_seconds
+from migrate.fit.memory import LiveArray, Memory
+from migrate.fit.products import Slice
 from migrate.fit.waste import Waste
 from migrate.fit.work import Collective
 
@@ -30,8 +30,8 @@ _MANY = {
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One program on one slice.
+class FitVerdict:
+    """Verdict on one program on one slice.
 
     Attributes:
         product: the slice.
@@ -59,7 +59,7 @@ class Verdict:
         cached: when that was, if it was not now.
     """
 
-    product: Product
+    product: Slice
     state: State
     why: str = ""
     where: str = ""
@@ -75,8 +75,8 @@ class Verdict:
     results: tuple[tuple[str, str], ...] = ()
     explained_by: str = ""
     collectives: tuple[Collective, ...] = ()
-    bound: Bound | None = None
-    lines: tuple[Line, ...] = ()
+    bound: StepBound | None = None
+    lines: tuple[LineCost, ...] = ()
     waste: tuple[Waste, ...] = ()
     again: float = 0.0
     counted_once: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Verdict:
             max(0, self.needed - self.beside - self.memory.peak) if self.memory and self.fits else 0
         )
 
-    def name_of(self, held: Held) -> tuple[str, str]:
+    def name_of(self, held: LiveArray) -> tuple[str, str]:
         """(kind, name) of an array: what the framework calls an argument, of others the operation.
 
         A value that the backward pass has made in the shape of a weight is taken for its gradient.
@@ -116,7 +116,7 @@ class Verdict:
 
     @cached_property
     def _weights(self) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """What weights are of: dtype and shape."""
+        """Dtypes and shapes of the weights."""
         there = self.memory.at_peak if self.memory else ()
         known = [
             held for held in there if held.kind == "argument" and held.number < len(self.roles)
@@ -173,7 +173,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Tried:
+class SliceResult:
     """The same step with one change, compiled.
 
     Attributes:
@@ -182,7 +182,7 @@ class Tried:
     """
 
     what: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[FitVerdict, ...]
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,9 @@ class FitReport:
 
     target: str
     trains: bool
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[FitVerdict, ...]
     notes: tuple[str, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[SliceResult, ...] = ()
     seconds: float = 0.0
     host_seconds: float = 0.0
 

@@ -38,7 +38,7 @@ def at_each_end(ended: Callable[[], None]) -> None:
 
 
 class StepsInGraph:
-    """How many steps each optimizer has made since the last one was ended.
+    """Number of steps of each optimizer since the last step boundary.
 
     Attributes:
         most: of one optimizer.

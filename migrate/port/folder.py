@@ -20,7 +20,7 @@ _VERSION = 1
 _LEFT = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints"}
 
 
-def port_name(given: str | None, proposed: str) -> str:
+def port_name(chosen: str | None, proposed: str) -> str:
     """The name of the folder, which is that of a Python package.
 
     Args:
@@ -30,10 +30,10 @@ def port_name(given: str | None, proposed: str) -> str:
     Raises:
         PortError: the user's is no name of a package.
     """
-    if given is not None:
-        if not given.isidentifier() or keyword.iskeyword(given):
-            raise PortError(f"--name {given}: cannot be imported", "letters, digits and _ only")
-        return given
+    if chosen is not None:
+        if not chosen.isidentifier() or keyword.iskeyword(chosen):
+            raise PortError(f"--name {chosen}: cannot be imported", "letters, digits and _ only")
+        return chosen
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", proposed)
     name = re.sub(r"\W+", "_", words).strip("_").lower()
     if not name or keyword.iskeyword(name):
@@ -101,7 +101,7 @@ def writing(folder: Path) -> Iterator[Path]:
     """
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
-        made = _make(folder.parent)
+        created = _make(folder.parent)
         temporary.mkdir()
     except OSError as error:
         raise PortError(
@@ -111,10 +111,10 @@ def writing(folder: Path) -> Iterator[Path]:
         yield temporary
         _clear(temporary)
         _take_the_place(temporary, folder)
-        made = []
+        created = []
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        for empty in made:
+        for empty in created:
             with contextlib.suppress(OSError):
                 empty.rmdir()
 

@@ -238,7 +238,7 @@ def convert_text(model: str, config: str, original: str, by_mapping: bool, const
 
 def test_text(
     model: str,
-    how: Original,
+    how: OriginalTexts,
     seed: int,
     params: bool,
     streams: Sequence[str],
@@ -285,8 +285,8 @@ def test_text(
     )
 
 
-class Original:
-    """How a test of the port comes to the original.
+class OriginalTexts:
+    """Source lines by which a test of the port loads the original.
 
     Attributes:
         place: lines that name it.

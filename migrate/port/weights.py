@@ -22,8 +22,8 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What was written.
+class PortWeights:
+    """Written weights.
 
     Attributes:
         parameters: number of elements; 0: the model has no weights, and there are no files.
@@ -50,7 +50,7 @@ def write_weights(
     example: Sequence[tuple[int, ...]] | None,
     folder: Path,
     work: Path,
-) -> Weights:
+) -> PortWeights:
     """Write the module's weights and the port's constants as Flax has them, and the mapping of keys to paths.
 
     Args:
@@ -67,8 +67,8 @@ def write_weights(
     import torch
 
     state = module.state_dict()
-    if not any(isinstance(one, torch.Tensor) for one in state.values()) and not constants:
-        return Weights(0, True, None)
+    if not any(isinstance(entry, torch.Tensor) for entry in state.values()) and not constants:
+        return PortWeights(0, True, None)
     saved = work / f"{name}.pt"
     torch.save(state, saved)
     done = convert(
@@ -84,10 +84,10 @@ def write_weights(
         from safetensors.numpy import save_file
 
         save_file(dict(constants), folder / CONSTANTS)
-    computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
+    computed = any(rule.outcome is Outcome.REFUSED for rule in load_mapping(folder / MAPPING).rules)
     frozen = _frozen(module, done.plan)
     paths = {row.key: row.paths for row in done.plan.rows}
-    return Weights(done.parameters, not computed, saved, done.notes, frozen, paths)
+    return PortWeights(done.parameters, not computed, saved, done.notes, frozen, paths)
 
 
 def _with_computed(
@@ -105,8 +105,8 @@ def _with_computed(
 
 def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:
     """A copy of a module that nobody trained, and how many of its tensors `stir` has changed."""
-    made: torch.nn.Module = copied(module)
-    return made, stir(made, seed)
+    clone: torch.nn.Module = copied(module)
+    return clone, stir(clone, seed)
 
 
 def stir(module: torch.nn.Module, seed: int) -> int:
@@ -126,8 +126,8 @@ def stir(module: torch.nn.Module, seed: int) -> int:
 
     generator = torch.Generator().manual_seed(seed)
     statistics = [
-        getattr(one, name, None)
-        for one in module.modules()
+        getattr(submodule, name, None)
+        for submodule in module.modules()
         for name in ("running_mean", "running_var")
     ]
     count = 0
@@ -146,13 +146,14 @@ def stir(module: torch.nn.Module, seed: int) -> int:
 def _frozen(module: torch.nn.Module, plan: Plan) -> tuple[str, ...]:
     """Paths, in the port, of parameters of which the original trains no part."""
     trained = {
-        key: one.requires_grad for key, one in module.named_parameters(remove_duplicate=False)
+        key: parameter.requires_grad
+        for key, parameter in module.named_parameters(remove_duplicate=False)
     }
     if all(trained.values()):
         return ()
-    found: dict[str, bool] = {}
+    flags: dict[str, bool] = {}
     for row in plan.rows:
         for target in row.targets:
             if row.key in trained:
-                found[target.path] = found.get(target.path, False) or trained[row.key]
-    return tuple(sorted(path for path, is_trained in found.items() if not is_trained))
+                flags[target.path] = flags.get(target.path, False) or trained[row.key]
+    return tuple(sorted(path for path, is_trained in flags.items() if not is_trained))

@@ -19,7 +19,7 @@ from migrate.counts import many
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS
 from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
-from migrate.fit.lowered.step import Step, part_of
+from migrate.fit.lowered.step import LoweredStep, part_of
 from migrate.fit.lowered.watch import (
     AT,
     CHANGED,
@@ -55,7 +55,7 @@ def lower_script(
     places: Callable[[str], str] = str,
     torchrun: bool = False,
     changed: str = "",
-) -> Step:
+) -> LoweredStep:
     """Run a torch_xla script until the program of its training step comes a second time.
 
     Args:
@@ -126,14 +126,14 @@ def _lasting(hlo: bytes, script: Path, folder: Path) -> bytes:
 
 
 def _lasting_name(folder: Path) -> str:
-    """Of a temporary folder the name without what is random in it; of another one its name."""
+    """Name of a folder, without the random part of a temporary folder's name."""
     return _RANDOM.sub(lambda match: match[1] + "_" * len(match[2]), str(folder))
 
 
 def _known(
     script: Path, folder: Path, place: Place, places: Callable[[str], str]
 ) -> Callable[[str], str]:
-    """From a place in a file that ran, also as `_lasting` names it, to the one that the user knows."""
+    """Map a location in a file that ran, also as `_lasting` names it, to the location that the user knows."""
 
     def known(text: str) -> str:
         for candidate in (script.parent, folder):
@@ -184,7 +184,7 @@ def _run(
 
 
 def as_torchrun(devices: int) -> dict[str, str]:
-    """What torchrun tells the first of its processes, which is the only one here."""
+    """Environment variables that torchrun sets in its first process, the only one here."""
     counts = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(devices))
     firsts = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -227,7 +227,7 @@ def failure(
 
 
 def _at(said: str, places: Callable[[str], str]) -> str:
-    """Where a script failed: its innermost line that a traceback names last, as " at train.py:93"."""
+    """Return where a script failed, as " at train.py:93": the innermost line in a traceback."""
     if (
         "_RemoteTraceback" in said
     ):  # of the process that `torch_xla.launch` starts: its own comes first
@@ -239,7 +239,7 @@ def _at(said: str, places: Callable[[str], str]) -> str:
 
 def _step(
     facts: dict[str, Any], shown: str, places: Callable[[str], str], changed: Sequence[str]
-) -> Step:
+) -> LoweredStep:
     parts = tuple(
         replace(part_of(program, shown), times=program["times"]) for program in facts["programs"]
     )
@@ -262,4 +262,4 @@ def _step(
     for path in changed:
         notes.append(f"{path} was changed by the run: it is too large to be copied for it")
     cuts = tuple(places(cut) for cut in facts["cuts"])
-    return Step(parts, True, tuple(notes), places, cuts, facts["host"], facts["backward"])
+    return LoweredStep(parts, True, tuple(notes), places, cuts, facts["host"], facts["backward"])

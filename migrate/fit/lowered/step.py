@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 
 REMEDIES = ("bf16", "remat", "shard", "batch")
 
 
 @dataclass(frozen=True)
-class Argument:
+class ProgramArgument:
     """An argument of the program.
 
     Attributes:
@@ -26,7 +26,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be made a program.
+    """Description of the program to make.
 
     Attributes:
         target: `file.py:factory`, `linen:…`, `torch:…`, `port:folder`, ….
@@ -54,8 +54,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the programs of a step.
+class StepProgram:
+    """A program of a step.
 
     Attributes:
         program: it.
@@ -64,15 +64,15 @@ class Part:
         outputs: by their number, as far as they are known: new values of arguments have their names.
     """
 
-    program: Program
-    arguments: tuple[Argument, ...]
+    program: CompilerProgram
+    arguments: tuple[ProgramArgument, ...]
     times: int = 1
-    outputs: tuple[Argument, ...] = ()
+    outputs: tuple[ProgramArgument, ...] = ()
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a compiler can be given: one program, or several that make one step.
+class LoweredStep:
+    """Input of a compiler: one program, or several that make one step.
 
     Attributes:
         parts: the programs, in the order of their first run.
@@ -85,7 +85,7 @@ class Step:
         backward: the line that began the backward pass, as a place in a file that ran; "" if unknown.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[StepProgram, ...]
     trains: bool
     notes: tuple[str, ...] = ()
     shown: Callable[[str], str] = str
@@ -100,15 +100,17 @@ class Step:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """What `--try` can change of it."""
+        """Changes of the step that `--try` can make."""
         if self.of_torch:
             return tuple(remedy for remedy in REMEDIES if remedy != "shard")
         return REMEDIES if any(part.arguments for part in self.parts) else ()  # of a file none
 
 
-def part_of(facts: dict[str, Any], shown: str) -> Part:
+def part_of(facts: dict[str, Any], shown: str) -> StepProgram:
     """A program that was pending, as the compiler is given it."""
     aliases = tuple((int(a), int(b)) for a, b in facts["aliases"])
-    arguments = tuple(Argument(kind, name) for kind, name in facts["arguments"])
-    outputs = tuple(Argument(kind, name) for kind, name in facts["outputs"])
-    return Part(Program(shown, "hlo", facts["hlo"], aliases=aliases), arguments, outputs=outputs)
+    arguments = tuple(ProgramArgument(kind, name) for kind, name in facts["arguments"])
+    outputs = tuple(ProgramArgument(kind, name) for kind, name in facts["outputs"])
+    return StepProgram(
+        CompilerProgram(shown, "hlo", facts["hlo"], aliases=aliases), arguments, outputs=outputs
+    )

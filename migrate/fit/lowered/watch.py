@@ -53,7 +53,7 @@ _READS = ("item", "tolist", "cpu", "to", "numpy", "__float__", "__int__", "__boo
 
 def install() -> None:
     """Watch this process, once it imports torch_xla."""
-    activate.after_import("torch_xla", lambda: _Watch().start())
+    activate.after_import("torch_xla", lambda: _StepWatch().start())
     if PORT in os.environ:
         activate.after_import("torch_xla._internal.rendezvous", _meet)
 
@@ -66,7 +66,7 @@ def _meet() -> None:
 
 
 def graphs_taken() -> int:
-    """How many pending graphs have been taken to be run, counted when they are taken.
+    """Number of pending graphs that have been taken to run, counted when they are taken.
 
     `ExecuteTime` would count when they end: a step that still runs beside a read looks as if the read ran it.
     """
@@ -104,7 +104,7 @@ def written_value(place: str, name: str, value: Any) -> str:
 
 
 def read_values(text: str) -> dict[tuple[str, str], Any]:
-    """What the reads of a run gave last, by place and method."""
+    """Values that the reads of a run returned last, by location and method."""
     import torch
 
     values: dict[tuple[str, str], Any] = {}
@@ -137,7 +137,7 @@ def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     )
 
 
-class _Watch:
+class _StepWatch:
     """The steps of one process."""
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class _Watch:
         return watched
 
     def _as_before(self, place: str, name: str, read: Any) -> Any:
-        """What a read between the programs of the step that is only traced gave the last time.
+        """Return what a read between the programs of the step that is only traced returned the last time.
 
         Nothing has been computed: what was all-reduced among N replicas cannot run here.
         """

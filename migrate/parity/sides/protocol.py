@@ -263,7 +263,7 @@ class Program(Request[tuple[str, program.Format]]):
 
     def answer(self, runner: Any) -> tuple[str, program.Format]:
         """Name and format."""
-        made: program.Program = runner.program(self.settings, self.inputs)
+        made: program.CompilerProgram = runner.program(self.settings, self.inputs)
         self.file.write_bytes(made.data)
         return made.name, made.format
 

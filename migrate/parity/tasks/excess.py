@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
-from migrate.compiler.hlo import Sources, computations
-from migrate.compiler.program import Program
+from migrate.compiler.hlo import SourceTable, computations
+from migrate.compiler.program import CompilerProgram
 from migrate.parity.ground.results import Check, Section
 
 FLAG = "xla_allow_excess_precision"
@@ -67,7 +67,9 @@ class Excess:
     undetermined: str = ""
 
 
-def find_excess(program: Program, *, topology: str = TOPOLOGY, timeout: float = 300.0) -> Excess:
+def find_excess(
+    program: CompilerProgram, *, topology: str = TOPOLOGY, timeout: float = 300.0
+) -> Excess:
     """Compile a program with the flag on and off and compare."""
     found = compile_for_tpu(
         program, [{FLAG: True}, {FLAG: False}], topology=topology, timeout=timeout
@@ -111,7 +113,7 @@ def excess_section(excess: Excess) -> Section:
 
 def _roundings(text: str) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
     """For each reduce-precision of an HLO module: operation, instruction, shape, source of its operand."""
-    sources = Sources(text)
+    sources = SourceTable(text)
     for computation in computations(text):
         for one in computation.values():
             if one.opcode == "reduce-precision":

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 from migrate.parity.ground.results import Check, Section
 
 SOURCE = "the recall that the program asks for"
@@ -162,7 +162,7 @@ def _recall(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[
 
 
 def bins_of(
-    program: Program, topology: str = TOPOLOGY, timeout: float = 300.0
+    program: CompilerProgram, topology: str = TOPOLOGY, timeout: float = 300.0
 ) -> tuple[Bins, ...] | str:
     """What the TPU's compiler makes of a program's uses; a line that says why where it gave no answer."""
     compiled = compile_for_tpu(program, [{}], topology=topology, timeout=timeout)

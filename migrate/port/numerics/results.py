@@ -1,4 +1,4 @@
-"""What the comparison in bfloat16 gives."""
+"""Results of the comparison in bfloat16."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Products = dict[str, set[str]]
 
 
 def allowed(numbers: int) -> float:
-    """How many times the original's error the port's may be, in outputs of so many numbers.
+    """Return how many times the original's error the port's may be, in outputs of so many numbers.
 
     Errors of rounding are drawn as if by chance. In few numbers (a loss) those of two models that are equally
     exact are further apart than `LIMIT`, which is told apart from a fault in 64 numbers and more.
@@ -31,8 +31,8 @@ def allowed(numbers: int) -> float:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a model gave on one input.
+class NumericsRun:
+    """Outputs of a model on one input.
 
     Attributes:
         outputs: path → array, in float32 or as it is.

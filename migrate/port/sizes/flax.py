@@ -43,8 +43,10 @@ def package_of(folder: Path) -> Iterator[Any]:
         spec.loader.exec_module(package)
         yield package
     finally:
-        for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
-            del sys.modules[one]
+        for module in [
+            module for module in sys.modules if module == name or module.startswith(f"{name}.")
+        ]:
+            del sys.modules[module]
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class PortAtSize:
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
-        """What it gives.
+        """Return the outputs of the port.
 
         Args:
             method: a further method, and what it is given; None: the forward.
@@ -112,8 +114,8 @@ class PortAtSize:
             with drawn(Draws(SEED)):  # as the original is
                 program = jax.jit(apply).lower(variables, **inputs)
             options = {"xla_backend_optimization_level": 0}
-            made = program.compile(options)(variables, **inputs)
-            return [np.asarray(leaf) for leaf in flat(made)]
+            value = program.compile(options)(variables, **inputs)
+            return [np.asarray(leaf) for leaf in flat(value)]
 
     @property
     def apply(self) -> Any:
@@ -179,7 +181,7 @@ def outputs_of(
     module: Any,
     inputs: Arrays,
 ) -> list[Array]:
-    """What a port gives at other sizes; see `port_at` for the arguments.
+    """Return the outputs of a port at other sizes. See `port_at` for the arguments.
 
     Raises:
         PortRefusesError: its classes, its mapping or its configuration refuse them.
@@ -223,17 +225,17 @@ def _converted(folder: Path, module: Any) -> dict[str, Array]:
         {"model": module} if computes_weights(folder) else {"mapping": folder / MAPPING}
     )
     with quiet():
-        made: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))
+        arrays: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))
     constants = folder / CONSTANTS
-    return made | (load_file(constants) if constants.exists() else {})
+    return arrays | (load_file(constants) if constants.exists() else {})
 
 
 def nested(arrays: Mapping[str, Array]) -> dict[str, Any]:
     """Return the variables of a Flax model."""
     from converters.checkpoint import nest
 
-    made: dict[str, Any] = nest(arrays.items())
-    return made
+    values: dict[str, Any] = nest(arrays.items())
+    return values
 
 
 def _abstract(arrays: Arrays) -> dict[str, Any]:

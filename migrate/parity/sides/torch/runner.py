@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from migrate.compiler.program import Program, program_of_torch
+from migrate.compiler.program import CompilerProgram, program_of_torch
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.facts import Facts
@@ -193,7 +193,7 @@ class TorchRunner(TorchModel):
 
         return generate(self, settings, inputs, tokens, output)
 
-    def program(self, settings: Settings, inputs: InputSet) -> Program:
+    def program(self, settings: Settings, inputs: InputSet) -> CompilerProgram:
         """What a compiler gets of the model, on the first input, as torch_xla lowers it."""
         on_host = replace(settings, device="cpu")
         model, where = self.variant(on_host)
