@@ -42,15 +42,15 @@ class Decision:
         rests: the assumptions that decide, each with the value at which the decision turns.
         risks: what may turn out otherwise.
         unsaid: what cannot be said, and what to give so that it can.
-        best: the slice to run on; None where there is none.
+        best: the slice to run on, or None if there is none.
         host: the host's part of a step.
         there: what a run costs, by slice, the cheapest first.
-        today: what it costs today; None where that was not said.
+        today: what it costs today, or None if that was not said.
         jobs: the work by hand, by kind.
         hours: all of it, setup included.
         dollars: that this costs; None without a price of an hour.
-        saved: dollars that a run on the best slice saves, by the assumed share; None where it is not known.
-        break_even: after how many runs the port pays; None where that is not known, or never.
+        saved: dollars that a run on the best slice saves, by the assumed share, or None if it is not known.
+        break_even: after how many runs the port pays, or None if that is not known, or never.
     """
 
     state: State

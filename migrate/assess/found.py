@@ -103,7 +103,7 @@ class ObservedRun:
     """Observations of a short run on simulated replicas.
 
     Attributes:
-        why: why there is nothing to show; "" where there is.
+        why: why there is nothing to show, or "" if there is.
         failed: whether the script itself ended with an error: what runs it to compile it would too.
         replicas: how many there were.
         seconds: that it took.
@@ -141,10 +141,10 @@ class Fitted:
     """Answer of the TPU's compiler for the training step.
 
     Attributes:
-        why: why it was not asked, or found no step; "" where it answered.
+        why: why it was not asked, or found no step, or "" if it answered.
         verdicts: by slice.
         notes: what holds for all of them.
-        batch: the option that is the batch, with its value; "" where it was not named.
+        batch: the option that is the batch, with its value, or "" if it was not named.
         largest: the largest batch that fits, by slice, where it was looked for.
         host_seconds: processor time of the host for a step, measured here; 0 where it was not.
     """

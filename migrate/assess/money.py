@@ -50,14 +50,14 @@ class TrainingPlan:
     """The user's statements about the training runs.
 
     Attributes:
-        gpu: what they are made on today; "" where it is not said.
+        gpu: what they are made on today, or "" if it is not said.
         gpus: how many.
-        gpu_step_seconds: that a step takes on all of them together; None where it is not said.
-        steps: of a run, today; None where it is not said.
-        runs: that are planned; None where it is not said.
-        engineer_hour: dollars; None where it is not said.
+        gpu_step_seconds: that a step takes on all of them together, or None if it is not said.
+        steps: of a run, today, or None if it is not said.
+        runs: that are planned, or None if it is not said.
+        engineer_hour: dollars, or None if it is not said.
         share: of the bound that real runs are assumed to reach.
-        host_step_seconds: the host's part of a step (`Host`); None where it is not said.
+        host_step_seconds: the host's part of a step (`Host`), or None if it is not said.
         batch: of all replicas together: "grows" with their number, as each takes what a GPU takes today, so
             that a run has fewer steps; or is the "same".
     """
@@ -126,10 +126,10 @@ class There:
         verdict: that it fits.
         host: the host's part of a step.
         steps_an_hour: at most.
-        steps: that a run has there; None where it is not said what a run has today.
+        steps: that a run has there, or None if it is not said what a run has today.
         hours_least, hours_likely: by the bound, and by the assumed share of it; never less than the host's
             part.
-        price: of a chip; None where none is known.
+        price: of a chip, or None if none is known.
         dollars_least, dollars_likely: on demand.
         dollars_spot: by the assumed share, at the price of what may be taken away.
     """
@@ -155,7 +155,7 @@ class There:
 
     @property
     def hourly(self) -> float | None:
-        """Dollars for an hour of the slice; None where no price is known."""
+        """Dollars for an hour of the slice, or None if no price is known."""
         return self.price.on_demand * self.verdict.product.chips if self.price else None
 
 

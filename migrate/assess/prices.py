@@ -27,7 +27,7 @@ class Price:
     Attributes:
         name: of the generation, or of the GPU.
         on_demand: what anybody pays.
-        spot: what one pays for what may be taken away at any time; None where nothing is said.
+        spot: what one pays for what may be taken away at any time, or None if nothing is said.
         source: where the price stands.
         read: the day on which it stood there.
     """

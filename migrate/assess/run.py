@@ -108,7 +108,7 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
 
 
 def _where(ready: Ready, output: str) -> str:
-    """The last line of the user's that the traceback names, as " at train.py:93"; "" where there is none."""
+    """The last line of the user's that the traceback names, as " at train.py:93", or "" if there is none."""
     # What was said is of the user's folders: see `Place.text_outside`.
     named = re.findall(r'File "([^"]+)", line (\d+)', output)
     own = [

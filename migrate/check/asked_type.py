@@ -1,4 +1,4 @@
-"""Whether a test around a value says that it is no tensor: `x if torch.is_tensor(x) else float(x)`."""
+"""Whether a test around a value excludes tensors: `x if torch.is_tensor(x) else float(x)`."""
 
 from __future__ import annotations
 

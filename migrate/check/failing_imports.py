@@ -29,7 +29,7 @@ def fallback(node: cst.CSTNode, facts: Facts) -> str:
 
 
 def is_optional(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the script goes on where the import `node` fails, or stands in a `try` that may say so."""
+    """Whether the script continues if the import `node` fails, or the `try` around it may let it."""
     handlers = list(_met(node, facts))
     if handlers:
         return any(not ending for _, ending in handlers)
@@ -66,7 +66,7 @@ def _met(node: cst.CSTNode, facts: Facts) -> Iterator[tuple[cst.ExceptHandler, s
 
 
 def _ending(node: cst.CSTNode | None) -> str:
-    """Return how each path through `node` ends: it "raises" or "exits"; nothing where one goes on."""
+    """Return how each path through `node` ends: it "raises" or "exits". Nothing if one goes on."""
     if isinstance(node, cst.Raise):
         return "raises"
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):

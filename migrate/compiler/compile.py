@@ -75,7 +75,7 @@ class Compiled:
         libtpu: the version of the compiler.
         undetermined: why there is no answer, in one line; "" if there is.
         stats: as many as texts.
-        refused: what the compiler says of a program that it does not take; "" where it takes it, or gave no
+        refused: what the compiler says of a program that it does not take, or "" if it takes it, or gave no
             answer at all.
         seconds: that it took, all together.
         worked: seconds of processors in these: fewer, where other programs ran beside it.

@@ -193,7 +193,7 @@ class HloModule:
         return trips
 
     def output_source(self, number: int) -> str:
-        """`file.py:line` of the value that is returned in this place; "" where nobody knows."""
+        """`file.py:line` of the value that is returned in this place, or "" if nobody knows."""
         place = place_in(self._outputs[number]) if number < len(self._outputs) else ""
         return self._shown(place) if place else ""
 
@@ -341,7 +341,7 @@ class SourceTable:
         return _IN_A_PACKAGE.sub("", innermost)
 
     def phase(self, instruction: Instruction) -> Phase:
-        """The pass of a step of training that made a value, as the framework names it; "" for neither.
+        """The pass of a step of training that made a value, as the framework names it, or "" for neither.
 
         JAX names its transformations. torch_xla has lines of all operations but those of autograd.
         """

@@ -18,7 +18,7 @@ KINDS = ("bit", "flaky", "nan", "hang", "lost", "everywhere")
 
 
 def plant(fault: str) -> Plant | None:
-    """The fault "ID:KIND", ID being a chip's; None for "".
+    """The fault "ID:KIND", ID being a chip's, or None for "".
 
     bit: one bit of every matmul is wrong, always; flaky: in the second repeat only; nan: a NaN in the
     softmax; hang: it never answers; lost: the all-reduces of all chips lack its part; everywhere: all

@@ -42,7 +42,7 @@ class LineCost:
     """Cost of one line of the user's code in a step.
 
     Attributes:
-        source: `file.py:line`; "" for what the program does not tell.
+        source: `file.py:line`, or "" for what the program does not tell.
         share: of the sum over all instructions of the least time of each.
         flops: of the matrix units.
         bytes: to and from HBM.

@@ -34,7 +34,7 @@ class LiveArray:
         array: it.
         kind: "argument", "output" or "temporary".
         name: of an argument as the framework calls it, of a temporary its operation.
-        source: `file.py:line` that made it; "" where the program does not tell.
+        source: `file.py:line` that made it, or "" if the program does not tell.
         number: of an argument or an output, -1 of a temporary.
         phase: of a temporary the pass that made it.
     """

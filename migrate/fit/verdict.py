@@ -38,10 +38,10 @@ class FitVerdict:
         state: "fits"; "too big" for its memory; "refused" by the compiler; "undetermined", with why; "no
             collectives" where several replicas train and nothing brings their gradients together; "cut" where
             a value is read inside of the step, so that what was compiled is not all of it.
-        why: the reason, in one line; "" where it fits.
+        why: the reason, in one line, or "" if it fits.
         where: `file.py:line` of the reason, "" where none is known.
         remedy: what to do about it.
-        stats: the compiler's figures, of the largest program of the step; None where there are none.
+        stats: the compiler's figures, of the largest program of the step, or None if there are none.
         flops: that the compiler counts, of all programs of the step.
         needed: bytes of HBM that it takes (or would take), per device.
         beside: of these, weights and state that other programs of the step are given.

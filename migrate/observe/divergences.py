@@ -20,8 +20,8 @@ class GraphDivergence:
     Attributes:
         step: the number of the sync at whose end the first one's program was, from 1.
         ranks: the first replica, and the other.
-        frames: the line of each that made the difference; None where it executed nothing more.
-        changes: what the graph of the other one has that the first one's has not; empty where one of them
+        frames: the line of each that made the difference, or None if it executed nothing more.
+        changes: what the graph of the other one has that the first one's has not. Empty if one of them
             executed nothing more.
         pending: whether a collective may be pending there, of which the recording of a simulation does not
             tell: see `migrate.observe.programs.ObservedProgram`.
@@ -153,7 +153,7 @@ def _unlike(
     *,
     reading: bool = True,
 ) -> tuple[Execution | None, Execution | None]:
-    """The first two executions that are not the same; None where there is none, or nothing more.
+    """The first two executions that are not the same, or None if there is none, or nothing more.
 
     Args:
         ours: executions of one replica.

@@ -22,7 +22,7 @@ class Execution:
     Attributes:
         graph: its hash.
         cause: why it happened.
-        line: of the user's code; None where none of it was running.
+        line: of the user's code, or None if none of it was running.
         compiled: whether this is the first execution of the graph in its process.
         nodes: the graph itself, if it is the first; else empty.
     """
@@ -41,7 +41,7 @@ class Interval:
     Attributes:
         rank: of the replica.
         number: from 1; that after the last sync has the highest.
-        line: of the user's code that synchronised; None for what came after the last sync.
+        line: of the user's code that synchronised, or None for what came after the last sync.
         seconds: wall time.
         compile_seconds, compiles: as torch_xla's metric CompileTime counts them.
         execute_seconds: as its metric ExecuteTime; on a TPU, the time on the device.
@@ -51,7 +51,7 @@ class Interval:
         unended: the line of the step that was one too many for one graph (`boundaries.MOST_STEPS`).
         fallbacks: ops that XLA does not lower, and how often each ran on the CPU.
         executions: in their order.
-        memory: bytes in use on the device, and the most so far; None where it does not tell.
+        memory: bytes in use on the device, and the most so far, or None if it does not tell.
     """
 
     rank: int

@@ -127,9 +127,9 @@ class Divergence:
     Attributes:
         step: the number of the sync at whose end it was, from 1.
         ranks: the first replica, and the other.
-        lines: what each of them executed where they part; None where it executed nothing more, or where
+        lines: what each of them executed where they part, or None if it executed nothing more, or where
             no code of the user's was running.
-        changes: what the graph of the other one has that the first one's has not; empty where one of
+        changes: what the graph of the other one has that the first one's has not. Empty if one of
             them executed nothing more.
         pending: of programs without a collective: whether one may be pending there on a TPU, so that it is
             not known whether the replicas wait.
@@ -162,7 +162,7 @@ class Untrained:
     """An optimizer whose parameters never got a gradient.
 
     Attributes:
-        line: the line that made it; None where no code of the user's was running.
+        line: the line that made it, or None if no code of the user's was running.
         name: the class.
         parameters: how many it holds.
         steps: how many steps it made on a rank.

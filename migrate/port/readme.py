@@ -318,7 +318,7 @@ def _numerics(numerics: Sequence[Numerics]) -> str:
 
 
 def error_text(error: float, of: Numerics) -> str:
-    """An error of a comparison in bfloat16; "" where nothing was compared."""
+    """An error of a comparison in bfloat16, or "" if nothing was compared."""
     return "" if of.skipped or of.error else f"{error:.1e}"
 
 

@@ -75,7 +75,7 @@ class ProofCase:
 
     @property
     def sentence(self) -> str:
-        """The verdict for a reader, with what differs; "" where nothing was compared."""
+        """The verdict for a reader, with what differs, or "" if nothing was compared."""
         if self.parity is None:
             return ""
         wrong = self._wrong()

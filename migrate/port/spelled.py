@@ -38,7 +38,7 @@ class RecordedConstructions:
         setattr(nn.Module, "__new__", staticmethod(new))  # noqa: B010
 
     def of(self, module: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
-        """The arguments of a module's constructor; None where nobody saw it."""
+        """The arguments of a module's constructor, or None if nobody saw it."""
         construction = self._made.get(id(module))
         return None if construction is None else construction[1:]
 

@@ -74,7 +74,7 @@ def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wra
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
-    """Return `edits` without those that yield to another one that speaks of their node."""
+    """Return `edits` without those that yield to another edit of the same node."""
     said: set[int] = set()
     for edit in edits:
         if isinstance(edit, Edit) and not edit.yields:
@@ -93,7 +93,7 @@ def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
 def _without_moot(
     edits: Sequence[Edit | Wrap], findings: Sequence[RuleFinding]
 ) -> tuple[list[Edit | Wrap], list[RuleFinding]]:
-    """Leave out what is said of code that another edit takes away: the code does not survive."""
+    """Drop findings in code that an edit removes."""
     gone: dict[int, set[str]] = defaultdict(set)  # the rules by which a node goes
     inside: set[int] = set()
     for edit in edits:

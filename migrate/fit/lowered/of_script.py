@@ -66,7 +66,7 @@ def lower_script(
         timeout: seconds until then.
         places: from a place in the file that runs to the one that the user knows.
         torchrun: whether it is started with the variables that torchrun gives to the first of them.
-        changed: one of `migrate.fit.lowered.changed.CHANGES`, made while it runs; "" for none.
+        changed: one of `migrate.fit.lowered.changed.CHANGES`, made while it runs, or "" for none.
 
     Raises:
         FitError: it ended, failed or ran on without a training step.

@@ -31,7 +31,7 @@ class Wanted:
     Attributes:
         target: `file.py:factory`, `linen:…`, `torch:…`, `port:folder`, ….
         inputs: what `--inputs` was given: what one data-parallel replica takes.
-        optimizer: of a step of training; "" for a forward pass.
+        optimizer: of a step of training, or "" for a forward pass.
         loss: "mse", "cross_entropy", "auto" or `file.py:function`.
         mesh: axis → devices along it; {} is data=N.
         rules: a file that says which axis of which weight is cut along which axis of the mesh; "" for none.

@@ -55,7 +55,7 @@ class ConstructionCalls:
     calls: dict[int, tuple[Any, Construction]] = field(default_factory=dict)
 
     def of(self, module: Any) -> Construction | None:
-        """The call that made a module; None where it was not seen."""
+        """The call that made a module, or None if it was not seen."""
         seen = self.calls.get(id(module))
         return seen[1] if seen is not None and seen[0] is module else None
 

@@ -76,7 +76,7 @@ class SizedModel:
 def built(
     construction: Construction, inputs: Arrays, changes: tuple[SizeChange, ...], shown: str
 ) -> SizedModel | None:
-    """An instance with these changes; None where the original refuses it.
+    """An instance with these changes, or None if the original refuses it.
 
     Args:
         construction: of the model that is ported.

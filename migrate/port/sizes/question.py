@@ -32,7 +32,7 @@ class SizeQuestion:
     shown: str
 
     def built(self, changes: tuple[SizeChange, ...]) -> SizedModel | None:
-        """The original with these changes; None where it refuses them."""
+        """The original with these changes, or None if it refuses them."""
         return built(self.construction, self.base.inputs, changes, self.shown)
 
     def port_at(self, package: Any, settings: Mapping[str, Any], other: SizedModel) -> PortAtSize:

@@ -30,7 +30,7 @@ def reads(construction: Construction, inputs: Arrays) -> ConfigReads | None:
     """Build a model and run it with configurations that note what is read of them.
 
     Returns:
-        What was read; None where the model refuses such configurations.
+        What was read, or None if the model refuses such configurations.
     """
     arguments = construction.copied()
     reads: dict[str, set[str]] = {}

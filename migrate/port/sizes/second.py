@@ -219,7 +219,7 @@ class _SizeSearch:
         return False
 
     def _tried(self, change: SizeChange) -> bool | None:
-        """Take a change, if it has an effect; None where the original refuses it."""
+        """Take a change, if it has an effect, or None if the original refuses it."""
         instance = built(self.construction, self.inputs, (*self.found.changes, change), self.shown)
         if instance is None:
             return None

@@ -49,7 +49,7 @@ class Left:
         message: what happens on a TPU, and what to do.
         severity: `INFO` where the script is right as it stands, and could be faster.
         is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
-        subject: the name of what is reported, with which `message` begins; empty where that is no name.
+        subject: the name of what is reported, with which `message` begins. Empty if that is no name.
     """
 
     line: int
@@ -75,7 +75,7 @@ def note_of(left: Left) -> Note:
 
 
 def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) -> tuple[Left, ...]:
-    """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
+    """Return the hazards that the rewrite did not handle.
 
     Args:
         original: the text of the script before the rewrite.

@@ -361,7 +361,7 @@ def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
 
 
 def _function(name: str, call: cst.Call, facts: Facts) -> str:
-    """Return what a call of the function `name` runs on the CPU; nothing where it runs on the device."""
+    """Return what a call of the function `name` runs on the CPU. Nothing if it runs on the device."""
     package, _, last = name.rpartition(".")
     if name in cpu.WITH_ARGUMENT:
         return _with_argument(name, call)

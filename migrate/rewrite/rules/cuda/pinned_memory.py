@@ -1,4 +1,4 @@
-"""Page-locked memory is CUDA's: `pin_memory` goes."""
+"""Remove `pin_memory`: page-locked memory belongs to CUDA."""
 
 from __future__ import annotations
 

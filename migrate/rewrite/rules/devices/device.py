@@ -389,7 +389,7 @@ class DeviceRule(Rule):
     def _kept(
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
     ) -> Iterable[Edit | RuleFinding]:
-        """Yield the edits of a value that is kept under a name that says that it is a device."""
+        """Yield the edits of a value that is stored under a name that suggests a device."""
         if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
             yield from self._spelled(value, context)
         if isinstance(target, cst.Attribute | cst.Name):
@@ -608,7 +608,7 @@ def _made_by_library(target: cst.BaseExpression, context: Workspace) -> str:
 
 
 def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether another edit of this rule speaks of the call `value`: it makes a device."""
+    """Whether another edit of this rule covers the call `value`, which creates a device."""
     if not isinstance(value, cst.Call):
         return isinstance(value, cst.Name | cst.Attribute)
     if context.run_by(value):

@@ -279,7 +279,7 @@ def _in_replica(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _root(call: cst.Call) -> int | None:
-    """Return the root of `bcast`; None where it is not to be seen."""
+    """Return the root of `bcast`, or None if it is not to be seen."""
     bound = bind(call, ("obj", "root"))
     if bound is None:
         return None

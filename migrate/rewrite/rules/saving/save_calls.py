@@ -193,7 +193,7 @@ def opened_path(file: cst.BaseExpression, context: Workspace) -> cst.BaseExpress
 
 
 def _opening(file: cst.BaseExpression, context: Workspace) -> cst.Call | None:
-    """Return the call that opens `file`; None where it is no open file."""
+    """Return the call that opens `file`, or None if it is no open file."""
     if isinstance(file, cst.Call):
         return file if _last(file) in OPENS else None
     if not isinstance(file, cst.Name):

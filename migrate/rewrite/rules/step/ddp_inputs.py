@@ -123,7 +123,7 @@ def _moved(inputs: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
 
 
 def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpression]:
-    """Yield the parts of a batch, `batch["y"]`, that `call` is given and nothing moves.
+    """Yield the parts of a batch, `batch["y"]`, that `call` gets and that nothing moves.
 
     Where nothing of the batch is moved by its key, nothing is said: the batch is moved as a whole.
     """

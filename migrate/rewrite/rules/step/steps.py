@@ -1,4 +1,4 @@
-"""The steps of a script: which blocks get `with torch_xla.step():`, and what of them goes in."""
+"""Find the steps of a script: the blocks for `with torch_xla.step():` and their contents."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def _arranged(span: Span) -> Arrangement:
 
 
 def _parts(arrangement: Arrangement) -> list[Arrangement] | None:
-    """Return the steps into which a run is cut by what lies in its middle; None where none fit.
+    """Return the steps into which a run is cut by what lies in its middle, or None if none fit.
 
     A test that decides whether the rest runs, of a value of the device, lies between two steps. So may an
     evaluation or a save between two whole ones.
