@@ -37,7 +37,7 @@ class Decision:
 
     Attributes:
         state: "move" to the TPU; "stay" on the GPU; it "depends" on what was not said; "undetermined".
-        sentence: it, in one sentence.
+        sentence: the decision in one sentence.
         reasons: why.
         rests: the assumptions that decide, each with the value at which the decision turns.
         risks: what may turn out otherwise.
@@ -48,7 +48,7 @@ class Decision:
         today: what it costs today, or None if that was not said.
         jobs: the work by hand, by kind.
         hours: all of it, setup included.
-        dollars: that this costs; None without a price of an hour.
+        dollars: cost of these hours, or None without a price of an hour.
         saved: dollars that a run on the best slice saves, by the assumed share, or None if it is not known.
         break_even: after how many runs the port pays, or None if that is not known, or never.
     """

@@ -42,7 +42,7 @@ class Code:
 
     Attributes:
         files: Python files and notebooks of the project.
-        rewritten: of these, how many are other ones afterwards.
+        rewritten: number of these files that the rewrite changes.
         edits: what is done by itself.
         reached: files that the script runs, itself included.
         todo: what is left in these.
@@ -89,8 +89,8 @@ class EffortItem:
 
     Attributes:
         work: the kind.
-        todo: where.
-        hours: that it is assumed to take.
+        todo: locations of the work.
+        hours: assumed hours.
     """
 
     work: ManualWork
@@ -106,10 +106,10 @@ class ObservedRun:
         why: why there is nothing to show, or "" if there is.
         failed: whether the script itself ended with an error: what runs it to compile it would too.
         replicas: how many there were.
-        seconds: that it took.
-        steps: of the first of them.
-        compiled: of these, how many compiled something.
-        late: of the later half of its steps, the share that compiled something.
+        seconds: time that the run took.
+        steps: number of steps of the first replica.
+        compiled: number of these steps that compiled something.
+        late: share of the later half of its steps that compiled something.
         changes: what was new in graphs that were compiled again, with the line.
         reads: lines where Python waits for a value in every step or every second one.
         on_cpu: operations that XLA does not lower, with their lines.
@@ -132,7 +132,7 @@ class ObservedRun:
 
     @property
     def dynamic(self) -> bool:
-        """Whether its steps go on compiling: shapes, or values, change from one to the next."""
+        """Whether its steps keep compiling because shapes or values change from step to step."""
         return self.steps >= 6 and self.late > 0.5
 
 
@@ -142,7 +142,7 @@ class Fitted:
 
     Attributes:
         why: why it was not asked, or found no step, or "" if it answered.
-        verdicts: by slice.
+        verdicts: the verdicts, by slice.
         notes: what holds for all of them.
         batch: the option that is the batch, with its value, or "" if it was not named.
         largest: the largest batch that fits, by slice, where it was looked for.
@@ -176,8 +176,8 @@ class AssessmentFacts:
     """All of it.
 
     Attributes:
-        project, script: as the user named them.
-        args: of the script.
+        project, script: project and script, as the user named them.
+        args: arguments of the script.
     """
 
     project: Path

@@ -17,10 +17,10 @@ class Hours:
     """Assumptions, in hours.
 
     Attributes:
-        file: where they stand.
+        file: file of the figures.
         setup: once for a project.
-        look: for each place that is only to be looked at.
-        kinds: of each kind of work, the first place and each further one.
+        look: hours for each location that only needs a check.
+        kinds: hours for each kind of work: the first location and each further one.
     """
 
     file: Path

@@ -52,11 +52,11 @@ class TrainingPlan:
     Attributes:
         gpu: what they are made on today, or "" if it is not said.
         gpus: how many.
-        gpu_step_seconds: that a step takes on all of them together, or None if it is not said.
-        steps: of a run, today, or None if it is not said.
-        runs: that are planned, or None if it is not said.
+        gpu_step_seconds: seconds per training step today, all GPUs together. None if not given.
+        steps: steps of a run today, or None if not given.
+        runs: number of planned runs, or None if not given.
         engineer_hour: dollars, or None if it is not said.
-        share: of the bound that real runs are assumed to reach.
+        share: assumed fraction of the step's bound that real runs reach.
         host_step_seconds: the host's part of a step (`Host`), or None if it is not said.
         batch: of all replicas together: "grows" with their number, as each takes what a GPU takes today, so
             that a run has fewer steps; or is the "same".
@@ -108,9 +108,9 @@ class Today:
     """A run as it is made today.
 
     Attributes:
-        price: of a GPU.
-        hours: that it takes.
-        dollars: that it costs.
+        price: price of a GPU.
+        hours: hours of the run.
+        dollars: cost of the run.
     """
 
     price: Price
@@ -123,15 +123,15 @@ class There:
     """A run on a slice.
 
     Attributes:
-        verdict: that it fits.
+        verdict: the verdict that the step fits.
         host: the host's part of a step.
-        steps_an_hour: at most.
-        steps: that a run has there, or None if it is not said what a run has today.
+        steps_an_hour: highest number of steps in an hour.
+        steps: steps of a run there, or None if the steps of a run today are unknown.
         hours_least, hours_likely: by the bound, and by the assumed share of it; never less than the host's
             part.
-        price: of a chip, or None if none is known.
-        dollars_least, dollars_likely: on demand.
-        dollars_spot: by the assumed share, at the price of what may be taken away.
+        price: price of a chip, or None if unknown.
+        dollars_least, dollars_likely: cost on demand.
+        dollars_spot: likely cost at the spot price.
     """
 
     verdict: FitVerdict
@@ -175,7 +175,7 @@ def today_of(plan: TrainingPlan, prices: Prices) -> Today | None:
 
 
 def host_of(plan: TrainingPlan, measured: float) -> Host:
-    """The host's part of a step: as the user says, else as it was measured (0: it was not)."""
+    """Return the host's part of a step: from the user, else as measured (0: not measured)."""
     if plan.host_step_seconds is not None:
         return Host(plan.host_step_seconds, "given")
     return Host(measured, "measured") if measured else Host()

@@ -25,10 +25,10 @@ class Price:
     """Dollars for one chip or GPU and one hour.
 
     Attributes:
-        name: of the generation, or of the GPU.
+        name: name of the generation or the GPU.
         on_demand: what anybody pays.
         spot: what one pays for what may be taken away at any time, or None if nothing is said.
-        source: where the price stands.
+        source: source of the price.
         read: the day on which it stood there.
     """
 
@@ -54,9 +54,9 @@ class Prices:
     """A table of prices.
 
     Attributes:
-        file: where it stands.
-        tpu: by generation.
-        gpu: by name.
+        file: file of the prices.
+        tpu: prices by generation.
+        gpu: prices by name.
         free: None where nothing is.
     """
 
@@ -81,7 +81,7 @@ class Prices:
         return matches[0]
 
     def gpus_named(self, name: str) -> list[Price]:
-        """Return the GPUs that a name stands for, the one that is taken first.
+        """Return the GPUs that a name may mean, the default first.
 
         "A100" may be the GPU with 80 GB or with 40: the first of the table is taken. A vendor, a form factor
         and a size that the table does not part by may be in the name: "NVIDIA H100 80GB HBM3".
@@ -104,7 +104,7 @@ class Prices:
 
 
 def _words(name: str) -> frozenset[str]:
-    """The parts of a GPU's name that tell it from others."""
+    """Return the parts of a GPU's name that distinguish it from others."""
     text = re.sub(r"(?<=\d)\s+gb\b", "gb", name.lower())
     words = (word.removeprefix("rtx") for word in re.split(r"[^a-z0-9]+", text))
     return frozenset(word for word in words if word and not _FORM.fullmatch(word))

@@ -32,7 +32,7 @@ class Ready:
     Attributes:
         place: the mirror.
         script: the script of the user; `place.inside` says where it runs.
-        original: from a place in the mirror to the user's own.
+        original: maps a location in the mirror to the user's own file.
         beyond: rewritten files that the mirror does not reach: there they are as they were.
     """
 

@@ -35,9 +35,9 @@ class AssessQuestion:
     Attributes:
         project: the folder.
         script: the one that trains, as the user named it: in the project, or from the working directory.
-        args: its arguments.
+        args: arguments of the script.
         products: the slices to compile for.
-        replicas: of the short run.
+        replicas: number of replicas in the short run.
         run_timeout, fit_timeout: seconds for the short run, and for each compilation.
         batch_option: the script's option that is its batch: the largest that fits is looked for; "" for none.
         torchrun: whether the script is given torchrun's variables where its step is found.

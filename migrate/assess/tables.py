@@ -1,4 +1,4 @@
-"""A user's own YAML file: what is wrong in it is said with its key and its line."""
+"""YAML file of the user. Errors in it are reported with key and line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TableEntry:
             yield name, entry
 
     def table(self, needed: set[str], allowed: set[str]) -> dict[str, TableEntry]:
-        """The entries of a table of which the names are known."""
+        """Return the entries of a table whose names are known."""
         entries = dict(self.entries())
         for name, entry in entries.items():
             if name not in needed | allowed:
@@ -86,11 +86,11 @@ def read_table(file: Path, shipped: Path) -> TableEntry:
     """The file as it stands.
 
     Args:
-        file: it.
+        file: the file.
         shipped: ours of the same form, for the message.
 
     Raises:
-        AssessError: it cannot be read, or is no YAML.
+        AssessError: the file cannot be read, or is no YAML.
     """
     remedy = f"a file such as {shipped} has the form"
     try:

@@ -19,11 +19,11 @@ class HloArray:
     """An array of a compiled program.
 
     Attributes:
-        dtype: of XLA ("bf16").
-        shape: its sides.
+        dtype: XLA's dtype ("bf16").
+        shape: lengths of the sides.
         order: the axes, from the most minor one; as many as sides.
         tile: the sides of the first tile, the most minor one last; () where it is not tiled.
-        space: where it lies: 0 is HBM, 1 VMEM, 5 the host's memory, others small memories of the chip.
+        space: memory space: 0 is HBM, 1 VMEM, 5 the host's memory, others small memories of the chip.
     """
 
     dtype: str

@@ -16,7 +16,7 @@ from migrate.compiler.written import WrittenProgram, written_in
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile what the request holds; a refusal by the compiler is an answer too."""
+    """Compile the request's program. A refusal by the compiler is an answer too."""
     import jax
     import numpy as np
     from jax._src import compiler
@@ -81,7 +81,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _donate(ir: Any, module: Any, aliases: Sequence[tuple[int, int]]) -> None:
-    """Write into a program which outputs take the memory of which arguments."""
+    """Record in a program which outputs take the memory of which arguments."""
     if not aliases:
         return
     main = next(

@@ -44,7 +44,7 @@ class Stats:
     """The compiler's figures for a program, in bytes and operations of one device.
 
     Attributes:
-        arguments, outputs, temporaries: that it holds in HBM; outputs with those in donated arguments.
+        arguments, outputs, temporaries: bytes in HBM. Outputs include those in donated arguments.
         aliased: outputs that take the memory of arguments.
         peak: the most that is held at once, as libtpu counts: arguments that are not donated twice.
         flops: floating point operations.
@@ -74,10 +74,10 @@ class Compiled:
         device: the kind of chip ("TPU v5 lite").
         libtpu: the version of the compiler.
         undetermined: why there is no answer, in one line; "" if there is.
-        stats: as many as texts.
+        stats: the figures, one for each text.
         refused: what the compiler says of a program that it does not take, or "" if it takes it, or gave no
             answer at all.
-        seconds: that it took, all together.
+        seconds: total time of the compiler.
         worked: seconds of processors in these: fewer, where other programs ran beside it.
         written: what stands in the program before it is compiled.
     """
@@ -112,7 +112,7 @@ def compile_for_tpu(
     Args:
         topology: a name of `jax.experimental.topologies`.
         topology_options: what libtpu has to be told of it beside.
-        devices: of the topology, on which the program runs.
+        devices: number of devices of the topology on which the program runs.
         timeout: seconds for all of them together.
     """
     if missing := missing_packages():

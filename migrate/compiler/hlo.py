@@ -50,8 +50,8 @@ class Instruction:
     """An instruction of a computation.
 
     Attributes:
-        name: in its computation.
-        opcode: of XLA ("multiply").
+        name: name in its computation.
+        opcode: XLA's opcode ("multiply").
         result: an array, or a tuple.
         operands: the names of what it takes.
         line: the whole text.
@@ -100,7 +100,7 @@ class Instruction:
 
     @property
     def constant(self) -> int | None:
-        """The whole number that it is; None of all else."""
+        """Whole number of the constant, or None for all other instructions."""
         match = _NUMBER.search(self.line) if self.opcode == "constant" else None
         return int(match[1]) if match else None
 
@@ -112,9 +112,9 @@ class HloModule:
     """A compiled program.
 
     Args:
-        text: of the HLO module.
-        shown: from a place in a file that ran to the one that the user knows.
-        outputs: where each value that it returns was made, in MLIR's words (`Written.outputs`).
+        text: text of the HLO module.
+        shown: maps a location in a file that ran to the location that the user knows.
+        outputs: MLIR location of the operation that made each output (`WrittenProgram.outputs`).
         backward: the user's line that began the backward pass, for what its hooks do; "" if unknown.
     """
 

@@ -14,9 +14,9 @@ class CompilerProgram:
     """A program as a framework hands it to a compiler.
 
     Attributes:
-        name: for messages.
+        name: name for messages.
         format: "stablehlo" is MLIR as text or bytecode, "hlo" an HLO module as protobuf.
-        data: it.
+        data: content of the program.
         partitioned: whether one program is spread over all devices (`jax.jit` with shardings); else each
             device runs a replica of it.
         aliases: (argument, output) that are donated beside those that the program itself names.

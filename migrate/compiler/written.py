@@ -29,11 +29,11 @@ class WrittenOperation:
     Attributes:
         kind: "product"; "wide" gives float64 or complex128; "constant" holds a megabyte or more; "unsized"
             gives an array of which a side is not known.
-        dtypes: of the operands of a product, of what the others give.
-        where: its location in MLIR's words; of a constant that of the operation that first takes it.
+        dtypes: dtypes of a product's operands, or of another operation's results.
+        where: MLIR location. For a constant, the location of the operation that first uses it.
         amount: floating point operations of a product, bytes of the others, on all devices together; of a
             loop, those of one turn.
-        sides: of a product's operands and result, each once.
+        sides: sides of a product's operands and result, each once.
         one_hot: whether an operand of a product is a comparison with 0, 1, 2, …: rows that are looked up.
     """
 
@@ -50,10 +50,10 @@ class WrittenProgram:
     """Contents of a program before it is compiled.
 
     Attributes:
-        operations: in the order of the program.
+        operations: the operations, in the order of the program.
         arguments: the shape of each, on all devices together.
-        uses: where each of them is first used, in MLIR's words.
-        outputs: where each value that is returned was made.
+        uses: MLIR location of each argument's first use.
+        outputs: MLIR location of the operation that made each returned value.
     """
 
     operations: tuple[WrittenOperation, ...] = ()

@@ -35,10 +35,10 @@ class ProbeOptions:
     """Options of a probe of the chips.
 
     Attributes:
-        repeats: of each program.
+        repeats: number of runs of each program.
         size: side of the square matrices; None: 2048, on a CPU 256.
-        seconds: for everything, the start of the runtime included.
-        answer_seconds: for one program on one chip.
+        seconds: time limit for everything, the start of the runtime included.
+        answer_seconds: time limit for one program on one chip.
         runtime: "jax" or "torch_xla"; "": JAX, or torch_xla where JAX does not see the TPU.
         fault: "ID:KIND" of `faults`, to see that the probe finds it; "": none.
     """
@@ -77,7 +77,7 @@ def examine(
 
     Args:
         options: see there.
-        environment: of the process that is started.
+        environment: environment of the started process.
         progress: is told what is being run.
     """
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""Faults to be planted, to see what the probe says of them: `migrate doctor --devices --plant 3:flaky`.
+"""Faults to plant, in order to test the probe: `migrate doctor --devices --plant 3:flaky`.
 
 They change what comes back from a chip, before anything is looked at.
 """

@@ -24,7 +24,7 @@ class CheckResults:
     """Results of one program.
 
     Attributes:
-        limit: of its error.
+        limit: limit of the program's error.
         results: chip → its results, repeat by repeat.
         apart: digest → how far it is from the commonest.
         answered: digest → a result with it.
@@ -74,7 +74,7 @@ class CheckResults:
 
 
 def judge(events: Sequence[Event], seconds: float) -> DevicesReport:
-    """Say what the events mean. Without any there is a report of no chips."""
+    """Interpret the events. Without events, the report has no chips."""
     head = next((event for event in events if event["event"] == "chips"), {})
     chips = {chip["id"]: Chip(**chip) for chip in head.get("chips", ())}
     seen = _seen(events)

@@ -39,7 +39,7 @@ class Chips(Protocol):
     """A runtime with its local devices.
 
     Attributes:
-        runtime: its name and version.
+        runtime: name and version of the runtime.
         platform: "tpu", "gpu", "cpu".
         chips: the devices.
         left_out: kinds of jobs that it is not asked for → why.
@@ -70,9 +70,9 @@ class ChipProbe:
     """Probe of all chips.
 
     Args:
-        chips: of which runtime.
-        events: where to write.
-        options: as of `devices.ProbeOptions`.
+        chips: the chips of one runtime.
+        events: file for the events.
+        options: options, see `devices.ProbeOptions`.
     """
 
     def __init__(self, chips: Chips, events: Events, options: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The programs that every chip runs, their inputs, and what they should give.
+"""Programs that every chip runs, with their inputs and expected results.
 
 The limits against float64 are those of correct arithmetic with room to spare: a chip that is a little off is
 found by the comparison of bits, and only what all chips have in common is left to them. Sources: relative L2
@@ -24,11 +24,11 @@ class ChipJob:
     """A program.
 
     Attributes:
-        name: for people.
+        name: name for the reader.
         kind: "matmul", "softmax" or "all-reduce".
         inputs: the same on every chip; of an all-reduce one for each chip along the first axis.
-        truth: in float64.
-        limit: of the relative L2 distance from it.
+        truth: the float64 reference.
+        limit: largest relative L2 distance from the reference.
         highest: whether float32 is multiplied as float32 (six bf16 passes on a TPU), not in one bf16 pass.
     """
 
@@ -96,7 +96,7 @@ def digest(array: Array) -> str:
 
 
 def lost_contribution(array: Array, job: ChipJob) -> int | None:
-    """The place of the chip whose part is missing in a sum; None if that is not what is wrong."""
+    """Return the number of the chip whose part is missing in a sum, or None for another error."""
     (parts,) = job.inputs
     missing = job.truth - array.astype(np.float64)
     matching = [place for place, part in enumerate(parts) if np.array_equal(missing, part)]

@@ -51,9 +51,9 @@ class ChipProgram:
 
     Attributes:
         name: "matmul float32".
-        checksum: of the result that most chips gave, in hexadecimal; "" if there is none.
+        checksum: checksum of the result of most chips, in hexadecimal; "" if there is none.
         error: relative L2 of it against float64 on the host; None: no chip answered.
-        limit: of that.
+        limit: limit of the error.
         same: number of chips that gave it in every repeat.
     """
 

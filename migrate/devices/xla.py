@@ -1,4 +1,4 @@
-"""The chips that torch_xla has here, one after the other: its programs are compiled for one device each."""
+"""Chips that torch_xla sees, one after the other: its programs are compiled for one device each."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ class CompiledProgram:
     """A program before and after its compilation.
 
     Attributes:
-        written, module: it.
+        written, module: the program before and after compilation.
         arguments: what they are; () where it is not known.
         outputs: see `Part`.
         trains: whether it is a step of training.
-        shown: from a place in a file that ran to the one that the user knows.
+        shown: maps a location in a file that ran to the location that the user knows.
     """
 
     written: WrittenProgram
@@ -217,7 +217,7 @@ def _undonated(program: CompiledProgram) -> Iterator[tuple[HloArray, ProgramArgu
 
 
 def _arguments(program: CompiledProgram) -> Iterator[tuple[Instruction, str]]:
-    """Each argument of the compiled program, and what it is."""
+    """Yield each argument of the compiled program with its kind."""
     for instruction in program.module.entry.values():
         if instruction.opcode == "parameter":
             known = instruction.number < len(program.arguments)

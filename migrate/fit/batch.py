@@ -45,7 +45,7 @@ def largest(
 
 
 def next_batch(known: dict[int, FitVerdict], product: Slice) -> int | None:
-    """The batch to try next, or None if the largest is known: to a fiftieth of itself, in eights above 16."""
+    """Return the batch to try next, or None if the largest is known within a fiftieth, or 8 above 16."""
     fitting = sorted(batch for batch, verdict in known.items() if verdict.fits)
     big = sorted(batch for batch, verdict in known.items() if verdict.state == "too big")
     if len(known) > _COMPILES:

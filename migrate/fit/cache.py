@@ -34,7 +34,7 @@ def compiled(
     options: Mapping[str, object],
     ask: Callable[[], Compiled],
 ) -> tuple[Compiled, str]:
-    """The compiler's answer, and the day it gave it where that is kept, or "" if it was asked now.
+    """Return the compiler's answer, and the day of a cached answer, or "" if it was asked now.
 
     What it did not answer at all (a time limit, a crash) is not kept.
     """

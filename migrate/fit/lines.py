@@ -12,7 +12,7 @@ from migrate.fit.work import Collective, InstructionWork
 
 @dataclass(frozen=True)
 class StepBound:
-    """The least time that a step can take, by what it has to do.
+    """Lower bound of the time of a step, from its work.
 
     It is a bound: no program runs faster, real ones are slower. Multiplications at the chip's bfloat16 peak,
     bytes at its full bandwidth, exchanges at that of all links, each of the three as if it were alone.
@@ -43,9 +43,9 @@ class LineCost:
 
     Attributes:
         source: `file.py:line`, or "" for what the program does not tell.
-        share: of the sum over all instructions of the least time of each.
-        flops: of the matrix units.
-        bytes: to and from HBM.
+        share: share of the sum of the least times of all instructions.
+        flops: operations of the matrix units.
+        bytes: bytes to and from HBM.
     """
 
     source: str

@@ -31,12 +31,12 @@ class LiveArray:
     """An array in the chip's memory.
 
     Attributes:
-        array: it.
+        array: the array.
         kind: "argument", "output" or "temporary".
-        name: of an argument as the framework calls it, of a temporary its operation.
+        name: the framework's name of an argument, or the operation of a temporary.
         source: `file.py:line` that made it, or "" if the program does not tell.
-        number: of an argument or an output, -1 of a temporary.
-        phase: of a temporary the pass that made it.
+        number: number of an argument or an output; -1 for a temporary.
+        phase: for a temporary, the pass that made it.
     """
 
     array: HloArray
@@ -148,7 +148,7 @@ class _Lifetimes:
 
     Args:
         module: the program.
-        computation: one that is scheduled: the entry, or the body of a loop.
+        computation: a scheduled computation: the entry, or the body of a loop.
         donated: the numbers of its outputs that lie in arguments; None: all lie where the caller says.
     """
 
@@ -268,7 +268,7 @@ class _Lifetimes:
                     self._forget(guest)
 
     def _overwriting(self, instruction: Instruction, place: int, taken: list[Buffers]) -> Buffers:
-        """A result of its own, but for the arrays that lie where an operand was."""
+        """Allocate the result, except for arrays that take an operand's memory."""
         fresh = self._new(instruction.result, place)
         flat = list(_numbers(fresh))
         shared = dict(_shared(instruction, len(instruction.operands)))
@@ -334,7 +334,7 @@ class _Lifetimes:
         return sizes
 
     def alive(self, at: int) -> Iterator[LiveArray]:
-        """The temporaries that are there at an instruction, those of what it runs included."""
+        """Temporaries that are alive at an instruction, including those of called computations."""
         for number in self._heap():
             if self._made[number] <= at <= self._last[number]:
                 yield self._held(self._arrays[number], self._order[self._made[number]])

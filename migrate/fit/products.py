@@ -32,7 +32,7 @@ class Generation:
     """Capabilities of one TPU generation. A device is what XLA sees: a chip or one of its cores.
 
     Attributes:
-        name: as Google names it ("v5e").
+        name: Google's name ("v5e").
         names: what its slices are called, before the number.
         topology: how libtpu spells it.
         flops: bfloat16 operations a second of one device, at most.
@@ -40,11 +40,11 @@ class Generation:
         link: bytes a second that a chip sends over all of its links, one direction.
         hbm: bytes of HBM that a program may use, per device.
         mxu: the sides of its matrix units.
-        devices: that XLA sees in one chip.
+        devices: number of devices that XLA sees in one chip.
         counted: how many of what the names count a chip has (v4-8 are four chips of two cores).
         shapes: slices by their number of chips.
         hosts: chips a host.
-        source: of the figures.
+        source: source of the figures.
         megacore: whether the two cores of a chip are one device.
     """
 
@@ -112,10 +112,10 @@ class Slice:
     """A slice.
 
     Attributes:
-        name: as it is sold ("v5litepod-8" is "v5e-8" here).
+        name: product name ("v5litepod-8" is "v5e-8" here).
         generation: what its devices can do.
         chips, devices: how many.
-        shape: of the chips.
+        shape: arrangement of the chips.
     """
 
     name: str

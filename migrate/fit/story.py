@@ -1,4 +1,4 @@
-"""`migrate fit`: from what the user named, by its program, to a verdict for each slice."""
+"""`migrate fit`: make the program of what the user named, and give a verdict for each slice."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ScriptTarget:
     """A script that trains.
 
     Attributes:
-        runs: its torch_xla form.
-        places: from a place in that file to the one that the user knows.
+        runs: the torch_xla form of the script.
+        places: maps a location in that file to the location that the user knows.
     """
 
     runs: Path
@@ -55,8 +55,8 @@ class FitOptions:
         products: the slices.
         inputs, optimizer, loss, rules, dtype: see `Wanted`.
         mesh: axis → devices; {} is data=N.
-        args: of a script.
-        remedies: of `REMEDIES`, each compiled too.
+        args: arguments of a script.
+        remedies: remedies from `REMEDIES`, each compiled too.
         auto: whether the largest batch that fits is looked for.
         batch_option: the option of a script that is its batch.
         torchrun: whether a script is given the variables of torchrun.
@@ -178,7 +178,7 @@ def _step(
 
 
 def _needed(target: str, script: ScriptTarget | None) -> tuple[str, ...]:
-    """The modules that are needed, as far as the name of the target says."""
+    """Modules that are needed, as far as the target's name shows."""
     return (*NEEDS["run"], *NEEDED) if script is not None else NEEDED
 
 
@@ -263,7 +263,7 @@ def _tried(
     tell: SharedCount,
     script: ScriptTarget | None,
 ) -> list[SliceResult]:
-    """The step again with each remedy; one that cannot be made of it says why."""
+    """Compile the step again with each remedy. If a remedy cannot be applied, the result says why."""
     tried = []
     for remedy in options.remedies:
         again: list[FitVerdict] = []

@@ -42,21 +42,22 @@ class FitVerdict:
         where: `file.py:line` of the reason, "" where none is known.
         remedy: what to do about it.
         stats: the compiler's figures, of the largest program of the step, or None if there are none.
-        flops: that the compiler counts, of all programs of the step.
+        flops: operations that the compiler counts, of all programs of the step.
         needed: bytes of HBM that it takes (or would take), per device.
-        beside: of these, weights and state that other programs of the step are given.
+        beside: part of `needed`: weights and state of the step's other programs.
         available: bytes of HBM that a program may use.
         memory: what lies there at the fullest moment; of what is too big as it lies in a larger chip.
         trains: whether it is a step of training.
-        roles, results: of the arguments and the outputs, as far as they are known: (kind, name).
+        roles, results: (kind, name) of the known arguments and outputs.
         explained_by: the slice that `memory` is of, where it is another one.
-        collectives, bound, lines, waste: of the compiled program.
+        collectives, bound, lines, waste: analysis of the compiled program.
         again: operations of products that the compiler does a second time, so that it fits.
-        counted_once: where loops are whose turns nobody knows: the figures have one of each.
+        counted_once: locations of loops with an unknown number of iterations. The figures count one
+            iteration.
         compiler: "libtpu 0.0.42.1 for TPU v5 lite".
-        seconds: that the compiler took.
+        seconds: time that the compiler took.
         worked: seconds of processors in these; 0 where that is not known.
-        cached: when that was, if it was not now.
+        cached: date of a cached answer.
     """
 
     product: Slice
@@ -92,7 +93,7 @@ class FitVerdict:
 
     @property
     def gaps(self) -> int:
-        """Bytes that the compiler reserves beside what is there at the peak: there are gaps."""
+        """Bytes that the compiler reserves beyond the arrays at the peak (gaps)."""
         return (
             max(0, self.needed - self.beside - self.memory.peak) if self.memory and self.fits else 0
         )
@@ -144,7 +145,7 @@ class FitVerdict:
         ]
 
     def by_kind(self) -> list[tuple[str, int]]:
-        """Bytes at the peak by what they are, the most first."""
+        """Bytes at the peak by kind, the largest first."""
         sizes: dict[str, int] = {}
         for held in self.memory.at_peak if self.memory else ():
             kind = _MANY[self.name_of(held)[0]]
@@ -159,8 +160,8 @@ class Exchange:
     Attributes:
         kind, group, overlapped, source: see `Collective`.
         times: how often a step has them.
-        bytes: that each device gives to all of them.
-        seconds: that they take at least, by all links of a chip.
+        bytes: bytes that each device sends in all of them.
+        seconds: least time that they take over all links of a chip.
     """
 
     kind: str
@@ -178,7 +179,7 @@ class SliceResult:
 
     Attributes:
         what: the change ("bf16", "batch 16").
-        verdicts: by slice.
+        verdicts: the verdicts, by slice.
     """
 
     what: str
@@ -192,9 +193,9 @@ class FitReport:
     Attributes:
         target: what the user named.
         trains: whether it is a step of training.
-        verdicts: by slice.
+        verdicts: the verdicts, by slice.
         notes: what holds for all of them.
-        tried: with the remedies that were asked for.
+        tried: results with the requested remedies.
         seconds: all together.
         host_seconds: processor time of the host for a step, measured here; 0 where it was not.
     """

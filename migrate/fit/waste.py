@@ -28,9 +28,9 @@ class Waste:
     Attributes:
         kind: "idle matrix unit", "padding", "copies", "exact products"; those of `as_written` beside.
         source: `file.py:line`.
-        what: it, with its figures.
+        what: description of the waste, with figures.
         remedy: the change that mends it.
-        share: of the step's least time or of its products, of the memory at the peak for what takes memory.
+        share: share of the step's least time or of its products; for memory, share of the peak.
     """
 
     kind: str
@@ -49,7 +49,7 @@ def waste_of(work: Sequence[InstructionWork], memory: Memory, chip: Generation) 
 
 
 def worth_its_memory(size: float, memory: Memory, chip: Generation) -> bool:
-    """Whether so many bytes are enough to speak of."""
+    """Whether so many bytes are worth reporting."""
     return size >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm)
 
 
@@ -125,7 +125,7 @@ def _copies(work: Sequence[InstructionWork], chip: Generation) -> Iterator[Waste
 
 
 def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
-    """Arrays of which a good part fills tiles."""
+    """Yield the arrays that consist largely of padding."""
     for held in memory.at_peak:
         lost = held.bytes - held.array.size
         if lost > _OF_THE_UNIT * held.array.size and worth_its_memory(lost, memory, chip):

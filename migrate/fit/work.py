@@ -57,7 +57,7 @@ class Multiplication:
         flops: two for each multiplication and addition.
         rows, columns, depth: of the product; of a convolution the positions of the output, its features and
             the values that each is summed from.
-        dtypes: of the operands.
+        dtypes: dtypes of the operands.
         precision: "default", "high" or "highest".
         again: whether the compiler does it a second time, so that its result need not be kept.
     """
@@ -81,10 +81,10 @@ class InstructionWork:
     """Work of one instruction, each time it runs.
 
     Attributes:
-        instruction: it.
+        instruction: the instruction.
         times: how often it runs.
-        products: in it.
-        bytes: to and from HBM.
+        products: the products in it.
+        bytes: bytes to and from HBM.
         source: `file.py:line`.
     """
 
@@ -118,7 +118,7 @@ class Collective:
 
     Attributes:
         kind: "all-reduce", ….
-        bytes: of what each device gives to it.
+        bytes: bytes that each device contributes.
         group: how many devices exchange with each other.
         times: how often it runs.
         overlapped: whether the schedule has work between its start and its end.

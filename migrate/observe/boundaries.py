@@ -41,7 +41,7 @@ class StepsInGraph:
     """Number of steps of each optimizer since the last step boundary.
 
     Attributes:
-        most: of one optimizer.
+        most: highest number of steps of one optimizer.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ _READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synch
 
 
 def partings(steps: Sequence[Interval]) -> Iterator[GraphDivergence]:
-    """Yield where each replica parts from the first, for those that do."""
+    """Yield where each replica diverges from the first."""
     by_rank: dict[int, list[Interval]] = defaultdict(list)
     for step in steps:
         by_rank[step.rank].append(step)
@@ -153,7 +153,7 @@ def _unlike(
     *,
     reading: bool = True,
 ) -> tuple[Execution | None, Execution | None]:
-    """The first two executions that are not the same, or None if there is none, or nothing more.
+    """Return the first two executions that differ, or None if there are none.
 
     Args:
         ours: executions of one replica.

@@ -61,7 +61,7 @@ def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """Say what the graph `after` has that `before` has not, the likely cause first.
+    """Return what the graph `after` has and `before` has not, the likely cause first.
 
     Args:
         before, after: nodes, one a line.

@@ -71,7 +71,7 @@ class ObservedPrograms:
         """Take note of the next executions, and yield each program that they end.
 
         Args:
-            executions: in their order.
+            executions: the executions, in order.
             synchronised: whether a sync came after them, which may have had nothing left to execute here.
         """
         for execution in executions:

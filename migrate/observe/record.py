@@ -87,7 +87,7 @@ class Observer:
     """Record of what a process has executed since its last sync.
 
     Args:
-        folder: where it writes.
+        folder: folder for the records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ class Observer:
         self._read_to = 0
 
     def start(self) -> None:
-        """Be told of each sync, of each optimizer step and of the end."""
+        """Register for each sync, each optimizer step and the end."""
         at_each_end(lambda: self._close(current_line()))
         self._optimizers.follow()
         register_optimizer_step_post_hook(self._optimizer_stepped)

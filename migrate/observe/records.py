@@ -20,9 +20,9 @@ class Execution:
     """An execution of a graph.
 
     Attributes:
-        graph: its hash.
+        graph: hash of the graph.
         cause: why it happened.
-        line: of the user's code, or None if none of it was running.
+        line: line of the user's code, or None if none of it was running.
         compiled: whether this is the first execution of the graph in its process.
         nodes: the graph itself, if it is the first; else empty.
     """
@@ -39,18 +39,18 @@ class Interval:
     """Activity of a replica from one sync to the next.
 
     Attributes:
-        rank: of the replica.
-        number: from 1; that after the last sync has the highest.
-        line: of the user's code that synchronised, or None for what came after the last sync.
+        rank: rank of the replica.
+        number: number of the interval, from 1. The interval after the last sync has the highest.
+        line: line of the user's code that synchronized, or None after the last sync.
         seconds: wall time.
-        compile_seconds, compiles: as torch_xla's metric CompileTime counts them.
-        execute_seconds: as its metric ExecuteTime; on a TPU, the time on the device.
+        compile_seconds, compiles: torch_xla's metric CompileTime.
+        execute_seconds: torch_xla's metric ExecuteTime; on a TPU, the time on the device.
         sent, received: bytes to the device and from it.
         optimizer_steps: how many there were.
         steps_in_graph: the most of one optimizer on XLA.
         unended: the line of the step that was one too many for one graph (`boundaries.MOST_STEPS`).
         fallbacks: ops that XLA does not lower, and how often each ran on the CPU.
-        executions: in their order.
+        executions: the executions, in order.
         memory: bytes in use on the device, and the most so far, or None if it does not tell.
     """
 

@@ -1,4 +1,4 @@
-"""Put together what the replicas of an observed run wrote: steps, their cost, and why."""
+"""Combine the records of the replicas of an observed run: steps, their cost, and the causes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Loop:
 
     Attributes:
         line: the `with torch_xla.step():`, or what else synchronises.
-        steps: of each rank.
-        optimizer_steps: of each rank.
+        steps: number of steps, by rank.
+        optimizer_steps: number of optimizer steps, by rank.
         warm_up: steps of a rank in which something was compiled; the first rank's.
-        compiles, compile_seconds: of the first rank, in its warm-up steps.
+        compiles, compile_seconds: compilations of the first rank, in its warm-up steps.
         warm_up_seconds: the first rank's, compilation included.
         steady_seconds: median wall time of the steps that compiled nothing; None if all did.
         executions: a steady step's graphs (all steps' if none is steady); those that only the
@@ -70,10 +70,10 @@ class ObservedRead:
     Attributes:
         line: None where no code of the user's was running.
         cause: a read, or torch.compile.
-        count: on all ranks.
+        count: number on all ranks.
         per_step: how often it happened for each step of the loop that it belongs to, on average; 0 where it
             belongs to none. That is the line at which most of the steps with it end.
-        ranks: those on which it happened.
+        ranks: the ranks on which it happened.
     """
 
     line: ObservedLine | None
@@ -89,9 +89,9 @@ class Recompilation:
 
     Attributes:
         step: the number of the sync at whose end it was, from 1.
-        line: of the user's code that asked for the graph.
+        line: line of the user's code that asked for the graph.
         changes: against the graph before it.
-        ranks: on which it happened.
+        ranks: the ranks on which it happened.
     """
 
     step: int
@@ -106,7 +106,7 @@ class Fallback:
 
     Attributes:
         op: such as `aten::nonzero`.
-        count: on all ranks.
+        count: number on all ranks.
         lines: where a value was read in the steps in which it ran; one line is the op's own, several
             are candidates.
     """
@@ -149,7 +149,7 @@ class Unended:
     Attributes:
         line: None where no code of the user's was running.
         steps: the most that were in one graph.
-        ranks: on which it happened.
+        ranks: the ranks on which it happened.
     """
 
     line: ObservedLine | None
@@ -166,7 +166,7 @@ class Untrained:
         name: the class.
         parameters: how many it holds.
         steps: how many steps it made on a rank.
-        ranks: on which it happened.
+        ranks: the ranks on which it happened.
     """
 
     line: ObservedLine | None
@@ -209,7 +209,7 @@ def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
     """Return the report of the run that wrote to `folder`.
 
     Args:
-        folder: as `run_script` was given it.
+        folder: the folder passed to `run_script`.
         names: what to call files whose own name says nothing, such as a rewritten script that is only
             there for the run.
     """

@@ -1,4 +1,4 @@
-"""Optimizers whose parameters never get a gradient: what they step trains nothing.
+"""Optimizers whose parameters never get a gradient. Their steps train nothing.
 
 On XLA the usual reason is an optimizer that was made before the model was moved: the move makes new
 parameters, and the optimizer keeps the old ones.
@@ -102,7 +102,7 @@ def untrained(folder: Path) -> Iterator[Stepped]:
     """Yield each optimizer of a run whose parameters never had a gradient.
 
     Args:
-        folder: where the processes of the run wrote.
+        folder: folder of the run's records.
     """
     for path in sorted(folder.glob("optimizers.*.json")):
         for value in json.loads(path.read_text()):

@@ -24,7 +24,7 @@ def port_name(chosen: str | None, proposed: str) -> str:
     """The name of the folder, which is that of a Python package.
 
     Args:
-        given: by the user; None: it follows from what is ported.
+        given: name from the user. None: the name of the model.
         proposed: a name of any form: `all-MiniLM-L6-v2`, `BertModel`.
 
     Raises:
@@ -70,8 +70,8 @@ def require_place(folder: Path, force: int) -> tuple[str, ...]:
         The edited files that will be lost.
 
     Raises:
-        PortError: it is there already, or its place cannot be made.
-        EditedError: it has edits.
+        PortError: the folder exists already, or its parent cannot be made.
+        EditedError: the folder has edits.
     """
     for above in (folder.parent, *folder.parent.parents):
         if above.exists():
@@ -120,7 +120,7 @@ def writing(folder: Path) -> Iterator[Path]:
 
 
 def record(folder: Path, target: str) -> tuple[str, ...]:
-    """Write down what is in the folder, so that edits are seen later; the names of the files."""
+    """Record the contents of the folder, so that edits are noticed later. Return the file names."""
     _clear(folder)
     files = {
         str(path.relative_to(folder)): _digest(path)

@@ -1,4 +1,4 @@
-"""The proof of a port's `init`: what it draws, beside new models of the original."""
+"""Proof of a port's `init`: its draws, compared with new models of the original."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def compared(
     """Compare what `init` draws with new models of the original.
 
     Args:
-        original: its factory is called again, after other seeds.
-        folder: of the port.
-        name: of the port.
+        original: the original. Its factory is called again, with other seeds.
+        folder: folder of the port.
+        name: name of the port.
         port: what the compiler gave.
         example: the shapes of the inputs, if these are images.
-        work: for what is in between.
+        work: folder for intermediate files.
 
     Returns:
         None for a model without parameters.
@@ -132,7 +132,7 @@ def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
 
     Args:
         theirs: one array of each new model of the original.
-        ours: one of each `init`.
+        ours: one array of each `init`.
     """
     if theirs[0].shape != ours[0].shape:
         return f"shape {ours[0].shape}, the original has {theirs[0].shape}"

@@ -45,7 +45,7 @@ def inputs_of_methods(
         given: what its forward is given.
         specs: method → what the user says of its inputs; nothing: they are those of the forward, by name.
         count: how many inputs to make.
-        folder: where they are written.
+        folder: folder for the inputs.
 
     Raises:
         GraphError: the model has no such method.
@@ -127,8 +127,8 @@ def asked_of_method(
 
     Args:
         model: the original in float32.
-        method: of the port.
-        inputs: as given.
+        method: method of the port.
+        inputs: the inputs, as given.
         takes: whether a call of the original takes an input at all.
         trains: whether the port computes otherwise in training.
     """

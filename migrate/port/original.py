@@ -36,8 +36,8 @@ class OriginalModel:
     """A torch module that was built.
 
     Attributes:
-        target: as the user named it.
-        runner: it, as a side of `migrate parity`.
+        target: the target, as the user named it.
+        runner: the original, as a side of `migrate parity`.
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
         construction: the call of its constructor; None: it was not seen.
         starts: how its factory was seen to initialise it; None: that could not be watched.
@@ -83,7 +83,7 @@ class OriginalModel:
 
 
 def load_original(text: str, weights: Path | None, work: Path) -> OriginalModel:
-    """Build what the user named, and give it the weights in a checkpoint, if one is named.
+    """Build the model that the user named, and load the weights of a checkpoint, if one is named.
 
     Raises:
         PortError: it is no torch module, or holds tensors of dtypes that JAX does not compute with.
@@ -176,7 +176,9 @@ class OriginalInputs:
 def given_inputs(
     original: OriginalModel, specs: Sequence[str], count: int, folder: Path
 ) -> OriginalInputs:
-    """Make the inputs that the user says, else those that the model tells; the model must take them.
+    """Make the inputs from the user's specification, or those that the model suggests.
+
+    The model must accept them.
 
     Raises:
         InputsError: they cannot be made, or the model takes other arguments.
@@ -209,7 +211,7 @@ def given_inputs(
 
 
 def _with_numbers(original_inputs: OriginalInputs, shown: str, folder: Path) -> OriginalInputs:
-    """The inputs without those for which the model gives NaN: no comparison says anything of them.
+    """Drop the inputs for which the model gives NaN: they cannot be compared.
 
     Raises:
         InputsError: it gives NaN for all of them.

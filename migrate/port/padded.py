@@ -1,4 +1,4 @@
-"""Padded batches: what a port that takes a mask is compared with beside the inputs that it was given."""
+"""Padded batches, on which a port that takes a mask is compared in addition to the given inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def padded_batches(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[s
 
     Args:
         arrays: the input.
-        arguments: those of the port.
+        arguments: the arguments of the port.
     """
     masks, positions = _named(arguments, arrays, _MASK), _named(arguments, arrays, _POSITIONS)
     padded: dict[str, dict[str, Array]] = {}

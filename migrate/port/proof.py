@@ -40,7 +40,7 @@ class Comparison:
     Attributes:
         name: see `ProofCase`.
         inputs: what is fed; empty: it is not made, `skipped` says why.
-        precision: of float32 matmuls on both sides.
+        precision: precision of float32 matmuls on both sides.
         layers: whether each layer is compared, not only the outputs.
         gradients: whether the gradients of parameters and floating inputs are compared.
         modes: whether training mode is compared.
@@ -67,7 +67,7 @@ def asked(
     other shapes of them.
 
     Args:
-        inputs: as given.
+        inputs: the inputs, as given.
         arguments: those of the port: name, a shape of numbers and names (what is named is free), whether it
             holds for the values of the first input only.
         takes: whether the original takes an input at all.
@@ -182,15 +182,15 @@ def proven(
     """Compare the original with the folder, each in a process of its own.
 
     Args:
-        original: as the user named it.
-        folder: of the port.
-        shown: where it will be, for messages.
+        original: the original, as the user named it.
+        folder: folder of the port.
+        shown: final path of the folder, for messages.
         cases: what is compared.
         state: the original's weights; None: it has none.
         params: the port's; None: it has none.
-        seed: of the factory.
+        seed: seed of the factory.
         timeout: seconds for one request to a side.
-        progress: told what is being done.
+        progress: receives the progress.
         method: which is compared in place of the forward; "": the forward.
         drawn: what takes the place of what the original draws by Python or numpy in training.
     """

@@ -1,4 +1,4 @@
-"""The README of a port: what it is, what to know, and the proof."""
+"""README of a port: description, notes and proof."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def readme_text(
     """The page.
 
     Args:
-        name: of the package.
+        name: name of the package.
         target: what the user named.
         port: what the compiler gave.
-        weights: where the values in params.safetensors come from; "" without such a file.
+        weights: origin of the values in params.safetensors; "" without such a file.
         cases: the proof; empty: there was none.
         start: how `init` draws; None: it was not compared.
-        files: of the port.
-        command: that makes it anew.
-        versions: of the frameworks.
+        files: files of the port.
+        command: command that makes the port again.
+        versions: versions of the frameworks.
         sizes: what was proven at another size; None: nothing was tried.
         numerics: the proof in bfloat16.
     """

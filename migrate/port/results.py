@@ -138,7 +138,7 @@ class ProofCase:
 
     @property
     def first(self) -> LayerResult | None:
-        """The first module that parts."""
+        """The first module that differs."""
         return None if self.parity is None else self.parity.first
 
 
@@ -148,7 +148,7 @@ class Initialisation:
 
     Attributes:
         arrays: how many were compared.
-        builds: of the original, each after another seed.
+        builds: number of builds of the original, each with another seed.
         otherwise: arrays that are known to start otherwise: key of the state dict → why.
         differs: arrays of which the comparison says so though they should not: path → what was measured.
         error: why there was no comparison; "" otherwise.
@@ -176,11 +176,11 @@ class Ported:
     """A port that was written.
 
     Attributes:
-        folder: where.
-        files: in it.
+        folder: folder of the port.
+        files: files in the folder.
         target: what the user named.
         port: what the compiler gave (`converters.graph.Port`).
-        weights: where the values in params.safetensors come from; "" without such a file.
+        weights: origin of the values in params.safetensors; "" without such a file.
         cases: the proof; empty: none was asked for, or stubs stand in the way.
         notes: what else to know, one line each.
         lost: files with edits of the user's that were written over.

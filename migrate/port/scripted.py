@@ -63,15 +63,15 @@ def record_script(
 
     Args:
         script: the training script.
-        args: of the script.
+        args: arguments of the script.
         target: the model that the user named; None: the script's own.
         count: calls to record.
         timeout: seconds until then.
         folder: an empty folder for the record.
-        originals: where the factory of a model goes that nobody named.
+        originals: folder for the factory of a model that nobody named.
 
     Raises:
-        PortError: it ended, failed or ran on without calling the model so often.
+        PortError: the script ended, failed or ran too long without enough calls of the model.
     """
     if not script.is_file():
         raise PortError(f"--from-script {script}: no such file", "check the path")

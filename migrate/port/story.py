@@ -1,4 +1,4 @@
-"""`migrate port`: from what the user names to a folder with source, weights and proof."""
+"""`migrate port`: make a folder with source, weights and proof from what the user names."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class PortOptions:
 
     Attributes:
         output: the folder into which the port's own goes.
-        name: of it, and of the package; None: as the target is called.
-        inputs: as of `migrate parity --inputs`; none: what the model tells.
+        name: name of the port and its package. None: the name of the target.
+        inputs: inputs, as for `migrate parity --inputs`. Empty: those that the model suggests.
         count: inputs to make for the proof.
         weights: a torch checkpoint; None: the folder's, or those that the factory makes.
         stages: a folder for what each stage of the compiler made.
@@ -66,10 +66,10 @@ class PortOptions:
         force: how often `--force` was said.
         proof: whether the port is compared with the original.
         timeout: seconds for one request to a side of the comparison.
-        api: of Flax.
+        api: API of Flax.
         script: a training script whose run gives the inputs, and the model where nobody names it.
-        args: of that script.
-        methods: of the original that are ported beside its forward.
+        args: arguments of that script.
+        methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
             "initialisation". None: all.
     """
@@ -104,8 +104,8 @@ def port_model(
     Args:
         target: what the user named; None: the model of `options.script`.
         options: what is asked.
-        command: that makes it anew, for its README.
-        progress: told what is being done.
+        command: command that makes the port again, for its README.
+        progress: receives the progress.
 
     Raises:
         PortError: there is nothing to port, or no place to write to.
@@ -561,7 +561,7 @@ def _require_python(file: str, text: str) -> None:
 
 
 def formatted(folder: Path) -> Sequence[str]:
-    """Format the sources in the folder; a note where that cannot be done."""
+    """Format the sources in the folder. Return a note if that is impossible."""
     if not is_installed("ruff"):
         return [f"the source is not formatted: it needs ruff ({how_to_install('port')})"]
     ruff = [sys.executable, "-m", "ruff"]

@@ -13,7 +13,7 @@ TEST_PADDING = "test_padding.safetensors"
 
 
 def inputs_file(method: str) -> str:
-    """The file of what a test feeds to a method; "" is the forward."""
+    """Return the file of a method's test inputs; "" is the forward."""
     return f"test_inputs_{method}.safetensors" if method else TEST_INPUTS
 
 
@@ -250,10 +250,10 @@ def test_text(
     Args:
         model: the model's class.
         how: how the test comes to the original.
-        seed: of the factory.
+        seed: seed of the factory.
         params: whether the port has weights.
-        streams: of random numbers that the model draws from.
-        methods: of the port beside its forward.
+        streams: streams of random numbers that the model draws from.
+        methods: methods of the port beside its forward.
         paddings: names of the padded batches whose masks are in `TEST_PADDING`.
     """
     weights = "package.load_params()" if params else "{}"

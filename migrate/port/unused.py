@@ -35,7 +35,7 @@ def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> 
     """Notes on methods that use weights which the forward does not use.
 
     Args:
-        folder: of the port.
+        folder: folder of the port.
         methods: what each is called with.
     """
     if not methods:

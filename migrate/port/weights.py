@@ -30,7 +30,7 @@ class PortWeights:
         by_mapping: whether the mapping file alone brings another checkpoint over; else torch computes some
             weights (weight_norm), and the original's class is needed.
         state: the original's state dict, as a file of `torch.save`; None without weights.
-        notes: of the conversion.
+        notes: notes on the conversion.
         frozen: paths of the parameters that the original does not train (`requires_grad=False`).
         paths: key of the state dict → its paths in Flax.
     """
@@ -55,11 +55,11 @@ def write_weights(
 
     Args:
         module: the original, with its weights.
-        name: of the port.
+        name: name of the port.
         constants: arrays that the port has beside weights, by path.
         example: the shapes of the model's inputs; None: not images.
         folder: the port's.
-        work: for what is in between.
+        work: folder for intermediate files.
 
     Raises:
         ConversionError: a weight has no place in Flax; all of them are named.
@@ -93,7 +93,7 @@ def write_weights(
 def _with_computed(
     plan: Plan, module: torch.nn.Module, example: Sequence[tuple[int, ...]] | None
 ) -> Plan:
-    """A plan that also drops what the model computes itself: checkpoints of older versions may have it."""
+    """Return a plan that also drops what the model computes itself, for checkpoints of older versions."""
     there = {row.key for row in plan.rows}
     rows = [
         Row(slot.key, slot.shape, None, slot.outcome, kind=slot.kind, note=slot.note)
@@ -116,7 +116,7 @@ def stir(module: torch.nn.Module, seed: int) -> int:
     port that is wrong there would match (a DiT as its constructor leaves it gives zeros for everything).
 
     Args:
-        module: as its constructor made it.
+        module: the module, as its constructor made it.
         seed: of the noise: normal, of standard deviation 0.02 on zeros, of a tenth of the value on others.
 
     Returns:
@@ -144,7 +144,7 @@ def stir(module: torch.nn.Module, seed: int) -> int:
 
 
 def _frozen(module: torch.nn.Module, plan: Plan) -> tuple[str, ...]:
-    """Paths, in the port, of parameters of which the original trains no part."""
+    """Return the port's paths of parameters that the original does not train."""
     trained = {
         key: parameter.requires_grad
         for key, parameter in module.named_parameters(remove_duplicate=False)

@@ -1,4 +1,4 @@
-"""Record what the model of a script is given, from inside the script's process; loaded by `shims.activate`.
+"""Record the inputs of a script's model inside the script's process. `shims.activate` loads this module.
 
 The model is the module of the named class, else the largest module with trainable parameters that the
 script itself calls. Wrappers (DistributedDataParallel, DataParallel, torch.compile) are looked through.
@@ -38,7 +38,7 @@ class _Witness:
     """The calls of one process.
 
     Args:
-        folder: where the record goes.
+        folder: folder for the record.
         name: the class of the model; "" if nobody names it.
         count: how many calls are recorded.
     """

@@ -19,7 +19,7 @@ from migrate.parity.sides.target import parse_target
 
 
 def lower(wanted: Wanted) -> LoweredStep:
-    """Load what the user named, and lower it with its framework.
+    """Load the target that the user named, and lower it with its framework.
 
     Raises:
         MigrateError: it cannot be loaded, or does not take the inputs.

@@ -99,7 +99,7 @@ class _Layout:
 
     Attributes:
         mesh: axis → devices.
-        replicas: that each take a batch of their own.
+        replicas: number of replicas, each with a batch of its own.
     """
 
     def __init__(self, wanted: Wanted) -> None:

@@ -59,17 +59,17 @@ def lower_script(
     """Run a torch_xla script until the program of its training step comes a second time.
 
     Args:
-        script: it; a rewritten form may lie in a folder of its own.
-        args: its arguments.
+        script: the script. A rewritten form may be in a folder of its own.
+        args: arguments of the script.
         devices: how many replicas it is to believe in.
         shown: what the user named.
         timeout: seconds until then.
-        places: from a place in the file that runs to the one that the user knows.
+        places: maps a location in the file that runs to the location that the user knows.
         torchrun: whether it is started with the variables that torchrun gives to the first of them.
         changed: one of `migrate.fit.lowered.changed.CHANGES`, made while it runs, or "" for none.
 
     Raises:
-        FitError: it ended, failed or ran on without a training step.
+        FitError: the script ended, failed or ran too long without a training step.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
         folder = Path(name).resolve()
@@ -153,7 +153,7 @@ def _run(
     timeout: float,
     extra: Mapping[str, str],
 ) -> tuple[int | None, str]:
-    """Run the script until it has written a program, or ends; its exit code, and what it printed."""
+    """Run the script until it has written a program, or ends. Return its exit code and its output."""
     environment = {
         **os.environ,
         **activate.environment(activate.NO_BACKEND, 1, ["migrate.fit.lowered.watch:install"]),
@@ -198,7 +198,7 @@ def failure(
     """The error of a script that has made no step.
 
     Args:
-        code: that it ended with; None: its time was over.
+        code: exit code of the script, or None after a timeout.
         said: what it printed.
         shown, timeout, places: see `lower_script`.
     """

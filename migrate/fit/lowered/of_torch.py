@@ -18,7 +18,7 @@ _ANY_RATE = 1e-3
 
 
 def lower_torch(module: Any, wanted: Wanted) -> LoweredStep:
-    """Run a module on XLA:CPU until its steps are all alike, and lower the next one.
+    """Run a module on XLA:CPU until its steps are equal, and lower the next step.
 
     Raises:
         FitError: nothing is computed on the device, or it is asked for what only Flax models have.

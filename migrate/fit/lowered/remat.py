@@ -58,7 +58,7 @@ def in_pieces(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _opened(closed: Any) -> Any:
-    """The same, with the equations of what it calls in the places of the calls."""
+    """Return the same equations, with called functions inlined."""
     pieces, start = [], 0
     for is_call, each in itertools.groupby(closed.jaxpr.eqns, _is_call):
         stop = start + len(list(each))

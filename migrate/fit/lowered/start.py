@@ -24,14 +24,14 @@ _GRADIENTS = b"transpose(jvp"  # as JAX names what computes them
 
 
 def lowered(wanted: Wanted, *, timeout: float) -> LoweredStep:
-    """The program of what the user named.
+    """Return the program of the target that the user named.
 
     Args:
-        wanted: it; without inputs those that the model tells (`child.suggested`).
+        wanted: the program to make. Without inputs, those that the model suggests (`child.suggested`).
         timeout: seconds for loading and lowering.
 
     Raises:
-        FitError: it cannot be made; the message is that of the process that tried.
+        FitError: the program cannot be made. The message is that of the process that tried.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
         request, answer, data = (Path(folder, name) for name in ("request", "answer", "program"))
@@ -81,7 +81,7 @@ def _why(code: int | None, said: str, timeout: float) -> str:
 
 
 def read_program(path: Path) -> LoweredStep:
-    """A StableHLO module that lies in a file; its arguments are not told apart.
+    """Read a StableHLO module from a file. The kinds of its arguments are unknown.
 
     Raises:
         FitError: it cannot be read, or is none.
@@ -103,6 +103,6 @@ def read_program(path: Path) -> LoweredStep:
 
 
 def partitions_of(data: bytes) -> int:
-    """Over how many devices a StableHLO module is spread; 1 where it does not say so."""
+    """Return the number of devices of a StableHLO module, or 1 if it names none."""
     match = re.search(rb"mhlo\.num_partitions = (\d+)", data)
     return int(match[1]) if match else 1

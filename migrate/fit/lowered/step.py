@@ -17,7 +17,7 @@ class ProgramArgument:
 
     Attributes:
         kind: "parameter", "gradient", "optimizer state", "statistics", "input" or "constant".
-        name: as the framework calls it.
+        name: name in the framework.
     """
 
     kind: str
@@ -31,12 +31,12 @@ class Wanted:
     Attributes:
         target: `file.py:factory`, `linen:…`, `torch:…`, `port:folder`, ….
         inputs: what `--inputs` was given: what one data-parallel replica takes.
-        optimizer: of a step of training, or "" for a forward pass.
+        optimizer: optimizer of a training step, or "" for a forward pass.
         loss: "mse", "cross_entropy", "auto" or `file.py:function`.
         mesh: axis → devices along it; {} is data=N.
         rules: a file that says which axis of which weight is cut along which axis of the mesh; "" for none.
         devices: N.
-        dtype: that weights and real inputs are cast to; "" leaves them.
+        dtype: dtype to which weights and real inputs are cast; "" leaves them.
         remat: whether values are computed again for the gradients.
         shard: whether what `rules` leaves whole is cut along the axes of the batch.
     """
@@ -58,10 +58,10 @@ class StepProgram:
     """A program of a step.
 
     Attributes:
-        program: it.
-        arguments: by their number.
+        program: the program.
+        arguments: the arguments, by number.
         times: how often the step runs it.
-        outputs: by their number, as far as they are known: new values of arguments have their names.
+        outputs: the known outputs, by number. New values of arguments have the arguments' names.
     """
 
     program: CompilerProgram
@@ -78,8 +78,8 @@ class LoweredStep:
         parts: the programs, in the order of their first run.
         trains: whether it is a step of training, with gradients.
         notes: what the report must say of it.
-        shown: from a place in a file that ran to the one that the user knows.
-        cuts: where a value was read inside of the step, so that the program is a part of it only.
+        shown: maps a location in a file that ran to the location that the user knows.
+        cuts: locations of reads inside the step. The program is then only a part of the step.
         host_seconds: processor time that Python took to make the step's inputs and programs here; 0 where
             that was not measured.
         backward: the line that began the backward pass, as a place in a file that ran; "" if unknown.

@@ -165,7 +165,7 @@ class _StepWatch:
             self._values = read_values((self._folder / VALUES).read_text())
 
     def start(self) -> None:
-        """Be told of each sync, of each optimizer step and of the end."""
+        """Register for each sync, each optimizer step and the end."""
         import torch
         import torch_xla
         from torch.nn.parallel import distributed
@@ -192,7 +192,7 @@ class _StepWatch:
         self._optimizers += 1
 
     def _watched(self, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of a tensor that notes where it made XLA run what was pending."""
+        """Wrap a method of a tensor to record where it made XLA run pending work."""
 
         @functools.wraps(read)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -249,7 +249,7 @@ class _StepWatch:
         self._host = time.thread_time()
 
     def _synchronise(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Look at what is pending before it is run; where it is only traced, it is not."""
+        """Inspect what is pending before it runs. If it is only traced, it does not run."""
         if self._traced and not self._optimizers and self._is_before():
             result = run(*args, **kwargs)
             self._host = time.thread_time()
@@ -271,7 +271,7 @@ class _StepWatch:
         return run(*args, **kwargs)
 
     def _stepped_once(self) -> None:
-        """A step has ended: is it like an earlier one, and the next one to be taken?"""
+        """Decide after a step whether it equals an earlier one and the next one is to be taken."""
         step = tuple(program for at, program in self._step if self._began.holds(at))
         self._part_cuts()
         self._steady = step in self._steps

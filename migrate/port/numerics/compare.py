@@ -48,10 +48,10 @@ def compared(
 
     Args:
         model: the original in float32, in evaluation mode.
-        inputs: of one shape.
+        inputs: inputs of one shape.
         port: what the compiler gave.
-        folder: of the port.
-        work: for files in between.
+        folder: folder of the port.
+        work: folder for intermediate files.
         timeout: seconds for the port's process.
         described: the shapes, for reports.
         few: how many of the inputs are run; all of them where outputs have few numbers, or with these the

@@ -38,7 +38,7 @@ class _ProductRecorder(TorchDispatchMode):
 
     Attributes:
         paused: whether what is multiplied now is part of a product that was noted.
-        path: of the module whose forward runs.
+        path: path of the running module.
         noted: see `Products`.
     """
 
@@ -66,7 +66,7 @@ class _ProductRecorder(TorchDispatchMode):
 
 
 class _Attentions(TorchFunctionMode):
-    """Notes what an attention is given; torch chooses the kernel, and what that computes in."""
+    """Recorder of attention calls, for which torch chooses the kernel and its dtype."""
 
     def __init__(self, products: _ProductRecorder) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def _reference(
 
 @contextlib.contextmanager
 def _rounded(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """The module with what it saves rounded to bfloat16, and all of it in a wide dtype."""
+    """Return the module with its saved values rounded to bfloat16, all in a wide dtype."""
     saved = {id(tensor) for tensor in saved_floats(module).values()}
     every = [*module.parameters(), *module.buffers()]
     before = [(tensor, tensor.data) for tensor in every if tensor.is_floating_point()]

@@ -26,7 +26,7 @@ _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_ge
 
 
 def main(request: Path) -> None:
-    """Run the port as the request says."""
+    """Run the port as requested."""
     asked = json.loads(request.read_text())
     answer: dict[str, Any]
     try:

@@ -17,12 +17,12 @@ _MOST = 1024
 
 
 def lifted(port: Any, package: Any, folder: Path, module: Any, inputs: Arrays) -> tuple[str, ...]:
-    """The texts of bounds beyond which the port still gives what the original gives.
+    """Return the texts of bounds beyond which the port still agrees with the original.
 
     Args:
         port: what the compiler gave; its source asserts none of its bounds.
-        package: of the port.
-        folder: of the port.
+        package: package of the port.
+        folder: folder of the port.
         module: the original.
         inputs: what it was recorded with.
     """

@@ -26,7 +26,7 @@ _SHOWN = 160
 
 
 class PortRefusesError(Exception):
-    """The port does not run at these sizes; the text says why in one line."""
+    """Error of a port that does not run at these sizes. The text gives the reason in one line."""
 
 
 @contextmanager
@@ -54,9 +54,9 @@ class PortAtSize:
     """A port at the sizes of another instance, with the weights of the original at these.
 
     Attributes:
-        package: of the port.
-        folder: of the port.
-        config: its configuration.
+        package: package of the port.
+        folder: folder of the port.
+        config: configuration of the port.
         model: the Flax model.
         arrays: path → array: its weights.
         inputs: what it is given.
@@ -100,7 +100,7 @@ class PortAtSize:
             method: a further method, and what it is given; None: the forward.
 
         Raises:
-            PortRefusesError: as of `shapes`, or it raises when it runs.
+            PortRefusesError: see `shapes`; or the port raises when it runs.
         """
         import jax
 
@@ -130,7 +130,7 @@ class PortAtSize:
         return {path: _narrow(array) for path, array in self.arrays.items()}
 
     def require_paths(self) -> None:
-        """Raise what the port's own package raises where weights are missing or have no place."""
+        """Raise the port package's own error if weights are missing or have no place."""
         if self.arrays:
             self.package.require_params(self.arrays, self.config, **_abstract(self.inputs))
 
@@ -155,15 +155,15 @@ def port_at(
     """Make a port at other sizes, with the weights of the original at these.
 
     Args:
-        package: of the port.
-        folder: of the port.
-        names: of its model's class, and of its configuration's.
+        package: package of the port.
+        folder: folder of the port.
+        names: names of its model class and its configuration class.
         settings: the sizes.
         module: the original at these.
         inputs: what both are given.
 
     Raises:
-        PortRefusesError: its mapping or its configuration refuses them.
+        PortRefusesError: the port's mapping or configuration refuses the sizes.
     """
     with refused(folder):
         config = getattr(package, names[1])(**settings)

@@ -1,4 +1,4 @@
-"""An instance of the original: the arguments of its constructor, its inputs, what it gives."""
+"""Build the original: constructor arguments, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class SizeChange:
-    """Another value of a number or of input axes, together with what it needs.
+    """New value of a number or of input axes, with the changes that it needs.
 
     Attributes:
         leaf: the number; None: only axes.
@@ -58,13 +58,13 @@ class SizeChange:
 
 @dataclass(frozen=True)
 class SizedModel:
-    """A model that was built, and what it gives.
+    """A model at one size, with its inputs and outputs.
 
     Attributes:
-        module: it, in evaluation mode.
-        arguments: of its constructor.
+        module: the model, in evaluation mode.
+        arguments: arguments of its constructor.
         inputs: what it was given.
-        outputs: its tensors, as the recording lists them.
+        outputs: its output tensors, in the order of the recording.
     """
 
     module: Any
@@ -79,7 +79,7 @@ def built(
     """An instance with these changes, or None if the original refuses it.
 
     Args:
-        construction: of the model that is ported.
+        construction: construction of the ported model.
         inputs: what that is given.
         changes: what is to be other.
         shown: the model, for messages.

@@ -25,10 +25,10 @@ def method_apart(
 
     Args:
         question: the port and its original.
-        package: of the port.
+        package: package of the port.
         made: the original at this size.
         changes: what is other there.
-        method: its name.
+        method: name of the method.
         inputs: what it was recorded with.
     """
     there = _taken(instance, method, inputs, changes)

@@ -1,4 +1,4 @@
-"""The proof at a second size: what a port follows, and what it must hold to its value."""
+"""Proof at a second size: what a port follows, and what it must keep fixed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def sizes_of(
 
     Args:
         port: what the compiler gave; its source asserts none of its bounds.
-        folder: of the port.
+        folder: folder of the port.
         module: the original.
         construction: how it was made; None: not known.
         inputs: what it was recorded with.
         shown: the model, for messages.
-        progress: told what is being done.
+        progress: receives the progress.
         methods: what further methods were recorded with.
     """
     with threads_for(module):

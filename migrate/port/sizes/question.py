@@ -19,7 +19,7 @@ class SizeQuestion:
 
     Attributes:
         port: what the compiler gave.
-        folder: of the port.
+        folder: folder of the port.
         construction: how the original was made.
         base: the original, built again with the same arguments.
         shown: the model, for messages.

@@ -47,8 +47,8 @@ def second(
     """Look for other values of the numbers that the model was made with, and other sizes of fixed axes.
 
     Args:
-        construction: of the model that is ported.
-        base: it, built anew.
+        construction: construction of the ported model.
+        base: the ported model, built again.
         fixed: axes of inputs that the recording has fixed.
         shown: the model, for messages.
     """
@@ -180,7 +180,7 @@ class _SizeSearch:
     def _alike(
         pairs: Sequence[tuple[int, int]], sizes: Mapping[Axis, int]
     ) -> Iterator[dict[Axis, int]]:
-        """Axes that are as long as a number, or a multiple of it, with what they become beside it."""
+        """Return the axes that are as long as a number, or a multiple of it, with their new lengths."""
         for first, other in dict.fromkeys(pairs):
             same = {axis: other for axis, size in sizes.items() if size == first}
             if same:

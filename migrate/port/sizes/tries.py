@@ -39,9 +39,9 @@ class Tries:
 
         Args:
             question: the port and its original.
-            package: of the port.
+            package: package of the port.
             order: all changes, in the order in which the original takes them.
-            progress: told what is being done.
+            progress: receives the progress.
         """
         self._question, self._package = question, package
         self._order, self._progress = order, progress

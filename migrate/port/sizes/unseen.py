@@ -1,4 +1,4 @@
-"""Changes of the original that a port cannot see: it would give what it gives without them."""
+"""Changes of the original that a port cannot see, so that its outputs stay the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Unseen:
     """
 
     def __init__(self, question: SizeQuestion) -> None:
-        """Note what the constructor has put into buffers, before weights are drawn anew."""
+        """Record the constructor's buffers, before weights are drawn again."""
         self._question = question
         self._buffers = _buffers(question.base.module)
         self._by_mapping = not computes_weights(question.folder)
