@@ -53,7 +53,7 @@ class CudaHazard(NamedHazard):
 
 
 def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` only says of what type something is: in an annotation, for isinstance."""
+    """Whether `node` only names a type: in an annotation, for isinstance."""
     above = facts.context.parent(node)
     if isinstance(above, cst.BaseElement):
         return True  # one of several types

@@ -47,7 +47,7 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
 
 
 def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `value` is a tensor of the device; in a step, a tensor of which no more is known is one."""
+    """Whether `value` is a tensor of the device. In a step, an otherwise unknown tensor counts as one."""
     if facts.values.on_device(value):
         return True
     return facts.values.is_tensor(value) and facts.steps.inside(value)

@@ -177,7 +177,7 @@ def _one_hot(value: Any, functions: Mapping[str, Any]) -> bool:
 
 
 def _behind(value: Any, functions: Mapping[str, Any]) -> Any:
-    """The operation that made a value, before conversions and changes of shape; None of an argument."""
+    """Return the operation that made a value, before conversions and reshapes; None for an argument."""
     for _ in range(_DEPTH):
         if not _made(value):
             return None

@@ -24,7 +24,7 @@ def port_name(chosen: str | None, proposed: str) -> str:
     """The name of the folder, which is that of a Python package.
 
     Args:
-        given: name from the user. None: the name of the model.
+        chosen: name from the user. None: the name of the model.
         proposed: a name of any form: `all-MiniLM-L6-v2`, `BertModel`.
 
     Raises:

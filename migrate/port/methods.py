@@ -42,7 +42,7 @@ def inputs_of_methods(
 
     Args:
         original: the model.
-        given: what its forward is given.
+        original_inputs: what its forward is given.
         specs: method → what the user says of its inputs; nothing: they are those of the forward, by name.
         count: how many inputs to make.
         folder: folder for the inputs.

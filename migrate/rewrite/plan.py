@@ -29,7 +29,10 @@ class Plan:
 
 
 def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
-    """Return the edits and the findings of `rules`, and, unless `rest` is false, what none speaks of."""
+    """Return the edits and findings of `rules`.
+
+    Unless `rest` is false, add constructs that no rule handles.
+    """
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     for rule in concerned(context.spelled, rules):

@@ -26,7 +26,7 @@ def method_apart(
     Args:
         question: the port and its original.
         package: package of the port.
-        made: the original at this size.
+        instance: the original at this size.
         changes: what is other there.
         method: name of the method.
         inputs: what it was recorded with.

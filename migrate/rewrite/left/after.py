@@ -314,7 +314,7 @@ def _leading_to(leaving: Leaving, now: Mapping[tuple[Path, int], int]) -> Leavin
 
 @deep
 def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
-    """Return where the steps of a file lead, told at the lines before, and what is left in it.
+    """Return where the steps of a file lead, with its remaining findings, by the lines before the rewrite.
 
     Both at once: what takes most of the time is to parse the file.
 
@@ -332,7 +332,7 @@ def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]
 
 
 def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leaving, ...]:
-    """Return the functions of other files that the steps of a script run; told at the lines before.
+    """Return the functions of other files that the steps of a script run, by the lines before the rewrite.
 
     Args:
         facts: what is known of the script after the rewrite.

@@ -29,9 +29,9 @@ def without_dead(
     `local_rank = int(os.environ["LOCAL_RANK"])` where only `torch.cuda.set_device(local_rank)` used it.
 
     Args:
-        found: the plan of the first turn.
+        plan: the plan of the first turn.
         findings: what is left to do by hand.
-        made: the script with the edits of the plan.
+        rewritten: the script with the edits of the plan.
     """
     script = plan.context
     lines = {}

@@ -49,7 +49,7 @@ def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
     """Yield one finding for a file whose training a framework runs, with its lines that name CUDA.
 
     Args:
-        found: what the rules would have done.
+        plan: what the rules would have done.
         user: the file that calls the framework and uses this one. Empty if it does so itself.
     """
     context = plan.context
@@ -77,7 +77,7 @@ def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
     """Yield findings that also apply if a framework runs the training; as hints on the listed lines.
 
     Args:
-        found: what the rules would have done.
+        plan: what the rules would have done.
         cuda: the lines that the finding of the file names.
     """
     codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}

@@ -375,7 +375,7 @@ def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
 def _is_plain(mention: cst.CSTNode, function: cst.FunctionDef | None, context: Workspace) -> bool:
     """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time.
 
-    A `.record()` becomes an assignment: it has to stand in `made`, the function that makes the event.
+    A `.record()` becomes an assignment: it has to stand in `function`, the function that makes the event.
     """
     above = context.parent(mention)
     if isinstance(above, cst.AssignTarget):

@@ -409,12 +409,12 @@ class DeviceRule(Rule):
     def _named(
         self, value: cst.BaseExpression, context: Workspace, *, is_argument: bool
     ) -> Iterable[Edit]:
-        """Yield the edits of what has the name of a device; a text of an index alone is none to torch.
+        """Yield the edits of a value named as a device. An index as text alone is no device for torch.
 
         Args:
             value: the expression.
             context: the script.
-            given: whether something is given it as its device.
+            is_argument: whether something is given it as its device.
         """
         if isinstance(value, cst.IfExp):
             yield from self._named(value.body, context, is_argument=is_argument)
@@ -458,7 +458,7 @@ class DeviceRule(Rule):
             yield self._literal(value, context)
 
     def _unpinned(self, call: cst.Call, context: Workspace) -> Edit:
-        """Return the edit of `x.pin_memory()`, which is said to be what the rule `pinned-memory` is about."""
+        """Return the edit of `x.pin_memory()`, reported under the rule `pinned-memory`."""
         message = "`.pin_memory()` is for copies to a GPU, and raises without one"
         wrong = ".pin_memory() of a tensor raises without a GPU: leave it out"
         around = context.function_around(call)

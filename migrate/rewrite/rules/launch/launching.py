@@ -44,10 +44,10 @@ def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def with_aliases(statements: Sequence[cst.CSTNode], context: Workspace) -> list[cst.CSTNode]:
-    """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
+    """Return `statements` with what only counts for them: `n = device_count()` before `size = n`.
 
     Args:
-        found: statements that go.
+        statements: statements that go.
         context: the script.
     """
     gone = list(statements)

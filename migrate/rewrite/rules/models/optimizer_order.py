@@ -506,7 +506,7 @@ def _line_of_own_model(node: cst.Call, context: Workspace) -> cst.SimpleStatemen
 
 
 def _goes_on(model: cst.Name, context: Workspace) -> bool:
-    """Whether a model is moved, or goes where it may be: it is returned, handed over, kept or called."""
+    """Whether a model is moved, or may be moved elsewhere: it is returned, passed, kept or called."""
     owner, _ = context.bound_to(model)
     bound = {id(binding.node) for binding in context.bindings(model)}
     for mention in context.references(model.value):

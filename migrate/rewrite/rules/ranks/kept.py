@@ -47,7 +47,7 @@ class Counted:
 
 
 def kept_on(node: cst.CSTNode | None) -> ObjectField | None:
-    """Return the place that `node` reads or assigns, or None if it is none, or an index tells which."""
+    """Return the field that `node` reads or assigns, or None if it is no field or has a variable index."""
     word, inner = _last_step(node)
     if word is None:
         return None

@@ -272,7 +272,7 @@ def _is_world(node: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _in_replica(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is in a function, of which none runs before the launch."""
+    """Whether `node` is in a function. No function runs before the launch."""
     if context.function_around(node) is None:
         return False
     return context.launch.style is not Style.SPAWN or context.launch.in_replica(node)

@@ -203,7 +203,7 @@ class StartedByTorchrun(Rule):
 
 
 def _is_test(environ: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `found` asks whether a variable is set, and not for its value."""
+    """Whether `environ` asks whether a variable is set, and not for its value."""
     if isinstance(environ, cst.Comparison):
         return True
     if not isinstance(environ, cst.Call) or len(environ.args) > 1:

@@ -451,7 +451,7 @@ class _Branch:
                 work.kept.append(statement)
 
     def _see_names(self, work: BranchWork) -> None:
-        """See that all replicas have what goes needs, and that nothing else sees what goes binds."""
+        """Check that all replicas have what moved statements need. No other code may see what they bind."""
         context = self._context
         going = [leaf for leaf in self._leaves if self._is_out(leaf)]
         frames = [

@@ -253,7 +253,7 @@ def _on_state(arrangement: Arrangement, statement: Statement) -> bool:
 def _changed(
     arrangement: Arrangement, statement: Statement, later: Iterable[Statement]
 ) -> set[str]:
-    """Return the names that `statement` reads and one of `later` binds anew or changes in place."""
+    """Return the names that `statement` reads and that one of `later` rebinds or changes in place."""
     later = list(later)
     scheduled = any(other.outside is Outside.SCHEDULE for other in later)
     used = {n for n in statement.flow.used if scheduled or "param_groups" not in n.split(".")}

@@ -147,7 +147,7 @@ def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpre
 
 
 def _moves_whole(loop: cst.For, batch: set[str], context: Workspace) -> bool:
-    """Whether `loop` binds the batch anew, writes into it, or gives it to a function that moves."""
+    """Whether `loop` rebinds the batch, writes into it, or passes it to a function that moves."""
     for target in nodes_of(loop.body, cst.AssignTarget):
         if base_name(target.target) in batch:
             return True

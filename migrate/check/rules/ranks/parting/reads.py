@@ -93,7 +93,7 @@ def handed_on(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
 
 
 def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -> GraphDifference:
-    """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
+    """Return the finding on a read at `at`, below `guard`, of a pending value that all replicas computed."""
     computed, line = (facts.context.position(location).line for location in (source, guard))
     message = (
         f"computed after the step (line {computed}), read in some replicas only (line {line}): "

@@ -167,7 +167,7 @@ class Deferring:
         return False
 
     def _tensor(self, reading: Reading) -> str:
-        """Return what goes into the list: a copy where the memory may change before it is read."""
+        """Return the expression to append to the list: a copy if the memory may change before the read."""
         tensor = code(reading.tensor)
         base = str(base_name(reading.tensor))
         bound = (i for i, s in enumerate(self._block) if base in self._flow(s).assigned)

@@ -94,7 +94,7 @@ class Variables:
         return all(not _shows(class_) for class_ in own)
 
     def aliases(self, name: str) -> frozenset[str] | None:
-        """Return the names of what holds the object `name`, itself included, or None if not in sight."""
+        """Return all names of the object `name`, itself included, or None if they are unknown."""
         names: set[str] = set()
         waiting = [name]
         while waiting:
