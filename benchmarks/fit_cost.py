@@ -40,7 +40,7 @@ def main() -> int:
     options = story.FitOptions(tuple(products_named("v5e-8")), args=tuple(args))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        found = story.fit(script, options, lambda said: None, story.Script(Path(script)))
+        found = story.fit(script, options, lambda said: None, story.ScriptTarget(Path(script)))
     compiling = sum(one.seconds for one in found.verdicts)
     ratio = found.seconds / (tracing + compiling)
     print(

@@ -88,10 +88,10 @@ def measured(target: str, inputs: str) -> str:
 
 
 def fusions_in(kept: dict[str, Any]) -> int:
-    from migrate.compiler.hlo import Module
+    from migrate.compiler.hlo import HloModule
 
     (text,) = kept["texts"]
-    return sum(one.opcode == "fusion" for one in Module(text).entry.values())
+    return sum(one.opcode == "fusion" for one in HloModule(text).entry.values())
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Is a port worth it: what it asks for, where the step runs, what a run costs here and there."""
+"""Decide whether a port is worth it: its effort, where the step fits, and the cost of runs."""

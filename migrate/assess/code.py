@@ -1,4 +1,4 @@
-"""What the rewrite leaves by hand of the files that a script runs, and whether every run of it meets that."""
+"""Find the manual work in the files that a script runs, and whether every run of the script meets it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONDITIONAL = (
 
 
 def code_of(done: FolderRewrite, script: Path) -> Code:
-    """What is left to do by hand.
+    """Return the manual work that remains.
 
     Args:
         done: the rewrite of the project.
@@ -52,33 +52,39 @@ def code_of(done: FolderRewrite, script: Path) -> Code:
         reached=len(reached),
         todo=tuple(todo),
         elsewhere=elsewhere,
-        unread=tuple(one.problem for one in done.problems if root / one.name in reached),
+        unread=tuple(file.problem for file in done.problems if root / file.name in reached),
     )
 
 
 def _always(project: Project, script: Path) -> dict[Path, set[int]]:
-    """Of each module that every run of the script imports, the lines that run then."""
-    found: dict[Path, set[int]] = {}
+    """Return for each module that every run of the script imports the lines that run then."""
+    lines: dict[Path, set[int]] = {}
     waiting = [script]
     while waiting:
         path = waiting.pop()
         module = project.modules.get(path)
-        if path in found or module is None:
+        if path in lines or module is None:
             continue
         statements = list(_unconditional(module.tree.body))
-        found[path] = {
-            line for one in statements for line in range(one.lineno, (one.end_lineno or 0) + 1)
+        lines[path] = {
+            line
+            for statement in statements
+            for line in range(statement.lineno, (statement.end_lineno or 0) + 1)
         }
-        imports = (one for one in statements if isinstance(one, ast.Import | ast.ImportFrom))
+        imports = (
+            statement
+            for statement in statements
+            if isinstance(statement, ast.Import | ast.ImportFrom)
+        )
         waiting.extend(project.imported_by(path, imports))
-    return found
+    return lines
 
 
 def _unconditional(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a module that run whenever it does, those of blocks that always run among them."""
-    for one in body:
-        main = isinstance(one, ast.If) and "__name__" in ast.unparse(one.test)
-        if isinstance(one, ast.With) or (isinstance(one, ast.If) and main):
-            yield from _unconditional(one.body)
-        elif not isinstance(one, _CONDITIONAL):
-            yield one
+    for statement in body:
+        main = isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+        if isinstance(statement, ast.With) or (isinstance(statement, ast.If) and main):
+            yield from _unconditional(statement.body)
+        elif not isinstance(statement, _CONDITIONAL):
+            yield statement

@@ -1,4 +1,4 @@
-"""From what is known of a project and its runs to a decision, with its reasons and its risks."""
+"""Decide from the facts about a project and its runs, with reasons and risks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from migrate.assess.found import BLOCKING, Fitted, Job, Known
+from migrate.assess.found import BLOCKING, AssessmentFacts, EffortItem, Fitted
 from migrate.assess.hours import Hours
-from migrate.assess.money import Host, Plan, There, Today, host_of, step_time, there_of, today_of
+from migrate.assess.money import (
+    Host,
+    There,
+    Today,
+    TrainingPlan,
+    host_of,
+    step_time,
+    there_of,
+    today_of,
+)
 from migrate.assess.prices import Prices
 from migrate.counts import many
-from migrate.fit.verdict import Verdict
+from migrate.fit.verdict import FitVerdict
 
 State = Literal["move", "stay", "depends", "undetermined"]
 # Of a run; where compiling takes more of it, the run is short.
@@ -24,24 +33,24 @@ _MOST = 3  # places that a sentence names
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do.
+    """The decision.
 
     Attributes:
         state: "move" to the TPU; "stay" on the GPU; it "depends" on what was not said; "undetermined".
-        sentence: it, in one sentence.
+        sentence: the decision in one sentence.
         reasons: why.
         rests: the assumptions that decide, each with the value at which the decision turns.
         risks: what may turn out otherwise.
         unsaid: what cannot be said, and what to give so that it can.
-        best: the slice to run on; None where there is none.
+        best: the slice to run on, or None if there is none.
         host: the host's part of a step.
         there: what a run costs, by slice, the cheapest first.
-        today: what it costs today; None where that was not said.
+        today: what it costs today, or None if that was not said.
         jobs: the work by hand, by kind.
         hours: all of it, setup included.
-        dollars: that this costs; None without a price of an hour.
-        saved: dollars that a run on the best slice saves, by the assumed share; None where it is not known.
-        break_even: after how many runs the port pays; None where that is not known, or never.
+        dollars: cost of these hours, or None without a price of an hour.
+        saved: dollars that a run on the best slice saves, by the assumed share, or None if it is not known.
+        break_even: after how many runs the port pays, or None if that is not known, or never.
     """
 
     state: State
@@ -54,14 +63,14 @@ class Decision:
     host: Host
     there: tuple[There, ...]
     today: Today | None
-    jobs: tuple[Job, ...]
+    jobs: tuple[EffortItem, ...]
     hours: float
     dollars: float | None
     saved: float | None
     break_even: int | None
 
 
-def decide(known: Known, plan: Plan, prices: Prices, hours: Hours) -> Decision:
+def decide(known: AssessmentFacts, plan: TrainingPlan, prices: Prices, hours: Hours) -> Decision:
     """Weigh it.
 
     Raises:
@@ -100,8 +109,8 @@ def decide(known: Known, plan: Plan, prices: Prices, hours: Hours) -> Decision:
 
 
 def _weighed(
-    known: Known,
-    plan: Plan,
+    known: AssessmentFacts,
+    plan: TrainingPlan,
     best: There | None,
     staying: tuple[str, ...],
     unsaid: tuple[str, ...],
@@ -127,11 +136,15 @@ def _weighed(
 
 
 def _staying(
-    known: Known, plan: Plan, best: There | None, today: Today | None, break_even: int | None
+    known: AssessmentFacts,
+    plan: TrainingPlan,
+    best: There | None,
+    today: Today | None,
+    break_even: int | None,
 ) -> Iterator[str]:
     """The reasons to stay; any of them is enough."""
-    for one in known.code.blocking:
-        yield f"{one.place}: {one.message}"
+    for todo in known.code.blocking:
+        yield f"{todo.place}: {todo.message}"
     if known.ran.dynamic:
         yield (
             f"shapes or values change from step to step: {known.ran.compiled} of "
@@ -139,7 +152,7 @@ def _staying(
             f"compiler ({_some(known.ran.changes)})"
         )
     verdicts = known.fitted.verdicts
-    if verdicts and all(one.state in ("too big", "refused") for one in verdicts):
+    if verdicts and all(verdict.state in ("too big", "refused") for verdict in verdicts):
         for verdict in verdicts:
             smaller = known.fitted.largest_on(verdict)
             yield _verdict(verdict) + f"; {smaller}" * bool(smaller)
@@ -178,8 +191,8 @@ def _waits_for_host(best: There, share: float) -> bool:
 
 
 def _rests(
-    known: Known,
-    plan: Plan,
+    known: AssessmentFacts,
+    plan: TrainingPlan,
     best: There | None,
     today: Today | None,
     saved: float | None,
@@ -236,7 +249,9 @@ def _moving(
         )
 
 
-def _unsaid(fitted: Fitted, plan: Plan, best: There | None, today: Today | None) -> Iterator[str]:
+def _unsaid(
+    fitted: Fitted, plan: TrainingPlan, best: There | None, today: Today | None
+) -> Iterator[str]:
     if best is None:
         if fitted.why:
             yield f"on which slices it runs: {fitted.why}"
@@ -254,16 +269,16 @@ def _unsaid(fitted: Fitted, plan: Plan, best: There | None, today: Today | None)
         yield "after how many runs the port pays: give --engineer-hour"
 
 
-def _risks(known: Known, plan: Plan, best: There | None) -> Iterator[str]:
+def _risks(known: AssessmentFacts, plan: TrainingPlan, best: There | None) -> Iterator[str]:
     ran, code = known.ran, known.code
     if best is not None and plan.steps is not None:
         yield (
             f"real runs are assumed to reach {plan.share:.0%} of the bound (--share-of-bound); nothing was "
             "measured on a TPU"
         )
-    for one in code.by_hand:
-        if one.work in BLOCKING and not one.always:
-            yield f"{one.place}: {one.message}; it matters where this import runs"
+    for todo in code.by_hand:
+        if todo.work in BLOCKING and not todo.always:
+            yield f"{todo.place}: {todo.message}; it matters where this import runs"
     if ran.why and not code.blocking:
         yield f"no short run on simulated replicas was seen: {ran.why}"
     if ran.reads:
@@ -288,9 +303,9 @@ def _risks(known: Known, plan: Plan, best: There | None) -> Iterator[str]:
     yield from (_verdict(other) for other in known.fitted.verdicts if not other.fits)
 
 
-def _verdict(one: Verdict) -> str:
-    place = f" ({one.where})" if one.where else ""
-    return f"{one.product.name}: {one.state}: {one.why}{place}"
+def _verdict(verdict: FitVerdict) -> str:
+    place = f" ({verdict.where})" if verdict.where else ""
+    return f"{verdict.product.name}: {verdict.state}: {verdict.why}{place}"
 
 
 def _hours(hours: float) -> str:

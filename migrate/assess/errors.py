@@ -1,4 +1,4 @@
-"""What can be wrong with what `migrate assess` is asked."""
+"""Errors in what `migrate assess` is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a project before anything is decided: its code, a short run, the compiler's verdicts."""
+"""Facts about a project before the decision: its code, a short run, the compiler's verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from migrate.assess.hours import Hours
 from migrate.check.work import ManualWork
-from migrate.fit.verdict import Tried, Verdict
+from migrate.fit.verdict import FitVerdict, SliceResult
 
 # Without these nothing trains on a TPU, and no rewrite takes them out.
 BLOCKING = (ManualWork.FRAMEWORK, ManualWork.KERNELS)
@@ -16,7 +16,7 @@ BLOCKING = (ManualWork.FRAMEWORK, ManualWork.KERNELS)
 
 @dataclass(frozen=True)
 class Todo:
-    """What is left to do by hand at one place.
+    """Manual work at one location.
 
     Attributes:
         place: `file:line:column`, the file in the project.
@@ -38,11 +38,11 @@ class Todo:
 
 @dataclass(frozen=True)
 class Code:
-    """What the rewrite says of a project.
+    """Result of the rewrite for a project.
 
     Attributes:
         files: Python files and notebooks of the project.
-        rewritten: of these, how many are other ones afterwards.
+        rewritten: number of these files that the rewrite changes.
         edits: what is done by itself.
         reached: files that the script runs, itself included.
         todo: what is left in these.
@@ -60,37 +60,37 @@ class Code:
 
     @property
     def by_hand(self) -> tuple[Todo, ...]:
-        """What has to be done, not only looked at."""
-        return tuple(one for one in self.todo if not one.look)
+        """Work to do, without what only needs a check."""
+        return tuple(todo for todo in self.todo if not todo.look)
 
     @property
     def blocking(self) -> tuple[Todo, ...]:
-        """What keeps every run of the script from a TPU."""
-        return tuple(one for one in self.by_hand if one.work in BLOCKING and one.always)
+        """Work that keeps every run of the script from a TPU."""
+        return tuple(todo for todo in self.by_hand if todo.work in BLOCKING and todo.always)
 
-    def jobs(self, hours: Hours) -> list[Job]:
+    def jobs(self, hours: Hours) -> list[EffortItem]:
         """The work by its kinds, the longest first."""
-        found = []
+        jobs = []
         for work in ManualWork:
-            todo = tuple(one for one in self.by_hand if one.work is work)
+            todo = tuple(todo for todo in self.by_hand if todo.work is work)
             if todo:
-                found.append(Job(work, todo, hours.of(work, len(todo))))
-        return sorted(found, key=lambda job: -job.hours)
+                jobs.append(EffortItem(work, todo, hours.of(work, len(todo))))
+        return sorted(jobs, key=lambda job: -job.hours)
 
     def hours(self, hours: Hours) -> float:
-        """What all of it is assumed to take, setup included."""
-        looked = sum(one.look for one in self.todo)
+        """Assumed hours for all of the work, setup included."""
+        looked = sum(todo.look for todo in self.todo)
         return hours.setup + hours.look * looked + sum(job.hours for job in self.jobs(hours))
 
 
 @dataclass(frozen=True)
-class Job:
+class EffortItem:
     """Work of one kind.
 
     Attributes:
         work: the kind.
-        todo: where.
-        hours: that it is assumed to take.
+        todo: locations of the work.
+        hours: assumed hours.
     """
 
     work: ManualWork
@@ -99,17 +99,17 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a short run on simulated replicas showed.
+class ObservedRun:
+    """Observations of a short run on simulated replicas.
 
     Attributes:
-        why: why there is nothing to show; "" where there is.
+        why: why there is nothing to show, or "" if there is.
         failed: whether the script itself ended with an error: what runs it to compile it would too.
         replicas: how many there were.
-        seconds: that it took.
-        steps: of the first of them.
-        compiled: of these, how many compiled something.
-        late: of the later half of its steps, the share that compiled something.
+        seconds: time that the run took.
+        steps: number of steps of the first replica.
+        compiled: number of these steps that compiled something.
+        late: share of the later half of its steps that compiled something.
         changes: what was new in graphs that were compiled again, with the line.
         reads: lines where Python waits for a value in every step or every second one.
         on_cpu: operations that XLA does not lower, with their lines.
@@ -132,53 +132,57 @@ class Ran:
 
     @property
     def dynamic(self) -> bool:
-        """Whether its steps go on compiling: shapes, or values, change from one to the next."""
+        """Whether its steps keep compiling because shapes or values change from step to step."""
         return self.steps >= 6 and self.late > 0.5
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What the TPU's compiler said of the training step.
+    """Answer of the TPU's compiler for the training step.
 
     Attributes:
-        why: why it was not asked, or found no step; "" where it answered.
-        verdicts: by slice.
+        why: why it was not asked, or found no step, or "" if it answered.
+        verdicts: the verdicts, by slice.
         notes: what holds for all of them.
-        batch: the option that is the batch, with its value; "" where it was not named.
+        batch: the option that is the batch, with its value, or "" if it was not named.
         largest: the largest batch that fits, by slice, where it was looked for.
         host_seconds: processor time of the host for a step, measured here; 0 where it was not.
     """
 
     why: str = ""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[FitVerdict, ...] = ()
     notes: tuple[str, ...] = ()
     batch: str = ""
-    largest: tuple[Tried, ...] = ()
+    largest: tuple[SliceResult, ...] = ()
     host_seconds: float = 0.0
 
     @property
-    def fitting(self) -> Sequence[Verdict]:
+    def fitting(self) -> Sequence[FitVerdict]:
         """The slices on which the step compiles and has room."""
-        return [one for one in self.verdicts if one.fits and one.bound and one.bound.seconds]
+        return [
+            verdict
+            for verdict in self.verdicts
+            if verdict.fits and verdict.bound and verdict.bound.seconds
+        ]
 
-    def largest_on(self, one: Verdict) -> str:
-        """Of a slice: as "--batch-size 512, the largest that fits"; "" where it was not looked for."""
-        named = (each.what for each in self.largest if each.verdicts[0].product == one.product)
+    def largest_on(self, verdict: FitVerdict) -> str:
+        """Largest batch on a slice, as "--batch-size 512, the largest that fits", or ""."""
+        named = (each.what for each in self.largest if each.verdicts[0].product == verdict.product)
         return next(named, "")
 
 
 @dataclass(frozen=True)
-class Known:
+class AssessmentFacts:
     """All of it.
 
     Attributes:
-        project, script: as the user named them.
-        args: of the script.
+        project, script: project and script, as the user named them.
+        args: arguments of the script.
     """
 
     project: Path
     script: Path
     args: tuple[str, ...]
     code: Code
-    ran: Ran
+    ran: ObservedRun
     fitted: Fitted

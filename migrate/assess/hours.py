@@ -1,4 +1,4 @@
-"""How many hours each kind of work is assumed to take: ours, or the user's own."""
+"""Assumed hours for each kind of work: the defaults, or the user's own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Hours:
     """Assumptions, in hours.
 
     Attributes:
-        file: where they stand.
+        file: file of the figures.
         setup: once for a project.
-        look: for each place that is only to be looked at.
-        kinds: of each kind of work, the first place and each further one.
+        look: hours for each location that only needs a check.
+        kinds: hours for each kind of work: the first location and each further one.
     """
 
     file: Path
@@ -41,7 +41,7 @@ def read_hours(file: Path = SHIPPED) -> Hours:
         AssessError: it cannot be read, or says what it cannot mean; with key and line.
     """
     parts = read_table(file, SHIPPED).table({"setup", "look", "kinds"}, set())
-    kinds = parts["kinds"].table({one.value for one in ManualWork}, set())
+    kinds = parts["kinds"].table({kind.value for kind in ManualWork}, set())
     pairs = {ManualWork(name): entry.numbers(2) for name, entry in kinds.items()}
     return Hours(
         file,

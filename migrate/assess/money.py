@@ -1,4 +1,4 @@
-"""What runs cost: today's on GPUs, and on each slice that the step fits on, bound and with a share of it."""
+"""Cost of runs: today on GPUs, and on each slice that the step fits on, at the bound and at a share of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from migrate.assess.errors import AssessError
 from migrate.assess.prices import Price, Prices
-from migrate.fit.verdict import Verdict
+from migrate.fit.verdict import FitVerdict
 
 Batch = Literal["grows", "same"]
 # Milliseconds in which Python, torch_xla and the runtime start a step, where nothing was measured.
@@ -36,7 +36,7 @@ class Host:
 
     @property
     def words(self) -> str:
-        """As "12 ms a step, measured on this machine's CPU"."""
+        """Text such as "12 ms a step, measured on this machine's CPU"."""
         how = {
             "given": "as --host-step-seconds says",
             "measured": "measured on this machine's CPU",
@@ -46,18 +46,18 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the user says of the runs.
+class TrainingPlan:
+    """The user's statements about the training runs.
 
     Attributes:
-        gpu: what they are made on today; "" where it is not said.
+        gpu: what they are made on today, or "" if it is not said.
         gpus: how many.
-        gpu_step_seconds: that a step takes on all of them together; None where it is not said.
-        steps: of a run, today; None where it is not said.
-        runs: that are planned; None where it is not said.
-        engineer_hour: dollars; None where it is not said.
-        share: of the bound that real runs are assumed to reach.
-        host_step_seconds: the host's part of a step (`Host`); None where it is not said.
+        gpu_step_seconds: seconds per training step today, all GPUs together. None if not given.
+        steps: steps of a run today, or None if not given.
+        runs: number of planned runs, or None if not given.
+        engineer_hour: dollars, or None if it is not said.
+        share: assumed fraction of the step's bound that real runs reach.
+        host_step_seconds: the host's part of a step (`Host`), or None if it is not said.
         batch: of all replicas together: "grows" with their number, as each takes what a GPU takes today, so
             that a run has fewer steps; or is the "same".
     """
@@ -108,9 +108,9 @@ class Today:
     """A run as it is made today.
 
     Attributes:
-        price: of a GPU.
-        hours: that it takes.
-        dollars: that it costs.
+        price: price of a GPU.
+        hours: hours of the run.
+        dollars: cost of the run.
     """
 
     price: Price
@@ -123,18 +123,18 @@ class There:
     """A run on a slice.
 
     Attributes:
-        verdict: that it fits.
+        verdict: the verdict that the step fits.
         host: the host's part of a step.
-        steps_an_hour: at most.
-        steps: that a run has there; None where it is not said what a run has today.
+        steps_an_hour: highest number of steps in an hour.
+        steps: steps of a run there, or None if the steps of a run today are unknown.
         hours_least, hours_likely: by the bound, and by the assumed share of it; never less than the host's
             part.
-        price: of a chip; None where none is known.
-        dollars_least, dollars_likely: on demand.
-        dollars_spot: by the assumed share, at the price of what may be taken away.
+        price: price of a chip, or None if unknown.
+        dollars_least, dollars_likely: cost on demand.
+        dollars_spot: likely cost at the spot price.
     """
 
-    verdict: Verdict
+    verdict: FitVerdict
     host: Host
     steps_an_hour: float
     steps: float | None = None
@@ -147,7 +147,7 @@ class There:
 
     @property
     def cost_of_work(self) -> float:
-        """What orders slices: dollars for what a replica does in a step; seconds where no price is known."""
+        """Sort key of slices: dollars for a replica's work in a step, or seconds without a price."""
         product, bound = self.verdict.product, self.verdict.bound
         assert bound is not None
         hourly = self.price.on_demand * product.chips if self.price else float("inf")
@@ -155,12 +155,12 @@ class There:
 
     @property
     def hourly(self) -> float | None:
-        """Dollars for an hour of the slice; None where no price is known."""
+        """Dollars for an hour of the slice, or None if no price is known."""
         return self.price.on_demand * self.verdict.product.chips if self.price else None
 
 
-def today_of(plan: Plan, prices: Prices) -> Today | None:
-    """What a run costs today; None where too little is said.
+def today_of(plan: TrainingPlan, prices: Prices) -> Today | None:
+    """Return the cost of a run today, or None if too little is known.
 
     Raises:
         AssessError: no price of the GPU is known.
@@ -174,27 +174,27 @@ def today_of(plan: Plan, prices: Prices) -> Today | None:
     return Today(price, hours, hours * plan.gpus * price.on_demand)
 
 
-def host_of(plan: Plan, measured: float) -> Host:
-    """The host's part of a step: as the user says, else as it was measured (0: it was not)."""
+def host_of(plan: TrainingPlan, measured: float) -> Host:
+    """Return the host's part of a step: from the user, else as measured (0: not measured)."""
     if plan.host_step_seconds is not None:
         return Host(plan.host_step_seconds, "given")
     return Host(measured, "measured") if measured else Host()
 
 
 def there_of(
-    verdicts: Iterable[Verdict], plan: Plan, prices: Prices, host: Host
+    verdicts: Iterable[FitVerdict], plan: TrainingPlan, prices: Prices, host: Host
 ) -> tuple[There, ...]:
-    """What a run costs on each slice, the cheapest first."""
-    found = [_there(one, plan, prices, host) for one in verdicts]
+    """Return the cost of a run on each slice, the cheapest first."""
+    on_slices = [_there(verdict, plan, prices, host) for verdict in verdicts]
 
-    def order(one: There) -> tuple[float, float]:
-        work = one.verdict.product.devices if plan.batch == "grows" else 1
-        return one.cost_of_work / work, 1 / one.steps_an_hour
+    def order(on_slice: There) -> tuple[float, float]:
+        work = on_slice.verdict.product.devices if plan.batch == "grows" else 1
+        return on_slice.cost_of_work / work, 1 / on_slice.steps_an_hour
 
-    return tuple(sorted(found, key=order))
+    return tuple(sorted(on_slices, key=order))
 
 
-def _there(verdict: Verdict, plan: Plan, prices: Prices, host: Host) -> There:
+def _there(verdict: FitVerdict, plan: TrainingPlan, prices: Prices, host: Host) -> There:
     product, bound = verdict.product, verdict.bound
     assert bound is not None
     price = prices.tpu.get(product.generation.name)

@@ -1,4 +1,4 @@
-"""What a chip costs for an hour, here and there: ours with sources and dates, or the user's own."""
+"""Price of a chip for an hour, on GPUs and TPUs: defaults with sources and dates, or the user's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.errors import AssessError
-from migrate.assess.tables import Entry, read_table
+from migrate.assess.tables import TableEntry, read_table
 from migrate.fit.products import GENERATIONS
 
 SHIPPED = Path(__file__).with_name("prices.yaml")
@@ -25,10 +25,10 @@ class Price:
     """Dollars for one chip or GPU and one hour.
 
     Attributes:
-        name: of the generation, or of the GPU.
+        name: name of the generation or the GPU.
         on_demand: what anybody pays.
-        spot: what one pays for what may be taken away at any time; None where nothing is said.
-        source: where the price stands.
+        spot: what one pays for what may be taken away at any time, or None if nothing is said.
+        source: source of the price.
         read: the day on which it stood there.
     """
 
@@ -41,7 +41,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Free:
-    """What can be had for nothing, on application."""
+    """Programs that give free use on application."""
 
     name: str
     says: str
@@ -54,9 +54,9 @@ class Prices:
     """A table of prices.
 
     Attributes:
-        file: where it stands.
-        tpu: by generation.
-        gpu: by name.
+        file: file of the prices.
+        tpu: prices by generation.
+        gpu: prices by name.
         free: None where nothing is.
     """
 
@@ -81,7 +81,7 @@ class Prices:
         return matches[0]
 
     def gpus_named(self, name: str) -> list[Price]:
-        """Return the GPUs that a name stands for, the one that is taken first.
+        """Return the GPUs that a name may mean, the default first.
 
         "A100" may be the GPU with 80 GB or with 40: the first of the table is taken. A vendor, a form factor
         and a size that the table does not part by may be in the name: "NVIDIA H100 80GB HBM3".
@@ -104,7 +104,7 @@ class Prices:
 
 
 def _words(name: str) -> frozenset[str]:
-    """The parts of a GPU's name that tell it from others."""
+    """Return the parts of a GPU's name that distinguish it from others."""
     text = re.sub(r"(?<=\d)\s+gb\b", "gb", name.lower())
     words = (word.removeprefix("rtx") for word in re.split(r"[^a-z0-9]+", text))
     return frozenset(word for word in words if word and not _FORM.fullmatch(word))
@@ -117,7 +117,7 @@ def read_prices(file: Path = SHIPPED) -> Prices:
         AssessError: it cannot be read, or says what it cannot mean; with key and line.
     """
     parts = read_table(file, SHIPPED).table({"tpu", "gpu"}, {"free"})
-    names = {one.name for one in GENERATIONS}
+    names = {generation.name for generation in GENERATIONS}
     tpu = {}
     for name, entry in parts["tpu"].entries():
         if name not in names:
@@ -128,13 +128,13 @@ def read_prices(file: Path = SHIPPED) -> Prices:
     return Prices(file, tpu, gpu, _free(parts["free"]) if "free" in parts else None)
 
 
-def _price(name: str, entry: Entry) -> Price:
+def _price(name: str, entry: TableEntry) -> Price:
     said = entry.table({"on_demand"}, {"spot", "source", "read"})
     texts = {key: said[key].text() if key in said else "" for key in ("source", "read")}
     spot = said["spot"].number() if "spot" in said else None
     return Price(name, said["on_demand"].number(), spot, **texts)
 
 
-def _free(entry: Entry) -> Free:
+def _free(entry: TableEntry) -> Free:
     said = entry.table({"name", "says", "source", "read"}, set())
-    return Free(**{name: one.text() for name, one in said.items()})
+    return Free(**{name: entry.text() for name, entry in said.items()})

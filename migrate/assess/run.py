@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.assess.found import Ran
-from migrate.observe.report import Line, Observed, observed
+from migrate.assess.found import ObservedRun
+from migrate.observe.report import Observed, ObservedLine, observed
 from migrate.place import Place
 from migrate.prove.errors import HangError, RunTimeoutError
 from migrate.prove.failure import last_error
@@ -32,7 +32,7 @@ class Ready:
     Attributes:
         place: the mirror.
         script: the script of the user; `place.inside` says where it runs.
-        original: from a place in the mirror to the user's own.
+        original: maps a location in the mirror to the user's own file.
         beyond: rewritten files that the mirror does not reach: there they are as they were.
     """
 
@@ -74,7 +74,7 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
         yield Ready(place, script, original, tuple(beyond))
 
 
-def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> Ran:
+def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> ObservedRun:
     """Run the script until each replica has made `STEPS` steps, it ends, or its time is over."""
     with tempfile.TemporaryDirectory(prefix="migrate-assess-") as name:
         folder = Path(name)
@@ -91,22 +91,24 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
                 until=lambda: _enough(folder, replicas),
             )
         except HangError as error:
-            return Ran(error.what, failed=True)
+            return ObservedRun(error.what, failed=True)
         except RunTimeoutError:
             seen = observed(folder, stopped=True)
             late = f"it made no training step in {timeout:.0f} s (--run-timeout)"
-            return _told(seen, ready, replicas, timeout) if seen.loops else Ran(late)
+            return _told(seen, ready, replicas, timeout) if seen.loops else ObservedRun(late)
         seen = observed(folder, stopped=_enough(folder, replicas))
         if result.returncode:
             said = last_error(result.output) or f"exit code {result.returncode}"
-            return Ran(f"it fails{_where(ready, result.output)}: {said.rstrip(': ')}", failed=True)
+            return ObservedRun(
+                f"it fails{_where(ready, result.output)}: {said.rstrip(': ')}", failed=True
+            )
     if not seen.loops:
-        return Ran("it ends without a training step on the device", failed=True)
+        return ObservedRun("it ends without a training step on the device", failed=True)
     return _told(seen, ready, replicas, result.seconds)
 
 
 def _where(ready: Ready, output: str) -> str:
-    """The last line of the user's that the traceback names, as " at train.py:93"; "" where there is none."""
+    """The last line of the user's that the traceback names, as " at train.py:93", or "" if there is none."""
     # What was said is of the user's folders: see `Place.text_outside`.
     named = re.findall(r'File "([^"]+)", line (\d+)', output)
     own = [
@@ -122,30 +124,36 @@ def _enough(folder: Path, replicas: int) -> bool:
     return sum(count >= STEPS for count in counts) >= replicas
 
 
-def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Ran:
-    first = [one for one in seen.steps if one.line is not None and one.rank == seen.steps[0].rank]
+def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> ObservedRun:
+    first = [
+        step for step in seen.steps if step.line is not None and step.rank == seen.steps[0].rank
+    ]
     later = first[len(first) // 2 :]
 
-    def line(at: Line | None) -> str:
+    def line(at: ObservedLine | None) -> str:
         return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line known"
 
-    return Ran(
+    return ObservedRun(
         replicas=replicas,
         seconds=seconds,
         steps=len(first),
-        compiled=sum(one.compiles > 0 for one in first),
-        late=sum(one.compiles > 0 for one in later) / len(later),
+        compiled=sum(step.compiles > 0 for step in first),
+        late=sum(step.compiles > 0 for step in later) / len(later),
         changes=tuple(
             dict.fromkeys(
-                f"{line(one.line)}: {', '.join(one.changes[:2]) or 'another graph'}"
-                for one in seen.recompilations
+                f"{line(recompilation.line)}: {', '.join(recompilation.changes[:2]) or 'another graph'}"
+                for recompilation in seen.recompilations
             )
         ),
-        reads=tuple(line(one.line) for one in seen.reads if one.per_step >= _OFTEN),
+        reads=tuple(line(read.line) for read in seen.reads if read.per_step >= _OFTEN),
         on_cpu=tuple(
-            f"{one.op} ({', '.join(map(line, one.lines)) or 'no line known'})"
-            for one in seen.fallbacks
+            f"{fallback.op} ({', '.join(map(line, fallback.lines)) or 'no line known'})"
+            for fallback in seen.fallbacks
         ),
-        parted=tuple(dict.fromkeys(line(at) for one in seen.divergences for at in one.lines if at)),
-        unended=tuple(line(one.line) for one in seen.unended),
+        parted=tuple(
+            dict.fromkeys(
+                line(at) for divergence in seen.divergences for at in divergence.lines if at
+            )
+        ),
+        unended=tuple(line(unended.line) for unended in seen.unended),
     )

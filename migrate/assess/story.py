@@ -10,16 +10,16 @@ from converters.installing import require_installed
 from migrate.assess.code import code_of
 from migrate.assess.decide import Decision, decide
 from migrate.assess.errors import AssessError
-from migrate.assess.found import Fitted, Known, Ran
+from migrate.assess.found import AssessmentFacts, Fitted, ObservedRun
 from migrate.assess.hours import Hours
-from migrate.assess.money import Plan
+from migrate.assess.money import TrainingPlan
 from migrate.assess.prices import Prices
 from migrate.assess.run import Ready, rewritten_project, short_run
 from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.fit.batch import batch_option
-from migrate.fit.products import Product
-from migrate.fit.story import FitOptions, Script, fit
+from migrate.fit.products import Slice
+from migrate.fit.story import FitOptions, ScriptTarget, fit
 from migrate.progress import Progress
 from migrate.rewrite.folder import rewrite_folder
 from migrate.versions import NEEDS
@@ -29,15 +29,15 @@ _BLOCKED = "what it imports is not there on a TPU"
 
 
 @dataclass(frozen=True)
-class Question:
-    """What `migrate assess` was asked.
+class AssessQuestion:
+    """Arguments of `migrate assess`.
 
     Attributes:
         project: the folder.
         script: the one that trains, as the user named it: in the project, or from the working directory.
-        args: its arguments.
+        args: arguments of the script.
         products: the slices to compile for.
-        replicas: of the short run.
+        replicas: number of replicas in the short run.
         run_timeout, fit_timeout: seconds for the short run, and for each compilation.
         batch_option: the script's option that is its batch: the largest that fits is looked for; "" for none.
         torchrun: whether the script is given torchrun's variables where its step is found.
@@ -47,11 +47,11 @@ class Question:
     project: Path
     script: Path
     args: tuple[str, ...]
-    products: tuple[Product, ...]
+    products: tuple[Slice, ...]
     replicas: int
     run_timeout: float
     fit_timeout: float
-    plan: Plan
+    plan: TrainingPlan
     prices: Prices
     hours: Hours
     batch_option: str = ""
@@ -62,12 +62,12 @@ class Question:
 class Assessment:
     """The answer: what is known, and what to do."""
 
-    question: Question
-    known: Known
+    question: AssessQuestion
+    known: AssessmentFacts
     decision: Decision
 
 
-def assess(question: Question, tell: Progress) -> Assessment:
+def assess(question: AssessQuestion, tell: Progress) -> Assessment:
     """Find out what there is to know, and decide.
 
     Raises:
@@ -88,7 +88,7 @@ def assess(question: Question, tell: Progress) -> Assessment:
         tell(f"rewrote {', '.join(names[:_NAMES])}{more}")
     code = code_of(done, script)
     if code.blocking:
-        ran, fitted = Ran(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")
+        ran, fitted = ObservedRun(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")
     else:
         require_installed(*NEEDS["assess"])
         with rewritten_project(done, script) as ready:
@@ -99,12 +99,12 @@ def assess(question: Question, tell: Progress) -> Assessment:
             fitted = _fitted(question, ran, ready, tell)
             beyond = tuple(f"{name}, for the run: run it from the project" for name in ready.beyond)
             code = replace(code, unread=code.unread + beyond)
-    known = Known(question.project, question.script, question.args, code, ran, fitted)
+    known = AssessmentFacts(question.project, question.script, question.args, code, ran, fitted)
     decision = decide(known, plan, question.prices, question.hours)
     return Assessment(question, known, decision)
 
 
-def _fitted(question: Question, ran: Ran, ready: Ready, tell: Progress) -> Fitted:
+def _fitted(question: AssessQuestion, ran: ObservedRun, ready: Ready, tell: Progress) -> Fitted:
     if ran.failed:
         return Fitted(f"not compiled: the script does not train here ({ran.why})")
     option = question.batch_option
@@ -116,7 +116,7 @@ def _fitted(question: Question, ran: Ran, ready: Ready, tell: Progress) -> Fitte
         torchrun=question.torchrun,
         timeout=question.fit_timeout,
     )
-    runs = Script(ready.place.inside(ready.script), ready.original)
+    runs = ScriptTarget(ready.place.inside(ready.script), ready.original)
     try:
         report = fit(str(question.script), options, tell, runs)
     except MigrateError as error:
@@ -141,7 +141,7 @@ def _script(project: Path, named: Path) -> Path:
             if path.suffix != ".py":
                 raise AssessError(f"{named}: not a Python script", "give the script that trains")
             return path
-    scripts = [str(one.relative_to(project)) for one in sorted(project.glob("**/*.py"))[:2000]]
+    scripts = [str(path.relative_to(project)) for path in sorted(project.glob("**/*.py"))[:2000]]
     near = difflib.get_close_matches(str(named), scripts, 3, 0.3)
     remedy = f"near: {', '.join(near)}" if near else "give the script that trains"
     raise AssessError(f"{named}: no such script in {project}", remedy)

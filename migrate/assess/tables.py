@@ -1,4 +1,4 @@
-"""A user's own YAML file: what is wrong in it is said with its key and its line."""
+"""YAML file of the user. Errors in it are reported with key and line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.assess.errors import AssessError
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A value of the file, with the way to it.
 
     Attributes:
@@ -32,28 +32,28 @@ class Entry:
         line = self.node.start_mark.line + 1
         raise AssessError(f"{self.file}:{line}: {self.key or 'the file'} {what}", remedy)
 
-    def entries(self) -> Iterator[tuple[str, Entry]]:
+    def entries(self) -> Iterator[tuple[str, TableEntry]]:
         """The entries of a table, by name; each name once."""
         if not isinstance(self.node, yaml.MappingNode):
             self.wrong("is not a table", "write names with values")
         seen = set()
         for key, value in self.node.value:
             name = str(key.value)
-            entry = Entry(self.file, f"{self.key}.{name}".lstrip("."), value)
+            entry = TableEntry(self.file, f"{self.key}.{name}".lstrip("."), value)
             if name in seen:
                 entry.wrong("stands there twice", "leave one of them out")
             seen.add(name)
             yield name, entry
 
-    def table(self, needed: set[str], allowed: set[str]) -> dict[str, Entry]:
-        """The entries of a table of which the names are known."""
-        found = dict(self.entries())
-        for name, entry in found.items():
+    def table(self, needed: set[str], allowed: set[str]) -> dict[str, TableEntry]:
+        """Return the entries of a table whose names are known."""
+        entries = dict(self.entries())
+        for name, entry in entries.items():
             if name not in needed | allowed:
                 entry.wrong("is not known", f"one of {', '.join(sorted(needed | allowed))}")
-        if missing := sorted(needed - set(found)):
+        if missing := sorted(needed - set(entries)):
             self.wrong(f"has no {missing[0]}", "add it")
-        return found
+        return entries
 
     def number(self) -> float:
         """A number that is not negative."""
@@ -70,7 +70,7 @@ class Entry:
         """So many of them, in a list."""
         if not isinstance(self.node, yaml.SequenceNode) or len(self.node.value) != count:
             self.wrong(f"is not a list of {count} numbers", "write it as [2, 0.5]")
-        return [Entry(self.file, self.key, one).number() for one in self.node.value]
+        return [TableEntry(self.file, self.key, number).number() for number in self.node.value]
 
     def text(self) -> str:
         """A text."""
@@ -82,15 +82,15 @@ class Entry:
         return str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else "a table or list"
 
 
-def read_table(file: Path, shipped: Path) -> Entry:
+def read_table(file: Path, shipped: Path) -> TableEntry:
     """The file as it stands.
 
     Args:
-        file: it.
+        file: the file.
         shipped: ours of the same form, for the message.
 
     Raises:
-        AssessError: it cannot be read, or is no YAML.
+        AssessError: the file cannot be read, or is no YAML.
     """
     remedy = f"a file such as {shipped} has the form"
     try:
@@ -106,4 +106,4 @@ def read_table(file: Path, shipped: Path) -> Entry:
         raise AssessError(f"{file}: not YAML", remedy) from None
     if node is None:
         raise AssessError(f"{file}: is empty", remedy)
-    return Entry(file, "", node)
+    return TableEntry(file, "", node)

@@ -17,7 +17,7 @@ INERT = "finds no GPU on a TPU host; what depends on it here is not needed on a 
 
 
 def asks_for_gpus(name: str | None) -> bool:
-    """Whether the function `name` says how many GPUs there are, or whether there is one."""
+    """Whether the function `name` returns the number of GPUs, or whether there is one."""
     return name in COUNTED or name in ASKED
 
 

@@ -1,4 +1,4 @@
-"""Whether a test around a value says that it is no tensor: `x if torch.is_tensor(x) else float(x)`."""
+"""Whether a test around a value excludes tensors: `x if torch.is_tensor(x) else float(x)`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def _leaves_with(statement: cst.CSTNode, name: cst.Name, facts: Facts) -> bool:
 
 
 def _says_tensor(test: cst.BaseExpression, name: cst.Name, facts: Facts) -> bool | None:
-    """Return whether `name` may be a tensor where `test` holds, and there only; None: it says neither."""
+    """Return whether `name` may be a tensor if `test` holds, and only then.
+
+    Return None if it shows neither.
+    """
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         inner = _says_tensor(test.expression, name, facts)
         return None if inner is None else not inner

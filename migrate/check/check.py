@@ -78,7 +78,7 @@ def check_source(
 
 
 def check_context(context: Script, config: Config) -> tuple[Finding, ...]:
-    """Return the hazards of a script of which a context is there already."""
+    """Return the hazards of a script that is already parsed."""
     return check_facts(facts_of(context), config)
 
 

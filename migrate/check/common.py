@@ -27,7 +27,7 @@ from migrate.syntax.tree import (
 
 
 class NamedHazard(Hazard):
-    """A hazard wherever a name is used of which the catalogue says the hazard's code."""
+    """A hazard at each use of a name whose catalogue entry has the hazard's code."""
 
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Name, cst.Attribute)
     of_names = True
@@ -43,7 +43,7 @@ class NamedHazard(Hazard):
 
 
 class CudaHazard(NamedHazard):
-    """A named hazard that is information where only a run on CUDA comes to it."""
+    """A named hazard with the severity INFO where only a run on CUDA reaches it."""
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one name, as bad as it is there."""
@@ -53,7 +53,7 @@ class CudaHazard(NamedHazard):
 
 
 def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` only says of what type something is: in an annotation, for isinstance."""
+    """Whether `node` only names a type: in an annotation, for isinstance."""
     above = facts.context.parent(node)
     if isinstance(above, cst.BaseElement):
         return True  # one of several types
@@ -67,7 +67,7 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 class ImportHazard(Hazard):
-    """A hazard wherever a library is imported of which the catalogue says the hazard's code.
+    """A hazard at each import of a library whose catalogue entry has the hazard's code.
 
     An import under `try:` is information only, where the script goes on without the library.
     """
@@ -97,7 +97,7 @@ def method(node: cst.CSTNode) -> str:
 
 
 def receiver(call: cst.Call) -> cst.BaseExpression:
-    """Return what the method `call` is called on."""
+    """Return the object of the method call `call`."""
     return cst.ensure_type(call.func, cst.Attribute).value
 
 
@@ -164,7 +164,7 @@ def _entry(holder: cst.BaseExpression, name: str) -> cst.BaseExpression | None:
 
 
 def truth(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool | None:
-    """Return whether `node` is true; None where that depends on who runs the script or calls the function."""
+    """Return whether `node` is true, or None if that depends on who runs the script or calls the function."""
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         inner = truth(node.expression, facts, depth)
         return None if inner is None else not inner

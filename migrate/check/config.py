@@ -18,7 +18,7 @@ KEYS = ("select", "ignore", "exclude", "severity", "fail-on")
 
 
 class BadConfigError(MigrateError):
-    """The configuration of `migrate check` says something that it cannot mean.
+    """Error for an invalid configuration of `migrate check`.
 
     Cause: a key, a code or a severity in `[tool.migrate]` of pyproject.toml, or after `--select` or
     `--ignore`, that does not exist.
@@ -69,7 +69,7 @@ class Config:
     def narrowed(
         self, select: Sequence[str], ignore: Sequence[str], known: Sequence[str] = ()
     ) -> Config:
-        """Return the configuration with what the command line says in place of, and beside, its own.
+        """Return the configuration with the settings of the command line, which replace or extend its own.
 
         Args:
             select, ignore: the codes, as the user wrote them.

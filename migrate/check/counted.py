@@ -1,4 +1,4 @@
-"""Findings as a reader wants them: one for what a file says again and again, those of tests apart."""
+"""Group findings for a reader: repeated findings of a file count once, those of tests are apart."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
 
 
 def fallback(node: cst.CSTNode, facts: Facts) -> str:
-    """Return what a finding says of the `except` that a failing import `node` goes to; empty without one."""
+    """Return the message about the `except` that handles a failing import `node`. Empty without one."""
     handlers = list(_met(node, facts))
     for handler, ending in handlers:
         line = facts.context.position(handler).line
@@ -29,7 +29,7 @@ def fallback(node: cst.CSTNode, facts: Facts) -> str:
 
 
 def is_optional(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the script goes on where the import `node` fails, or stands in a `try` that may say so."""
+    """Whether the script continues if the import `node` fails, or the `try` around it may let it."""
     handlers = list(_met(node, facts))
     if handlers:
         return any(not ending for _, ending in handlers)
@@ -48,7 +48,7 @@ def handlers_of(node: cst.CSTNode, facts: Facts) -> Iterator[cst.ExceptHandler]:
 
 
 def _met(node: cst.CSTNode, facts: Facts) -> Iterator[tuple[cst.ExceptHandler, str]]:
-    """Yield the handlers that a failing import comes to, with how each ends: "" where the script goes on.
+    """Yield the handlers of a failing import, with how each ends: "" if the script continues.
 
     One that raises hands on to the `try` around it; one that goes on or exits is the last.
     """
@@ -66,7 +66,7 @@ def _met(node: cst.CSTNode, facts: Facts) -> Iterator[tuple[cst.ExceptHandler, s
 
 
 def _ending(node: cst.CSTNode | None) -> str:
-    """Return how each path through `node` ends: it "raises" or "exits"; nothing where one goes on."""
+    """Return how each path through `node` ends: it "raises" or "exits". Empty if a path continues."""
     if isinstance(node, cst.Raise):
         return "raises"
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):

@@ -90,7 +90,7 @@ def _check_notebook(
 def not_checked(
     path: Path, error: MigrateError, config: Config, severity: Severity = Severity.ERROR
 ) -> tuple[Finding, ...]:
-    """Return the finding that nothing in a file is checked, and why; none where that is not asked for."""
+    """Return the finding that nothing in a file is checked, and why. None if that is not asked for."""
     if not config.selects(UNREADABLE):
         return ()
     line, column, message = 1, 1, error.what.removeprefix(f"{path}:").strip()

@@ -13,7 +13,7 @@ UNUSED_IGNORE = "XLA001"
 
 
 class Fix(StrEnum):
-    """Whether `migrate rewrite` mends a finding."""
+    """Whether `migrate rewrite` fixes a finding."""
 
     NONE = "none"
     SAFE = "safe"  # the rewritten script computes the same
@@ -36,7 +36,7 @@ class Finding:
         file_line: where in the file of a notebook the line is written, from 1.
         fix: whether `migrate rewrite` mends it, and how safely.
         is_shown: whether `migrate rewrite` shows it though it is information.
-        subject: the name of what is reported, as the catalogue has it; empty where that is no name.
+        subject: the name of what is reported, as the catalogue has it. Empty if that is no name.
     """
 
     path: Path

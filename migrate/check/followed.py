@@ -1,4 +1,4 @@
-"""The files that are checked, with what their project says of each: what its calls run, who calls it."""
+"""Files to check, with the facts from their project: what their calls run, and who calls them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckJob:
 
 @dataclass(frozen=True)
 class _Look:
-    """A file in which steps are to be followed, and how it is named in what is said of another one."""
+    """A file in which steps are followed, with its name in findings of other files."""
 
     path: Path
     calls: ModuleCalls

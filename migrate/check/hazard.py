@@ -66,14 +66,14 @@ _WORK = {
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A place where a hazard is.
+    """Location of a hazard.
 
     Args:
         node: the node to which it is reported.
         message: what happens on a TPU, and what to do, in one line.
         severity: how bad it is at this place.
         is_shown: whether `migrate rewrite` shows it though it is information.
-        subject: the name of what is reported, as the catalogue has it; empty where that is no name.
+        subject: the name of what is reported, as the catalogue has it. Empty if that is no name.
         unless: a code that says more: on a line that it reports, this is not reported.
     """
 
@@ -161,7 +161,7 @@ class Hazard(ABC):
 
     @property
     def group(self) -> Group:
-        """The group that the first digit of the code says."""
+        """The group of the code, by its first digit."""
         return Group(self.code[3])
 
     @property
@@ -187,7 +187,7 @@ class Hazard(ABC):
         is_shown: bool | None = None,
         subject: str = "",
     ) -> Hit:
-        """Return a place, as bad as the hazard usually is where nothing else is said.
+        """Return a hit. Its default severity is that of the hazard.
 
         Args:
             node: the place.

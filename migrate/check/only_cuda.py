@@ -105,7 +105,7 @@ def _chooses_cuda(branches: list[cst.CSTNode]) -> bool:
 
 
 def _places(branches: list[cst.CSTNode]) -> bool:
-    """Whether something is moved, wrapped or named a device there: what a TPU needs too."""
+    """Whether something is moved, wrapped or named a device there. A TPU needs that too."""
     for branch in branches:
         for call in nodes_of(branch, cst.Call):
             if code(call.func) == "torch.cuda.device":

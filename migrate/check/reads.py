@@ -28,7 +28,7 @@ DEEPEST = 20
 
 
 def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterator[Hit]:
-    """Yield a hit for the read `what` at `node`: none where it is read now and then, or once.
+    """Yield a hit for the read `what` at `node`, unless it is read only now and then, or once.
 
     A read that only some replicas run is a hazard of its own where a collective or graph is pending (XLA305).
     """
@@ -47,7 +47,7 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
 
 
 def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `value` is a tensor of the device; in a step, a tensor of which no more is known is one."""
+    """Whether `value` is a tensor of the device. In a step, an otherwise unknown tensor counts as one."""
     if facts.values.on_device(value):
         return True
     return facts.values.is_tensor(value) and facts.steps.inside(value)
@@ -187,7 +187,7 @@ def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _in_condition(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the read is compared in a condition: XLA110 speaks of that."""
+    """Whether the read is compared in a condition: XLA110 reports that."""
     compared = False
     below = node
     for above in facts.context.ancestors(node):

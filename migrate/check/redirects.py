@@ -38,10 +38,10 @@ OLD_NAMES = {
 
 
 def names_code(named: str, code: str) -> bool:
-    """Whether what the user wrote, a code or the beginning of one, means `code`."""
+    """Whether a code or prefix from the user means `code`."""
     return code.startswith(named) or _BEFORE.get(code) == named
 
 
 def naming(codes: Iterable[str], code: str) -> str | None:
-    """Return the first of the codes that a comment names that means `code`; None where none does."""
+    """Return the first of the codes that a comment names that means `code`, or None if none does."""
     return next((named for named in codes if names_code(named, code)), None)

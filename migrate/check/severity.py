@@ -13,6 +13,6 @@ class Severity(StrEnum):
     INFO = "info"  # worth knowing: runs once, or costs little
 
     def reaches(self, other: Severity) -> bool:
-        """Whether it is as bad as `other`, or worse."""
+        """Whether the severity is `other` or a higher one."""
         order = list(Severity)
         return order.index(self) <= order.index(other)

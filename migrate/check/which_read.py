@@ -43,7 +43,7 @@ def code_of_read(read: cst.CSTNode, facts: Facts) -> str:
 
 
 def code_said(read: cst.CSTNode, facts: Facts) -> str:
-    """Return the code of the hazard that speaks of `read`; empty where none does."""
+    """Return the code of the hazard that reports `read`. Empty if none does."""
     inside = list(nodes(read))
     above = facts.context.parent(read)
     if above is not None and _is_test(read, facts):
@@ -56,7 +56,7 @@ def code_said(read: cst.CSTNode, facts: Facts) -> str:
 
 
 def first_code(reads: Iterable[cst.CSTNode], facts: Facts) -> str:
-    """Return the code of the first of `reads`; empty where there is none."""
+    """Return the code of the first of `reads`. Empty if there is none."""
     return next((code_of_read(read, facts) for read in reads), "")
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ManualWork(StrEnum):
-    """A kind of work; `migrate assess` says how many hours it takes each to be."""
+    """A kind of manual work. `migrate assess` assumes hours for each kind."""
 
     FRAMEWORK = "framework"
     KERNELS = "kernels"

@@ -15,7 +15,7 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 from shims.activate import MOST_REPLICAS
 
 if TYPE_CHECKING:
-    from migrate.assess.money import Plan
+    from migrate.assess.money import TrainingPlan
 
 _A_PATH = click.Path(path_type=Path)
 
@@ -148,7 +148,7 @@ def assess(
         from migrate.assess.hours import read_hours
         from migrate.assess.prices import SHIPPED as OUR_PRICES
         from migrate.assess.prices import read_prices
-        from migrate.assess.story import Question
+        from migrate.assess.story import AssessQuestion
         from migrate.assess.story import assess as assessed
         from migrate.fit.products import products_named
         from migrate.report.html.page import check_page_target
@@ -156,7 +156,7 @@ def assess(
 
         if html is not None:
             check_page_target(html)
-        question = Question(
+        question = AssessQuestion(
             project,
             arguments["script"],
             args,
@@ -186,10 +186,10 @@ def assess(
     sys.exit(FINE if worth else FINDINGS)
 
 
-def _plan(arguments: dict[str, Any]) -> Plan:
-    from migrate.assess.money import Plan
+def _plan(arguments: dict[str, Any]) -> TrainingPlan:
+    from migrate.assess.money import TrainingPlan
 
-    return Plan(
+    return TrainingPlan(
         arguments["gpu"],
         arguments["gpus"],
         arguments["gpu_step_seconds"],

@@ -16,7 +16,7 @@ from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 if TYPE_CHECKING:
-    from migrate.fit.story import FitOptions, Script
+    from migrate.fit.story import FitOptions, ScriptTarget
 
 _A_PATH = click.Path(path_type=Path)
 
@@ -186,9 +186,9 @@ def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     )
 
 
-def _script(target: str, stack: contextlib.ExitStack) -> Script | None:
+def _script(target: str, stack: contextlib.ExitStack) -> ScriptTarget | None:
     """The torch_xla form of a script; None where something else was named."""
-    from migrate.fit.story import Script
+    from migrate.fit.story import ScriptTarget
     from migrate.prove.run import require_script
     from migrate.rewrite.original import at_originals
 
@@ -198,6 +198,6 @@ def _script(target: str, stack: contextlib.ExitStack) -> Script | None:
     require_script(path)
     text = path.read_bytes()
     if b"torch_xla" in text or b"shims" in text:
-        return Script(path)
+        return ScriptTarget(path)
     rewritten = rewritten_for_the_run(path, stack)
-    return Script(rewritten, at_originals(path, rewritten))
+    return ScriptTarget(rewritten, at_originals(path, rewritten))

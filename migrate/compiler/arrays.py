@@ -15,15 +15,15 @@ HBM = 0  # the memory space that a layout without S(…) names
 
 
 @dataclass(frozen=True)
-class Array:
+class HloArray:
     """An array of a compiled program.
 
     Attributes:
-        dtype: of XLA ("bf16").
-        shape: its sides.
+        dtype: XLA's dtype ("bf16").
+        shape: lengths of the sides.
         order: the axes, from the most minor one; as many as sides.
         tile: the sides of the first tile, the most minor one last; () where it is not tiled.
-        space: where it lies: 0 is HBM, 1 VMEM, 5 the host's memory, others small memories of the chip.
+        space: memory space: 0 is HBM, 1 VMEM, 5 the host's memory, others small memories of the chip.
     """
 
     dtype: str
@@ -34,16 +34,16 @@ class Array:
 
     @property
     def of(self) -> tuple[str, tuple[int, ...]]:
-        """What it is of, however it lies: dtype and shape."""
+        """Dtype and shape, regardless of the layout."""
         return self.dtype, self.shape
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
         if self.dtype in _BITS:
             return _BITS[self.dtype]
-        found = re.search(r"\d+", self.dtype)
-        return int(found[0]) if found else 0
+        match = re.search(r"\d+", self.dtype)
+        return int(match[0]) if match else 0
 
     @property
     def size(self) -> int:
@@ -65,16 +65,16 @@ class Array:
 
 
 # The result of an instruction: an array, or a tuple of results.
-Result = Array | tuple["Result", ...]
+Result = HloArray | tuple["Result", ...]
 
 
-def leaves(result: Result) -> Iterator[Array]:
+def leaves(result: Result) -> Iterator[HloArray]:
     """The arrays of a result, in order."""
-    if isinstance(result, Array):
+    if isinstance(result, HloArray):
         yield result
     else:
-        for one in result:
-            yield from leaves(one)
+        for part in result:
+            yield from leaves(part)
 
 
 def read_result(text: str, start: int = 0) -> tuple[Result, int]:
@@ -88,27 +88,27 @@ def read_result(text: str, start: int = 0) -> tuple[Result, int]:
     if text.startswith("/*", start):  # /*index=5*/
         return read_result(text, text.index("*/", start) + 2)
     if text[start] != "(":
-        found = _ARRAY.match(text, start)
-        if found is None:
+        match = _ARRAY.match(text, start)
+        if match is None:
             raise ValueError(f"no array at {text[start : start + 40]!r}")
-        return _array(found), found.end()
+        return _array(match), match.end()
     parts: list[Result] = []
     start += 1
     while text[start] != ")":
-        one, start = read_result(text, start)
-        parts.append(one)
+        part, start = read_result(text, start)
+        parts.append(part)
         while text[start] in ", ":
             start += 1
     return tuple(parts), start + 1
 
 
-def _array(found: re.Match[str]) -> Array:
-    shape = tuple(int(side.lstrip("<=")) for side in found["shape"].split(",") if side)
-    order, _, rest = (found["layout"] or "").partition(":")
+def _array(match: re.Match[str]) -> HloArray:
+    shape = tuple(int(side.lstrip("<=")) for side in match["shape"].split(",") if side)
+    order, _, rest = (match["layout"] or "").partition(":")
     axes = tuple(int(axis) for axis in order.split(",") if axis)
     tile, space = _TILE.search(rest), _SPACE.search(rest)
-    return Array(
-        found["dtype"],
+    return HloArray(
+        match["dtype"],
         shape,
         axes if len(axes) == len(shape) else tuple(reversed(range(len(shape)))),
         tuple(int(side) for side in tile[1].split(",") if side != "*") if tile else (),

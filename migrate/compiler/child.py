@@ -12,11 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from migrate.compiler.written import Written, written_in
+from migrate.compiler.written import WrittenProgram, written_in
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile what the request holds; a refusal by the compiler is an answer too."""
+    """Compile the request's program. A refusal by the compiler is an answer too."""
     import jax
     import numpy as np
     from jax._src import compiler
@@ -25,11 +25,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     from jax._src.lib.mlir import ir
     from jax.experimental import topologies
 
-    told = {
+    reply = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in request["topology_options"].items()
     }
-    topology = topologies.get_topology_desc(request["topology"], platform="tpu", **told)
+    topology = topologies.get_topology_desc(request["topology"], platform="tpu", **reply)
     chosen = tuple(topology.devices[: request["devices"]])
     numbers = np.array([device.id for device in chosen])
     partitioned = request["partitioned"]
@@ -39,7 +39,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     texts: list[str] = []
     stats: list[dict[str, Any]] = []
     refused = ""
-    written = Written()
+    written = WrittenProgram()
     started, worked = time.monotonic(), time.process_time()
     for options in request["options"]:
         context = mlir.make_ir_context()
@@ -81,26 +81,30 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _donate(ir: Any, module: Any, aliases: Sequence[tuple[int, int]]) -> None:
-    """Write into a program which outputs take the memory of which arguments."""
+    """Record in a program which outputs take the memory of which arguments."""
     if not aliases:
         return
     main = next(
-        one for one in module.body.operations if str(one.attributes["sym_name"]) == '"main"'
+        operation
+        for operation in module.body.operations
+        if str(operation.attributes["sym_name"]) == '"main"'
     )
     number = ir.IntegerType.get_signless(32)
     attributes = (
-        [dict(_items(one)) for one in main.attributes["arg_attrs"]]
+        [dict(_items(attribute)) for attribute in main.attributes["arg_attrs"]]
         if ("arg_attrs" in main.attributes)
         else [{} for _ in main.body.blocks[0].arguments]
     )
     for argument, output in aliases:
         attributes[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, output)
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in attributes])
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get(
+        [ir.DictAttr.get(attribute_values) for attribute_values in attributes]
+    )
 
 
 def _items(attributes: Any) -> Iterator[tuple[str, Any]]:
-    for one in attributes:
-        yield one.name, one.attr
+    for attribute_values in attributes:
+        yield attribute_values.name, attribute_values.attr
 
 
 def _stats(executable: Any) -> dict[str, Any]:
@@ -118,8 +122,8 @@ def _stats(executable: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = answer(json.loads(Path(sys.argv[1]).read_text()))
+    reply = answer(json.loads(Path(sys.argv[1]).read_text()))
     # Renamed at the end: a file that is there is whole.
     part = Path(sys.argv[2] + ".part")
-    part.write_text(json.dumps(found))
+    part.write_text(json.dumps(reply))
     part.rename(sys.argv[2])

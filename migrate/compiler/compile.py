@@ -1,4 +1,4 @@
-"""What the real TPU compiler makes of a program, on a machine without a TPU.
+"""Compile a program with the real TPU compiler, on a machine without a TPU.
 
 libtpu compiles ahead of time on any x86-64 Linux machine. It is noisy, it can hang, and it takes a lock
 file: so it runs in a process of its own, with a time limit. What did not come back is "undetermined", which
@@ -21,8 +21,8 @@ from typing import Any
 
 from converters.installing import how_to_install, missing_modules
 from migrate import process
-from migrate.compiler.program import Program
-from migrate.compiler.written import NOTHING, Written, from_json
+from migrate.compiler.program import CompilerProgram
+from migrate.compiler.written import NOTHING, WrittenProgram, from_json
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
@@ -41,10 +41,10 @@ _FATAL = re.compile(r"^F\d{4} \S+ +\d+ ([\w.]+:\d+)\] (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Stats:
-    """What the compiler says of a program, in bytes and operations of one device.
+    """The compiler's figures for a program, in bytes and operations of one device.
 
     Attributes:
-        arguments, outputs, temporaries: that it holds in HBM; outputs with those in donated arguments.
+        arguments, outputs, temporaries: bytes in HBM. Outputs include those in donated arguments.
         aliased: outputs that take the memory of arguments.
         peak: the most that is held at once, as libtpu counts: arguments that are not donated twice.
         flops: floating point operations.
@@ -67,17 +67,17 @@ class Stats:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came back.
+    """Answer of the compiler.
 
     Attributes:
         texts: the optimized HLO, for each of the wanted sets of options; () if it is undetermined.
         device: the kind of chip ("TPU v5 lite").
         libtpu: the version of the compiler.
         undetermined: why there is no answer, in one line; "" if there is.
-        stats: as many as texts.
-        refused: what the compiler says of a program that it does not take; "" where it takes it, or gave no
+        stats: the figures, one for each text.
+        refused: what the compiler says of a program that it does not take, or "" if it takes it, or gave no
             answer at all.
-        seconds: that it took, all together.
+        seconds: total time of the compiler.
         worked: seconds of processors in these: fewer, where other programs ran beside it.
         written: what stands in the program before it is compiled.
     """
@@ -90,16 +90,16 @@ class Compiled:
     refused: str = ""
     seconds: float = 0.0
     worked: float = 0.0
-    written: Written = NOTHING
+    written: WrittenProgram = NOTHING
 
 
 def missing_packages() -> str:
-    """What the compiler needs and is not installed, as "jax and libtpu"; "" where all of it is there."""
+    """Packages that the compiler needs and that are not installed, as "jax and libtpu"; "" if none."""
     return " and ".join(missing_modules(NEEDED))
 
 
 def compile_for_tpu(
-    program: Program,
+    program: CompilerProgram,
     options: Sequence[Mapping[str, bool | int | float | str]],
     *,
     topology: str = TOPOLOGY,
@@ -112,7 +112,7 @@ def compile_for_tpu(
     Args:
         topology: a name of `jax.experimental.topologies`.
         topology_options: what libtpu has to be told of it beside.
-        devices: of the topology, on which the program runs.
+        devices: number of devices of the topology on which the program runs.
         timeout: seconds for all of them together.
     """
     if missing := missing_packages():
@@ -127,17 +127,17 @@ def compile_for_tpu(
 
 
 def request(
-    program: Program,
+    program: CompilerProgram,
     options: Sequence[Mapping[str, bool | int | float | str]],
     topology: str,
     topology_options: Mapping[str, object],
     devices: int,
 ) -> dict[str, object]:
-    """What the compiler's process (`migrate.compiler.child`) is asked, in JSON's words."""
+    """Request for the compiler's process (`migrate.compiler.child`), as JSON values."""
     return {
         "format": program.format,
         "data": base64.b64encode(program.data).decode(),
-        "options": [dict(one) for one in options],
+        "options": [dict(option_values) for option_values in options],
         "topology": topology,
         "topology_options": dict(topology_options),
         "devices": devices,
@@ -147,7 +147,7 @@ def request(
 
 
 def answered(value: Mapping[str, Any]) -> Compiled:
-    """What that process said."""
+    """Parse the answer of the compiler's process."""
     refused = value["refused"]
     first = refused.strip().splitlines()[0] if refused.strip() else ""
     return Compiled(
@@ -155,7 +155,7 @@ def answered(value: Mapping[str, Any]) -> Compiled:
         value["device"],
         value["libtpu"],
         f"the TPU compiler refuses the program: {first}" if first else "",
-        tuple(Stats(**one) for one in value["stats"]),
+        tuple(Stats(**stats) for stats in value["stats"]),
         refused,
         value["seconds"],
         value["worked"],

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from migrate.compiler.arrays import Array, Result, leaves, read_result
+from migrate.compiler.arrays import HloArray, Result, leaves, read_result
 
 # `%name = f32[4,32]{1,0:T(4,128)} add(%a, %b), …, metadata={op_name="…" stack_frame_id=7}`
 _NAMED = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = ")
@@ -50,8 +50,8 @@ class Instruction:
     """An instruction of a computation.
 
     Attributes:
-        name: in its computation.
-        opcode: of XLA ("multiply").
+        name: name in its computation.
+        opcode: XLA's opcode ("multiply").
         result: an array, or a tuple.
         operands: the names of what it takes.
         line: the whole text.
@@ -67,11 +67,11 @@ class Instruction:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result, of its first array where it is a tuple."""
-        return next((one.shape for one in leaves(self.result)), ())
+        """Shape of the result. For a tuple, shape of its first array."""
+        return next((array.shape for array in leaves(self.result)), ())
 
     @property
-    def arrays(self) -> tuple[Array, ...]:
+    def arrays(self) -> tuple[HloArray, ...]:
         """All arrays of the result."""
         return tuple(leaves(self.result))
 
@@ -82,39 +82,39 @@ class Instruction:
 
     @property
     def operation(self) -> str:
-        """In the framework's words ("aten__softmax", "jit(f)/mul"); "" if the program does not tell."""
-        found = _OP_NAME.search(self.line)
-        return found[1].replace("\\'", "'") if found else ""
+        """Operation in the framework's words ("aten__softmax", "jit(f)/mul"), or ""."""
+        match = _OP_NAME.search(self.line)
+        return match[1].replace("\\'", "'") if match else ""
 
     @property
     def number(self) -> int:
-        """Of a parameter, or of the element that is taken from a tuple."""
-        found = re.search(r"index=(\d+)|parameter\((\d+)\)", self.line)
-        return int(found[1] or found[2]) if found else 0
+        """Number of a parameter, or of the element that is taken from a tuple."""
+        match = re.search(r"index=(\d+)|parameter\((\d+)\)", self.line)
+        return int(match[1] or match[2]) if match else 0
 
     @property
     def called(self) -> tuple[str, ...]:
         """The computations that it runs: of a loop its body, not its condition."""
-        found = _CALLED.search(self.line)
-        return tuple(_OPERAND.findall(found[1])) if found else ()
+        match = _CALLED.search(self.line)
+        return tuple(_OPERAND.findall(match[1])) if match else ()
 
     @property
     def constant(self) -> int | None:
-        """The whole number that it is; None of all else."""
-        found = _NUMBER.search(self.line) if self.opcode == "constant" else None
-        return int(found[1]) if found else None
+        """Whole number of the constant, or None for all other instructions."""
+        match = _NUMBER.search(self.line) if self.opcode == "constant" else None
+        return int(match[1]) if match else None
 
 
 Computation = Mapping[str, Instruction]
 
 
-class Module:
+class HloModule:
     """A compiled program.
 
     Args:
-        text: of the HLO module.
-        shown: from a place in a file that ran to the one that the user knows.
-        outputs: where each value that it returns was made, in MLIR's words (`Written.outputs`).
+        text: text of the HLO module.
+        shown: maps a location in a file that ran to the location that the user knows.
+        outputs: MLIR location of the operation that made each output (`WrittenProgram.outputs`).
         backward: the user's line that began the backward pass, for what its hooks do; "" if unknown.
     """
 
@@ -128,7 +128,7 @@ class Module:
         self.text = text
         self._shown = shown
         self._outputs = outputs
-        self.sources = Sources(text, shown, backward)
+        self.sources = SourceTable(text, shown, backward)
         self.entry: Computation = {}
         self.computations: dict[str, Computation] = {}
         for name, is_entry, computation in _computations(text):
@@ -137,32 +137,32 @@ class Module:
                 self.entry = computation
 
     def trips(self, loop: Instruction, within: Computation) -> int | None:
-        """How often a loop of a computation runs its body; None where that depends on values.
+        """Return how often a loop runs its body, or None if that depends on values.
 
         The compiler does not always write it down, so the usual counter is read: from a number, by a number,
         while it is less than a number.
         """
-        if told := _TRIPS.search(loop.line):
-            return int(told[1])
+        if trip_count := _TRIPS.search(loop.line):
+            return int(trip_count[1])
         named = _CONDITION.search(loop.line)
         condition = self.computations.get(named[1] if named else "", {})
         body = self.computations.get(next(iter(loop.called), ""), {})
         test, turn = _root(condition), _root(body)
-        given = within.get(loop.operand)
-        if test is None or turn is None or given is None or "direction=LT" not in test.line:
+        initial = within.get(loop.operand)
+        if test is None or turn is None or initial is None or "direction=LT" not in test.line:
             return None
-        if test.opcode != "compare" or {turn.opcode, given.opcode} != {"tuple"}:
+        if test.opcode != "compare" or {turn.opcode, initial.opcode} != {"tuple"}:
             return None
 
         def number(computation: Computation, name: str) -> int | None:
             """A number that is the same in each turn."""
-            one = _plain(computation, name)
-            if one is None or one.opcode != "get-tuple-element":
-                return one.constant if one else None
-            place = one.number
+            instruction = _plain(computation, name)
+            if instruction is None or instruction.opcode != "get-tuple-element":
+                return instruction.constant if instruction else None
+            place = instruction.number
             kept = _plain(body, turn.operands[place])
-            same = kept is not None and kept.opcode == one.opcode and kept.number == place
-            first = _plain(within, given.operands[place]) if same else None
+            same = kept is not None and kept.opcode == instruction.opcode and kept.number == place
+            first = _plain(within, initial.operands[place]) if same else None
             return first.constant if first else None
 
         counter = _plain(condition, test.operands[0])
@@ -177,7 +177,7 @@ class Module:
             for name, side in zip(step.operands, sides, strict=True)
             if side is None or (side.opcode, side.number) != (counter.opcode, counter.number)
         ]
-        first = _plain(within, given.operands[counter.number])
+        first = _plain(within, initial.operands[counter.number])
         start, end = first.constant if first else None, number(condition, test.operands[1])
         if start is None or end is None or len(by) != 1 or by[0] is None or by[0] <= 0:
             return None
@@ -187,13 +187,13 @@ class Module:
     def aliases(self) -> dict[int, int]:
         """Output → the argument whose memory it takes: what was donated."""
         head = self.text[: self.text.find("\n")]
-        found = {}
+        trips = {}
         for output, argument, _ in _ALIASES.findall(head.partition("input_output_alias=")[2]):
-            found[int(output or 0)] = int(argument)
-        return found
+            trips[int(output or 0)] = int(argument)
+        return trips
 
     def output_source(self, number: int) -> str:
-        """`file.py:line` of the value that is returned in this place; "" where nobody knows."""
+        """`file.py:line` of the value that is returned in this place, or "" if nobody knows."""
         place = place_in(self._outputs[number]) if number < len(self._outputs) else ""
         return self._shown(place) if place else ""
 
@@ -202,37 +202,46 @@ class Module:
 
         Where that is only returned, it is the line of what it takes.
         """
-        found: dict[str, str] = {}
+        sources: dict[str, str] = {}
         if self.root is not None and computation is self.entry:
             is_tuple = self.root.opcode == "tuple"
             for place, name in enumerate(self.root.operands if is_tuple else [self.root.name]):
-                found[name] = self.output_source(place)
-        for one in reversed(list(computation.values())):
-            found[one.name] = self.sources.of(one.line) or found.get(one.name, "")
-            for operand in one.operands:
-                if found[one.name] and operand in computation:
-                    found[operand] = found[one.name]
-        for one in computation.values():  # what is only returned: of who made what it takes
-            if not found[one.name]:
-                found[one.name] = next(filter(None, (found.get(by) for by in one.operands)), "")
-        return found
+                sources[name] = self.output_source(place)
+        for instruction in reversed(list(computation.values())):
+            sources[instruction.name] = self.sources.of(instruction.line) or sources.get(
+                instruction.name, ""
+            )
+            for operand in instruction.operands:
+                if sources[instruction.name] and operand in computation:
+                    sources[operand] = sources[instruction.name]
+        for instruction in computation.values():  # what is only returned: of who made what it takes
+            if not sources[instruction.name]:
+                sources[instruction.name] = next(
+                    filter(None, (sources.get(by) for by in instruction.operands)), ""
+                )
+        return sources
 
     @property
     def root(self) -> Instruction | None:
-        """What the program returns; None of a text without a program."""
+        """Instruction that the program returns, or None if the text holds no program."""
         return _root(self.entry)
 
 
 def _root(computation: Computation) -> Instruction | None:
-    return next((one for one in computation.values() if one.is_root), None)
+    return next((instruction for instruction in computation.values() if instruction.is_root), None)
 
 
 def _plain(computation: Computation, name: str) -> Instruction | None:
-    """What made a value, before copies of it."""
-    one = computation.get(name)
-    while one is not None and one.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
-        one = computation.get(one.operand)
-    return one
+    """Return the instruction that made a value, before copies of the value."""
+    instruction = computation.get(name)
+    while instruction is not None and instruction.opcode in (
+        "copy",
+        "bitcast",
+        "copy-done",
+        "copy-start",
+    ):
+        instruction = computation.get(instruction.operand)
+    return instruction
 
 
 def computations(text: str) -> Iterator[Computation]:
@@ -249,8 +258,8 @@ def _computations(text: str) -> Iterator[tuple[str, bool, dict[str, Instruction]
             if read:
                 yield name, is_entry, read
             name, is_entry, read = head["name"], head["entry"] is not None, {}
-        elif (one := _instruction(line)) is not None:
-            read[one.name] = one
+        elif (instruction := _instruction(line)) is not None:
+            read[instruction.name] = instruction
     if read:
         yield name, is_entry, read
 
@@ -285,16 +294,16 @@ def _closing(line: str, start: int) -> int:
 
 def place_in(text: str) -> str:
     """The first `file.py:line` of the user's in a message or a location of the compiler; "" without one."""
-    found = _PLACE.findall(text)
-    return next(users(f"{''.join(file)}:{line}" for *file, line in found), "")
+    places = _PLACE.findall(text)
+    return next(users(f"{''.join(file)}:{line}" for *file, line in places), "")
 
 
 def users(places: Iterable[str]) -> Iterator[str]:
-    """Those of some `file.py:line` that are no framework's and not ours."""
+    """Source locations in the user's code."""
     return (place for place in places if not _FRAMEWORK.search(place))
 
 
-class Sources:
+class SourceTable:
     """The source lines of an HLO module: tables at its head, referred to by number."""
 
     def __init__(self, text: str, shown: Callable[[str], str] = str, backward: str = "") -> None:
@@ -331,19 +340,19 @@ class Sources:
         # Of a framework's line the package is enough: `optax/_src/update.py:42`.
         return _IN_A_PACKAGE.sub("", innermost)
 
-    def phase(self, one: Instruction) -> Phase:
-        """The pass of a step of training that made a value, as the framework names it; "" for neither.
+    def phase(self, instruction: Instruction) -> Phase:
+        """The pass of a step of training that made a value, as the framework names it, or "" for neither.
 
         JAX names its transformations. torch_xla has lines of all operations but those of autograd.
         """
-        name = one.operation
+        name = instruction.operation
         if "rematted_computation" in name:
             return "forward"
         if "jvp(" in name:
             return "backward" if "transpose(jvp" in name else "forward"
         if not name.startswith("aten__"):
             return ""
-        frame = _FRAME.search(one.line)
+        frame = _FRAME.search(instruction.line)
         if frame is None:
             return "backward"
         return "" if any("/torch/optim/" in at for at in self._walk(frame[1])) else "forward"

@@ -10,13 +10,13 @@ Format = Literal["stablehlo", "hlo"]
 
 
 @dataclass(frozen=True)
-class Program:
+class CompilerProgram:
     """A program as a framework hands it to a compiler.
 
     Attributes:
-        name: for messages.
+        name: name for messages.
         format: "stablehlo" is MLIR as text or bytecode, "hlo" an HLO module as protobuf.
-        data: it.
+        data: content of the program.
         partitioned: whether one program is spread over all devices (`jax.jit` with shardings); else each
             device runs a replica of it.
         aliases: (argument, output) that are donated beside those that the program itself names.
@@ -29,7 +29,7 @@ class Program:
     aliases: tuple[tuple[int, int], ...] = ()
 
 
-def program_of_jax(function: Any, *args: Any, name: str = "") -> Program:
+def program_of_jax(function: Any, *args: Any, name: str = "") -> CompilerProgram:
     """A JAX function lowered for a TPU, with its source lines; arguments may be shapes only."""
     import jax
 
@@ -37,10 +37,12 @@ def program_of_jax(function: Any, *args: Any, name: str = "") -> Program:
     jitted = function if hasattr(function, "trace") else jax.jit(function)
     lowered = jitted.trace(*args).lower(lowering_platforms=("tpu",))
     text = lowered.as_text(debug_info=True)
-    return Program(name or getattr(function, "__name__", "function"), "stablehlo", text.encode())
+    return CompilerProgram(
+        name or getattr(function, "__name__", "function"), "stablehlo", text.encode()
+    )
 
 
-def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> Program:
+def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> CompilerProgram:
     """A torch module as torch_xla lowers it, with the source lines of the calls.
 
     Has to run in a process that has torch_xla (`PJRT_DEVICE=CPU` will do); `XLA_HLO_DEBUG=1` is not needed.
@@ -68,4 +70,4 @@ def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> 
         outputs = tree_leaves(model(*placed[0], **placed[1]))
     tensors = [value for value in outputs if isinstance(value, torch.Tensor)]
     proto = torch_xla._XLAC._get_xla_tensors_hlo_proto(tensors)
-    return Program(type(module).__name__, "hlo", bytes(proto))
+    return CompilerProgram(type(module).__name__, "hlo", bytes(proto))

@@ -1,4 +1,4 @@
-"""What stands in a program before a compiler has changed it: products, wide values, constants, with lines.
+"""Read a program before a compiler has changed it: products, wide values, constants, with lines.
 
 The compiled text no longer tells some of it: float64 has become pairs, a table that is looked up by a product
 has been folded into it, operands have been narrowed.
@@ -23,17 +23,17 @@ _LARGE = 1_000_000  # bytes of a constant
 
 
 @dataclass(frozen=True)
-class Operation:
+class WrittenOperation:
     """An operation of a program as it was written.
 
     Attributes:
         kind: "product"; "wide" gives float64 or complex128; "constant" holds a megabyte or more; "unsized"
             gives an array of which a side is not known.
-        dtypes: of the operands of a product, of what the others give.
-        where: its location in MLIR's words; of a constant that of the operation that first takes it.
+        dtypes: dtypes of a product's operands, or of another operation's results.
+        where: MLIR location. For a constant, the location of the operation that first uses it.
         amount: floating point operations of a product, bytes of the others, on all devices together; of a
             loop, those of one turn.
-        sides: of a product's operands and result, each once.
+        sides: sides of a product's operands and result, each once.
         one_hot: whether an operand of a product is a comparison with 0, 1, 2, …: rows that are looked up.
     """
 
@@ -46,146 +46,152 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Written:
-    """What is read of a program before it is compiled.
+class WrittenProgram:
+    """Contents of a program before it is compiled.
 
     Attributes:
-        operations: in the order of the program.
+        operations: the operations, in the order of the program.
         arguments: the shape of each, on all devices together.
-        uses: where each of them is first used, in MLIR's words.
-        outputs: where each value that is returned was made.
+        uses: MLIR location of each argument's first use.
+        outputs: MLIR location of the operation that made each returned value.
     """
 
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[WrittenOperation, ...] = ()
     arguments: tuple[tuple[int, ...], ...] = ()
     uses: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
 
-NOTHING = Written()
+NOTHING = WrittenProgram()
 
 
-def from_json(value: Mapping[str, Any]) -> Written:
-    """What `dataclasses.asdict` has made plain."""
+def from_json(value: Mapping[str, Any]) -> WrittenProgram:
+    """Restore the object from the output of `dataclasses.asdict`."""
     operations = tuple(
-        Operation(
-            one["kind"],
-            tuple(one["dtypes"]),
-            one["where"],
-            one["amount"],
-            tuple(one["sides"]),
-            one["one_hot"],
+        WrittenOperation(
+            operation["kind"],
+            tuple(operation["dtypes"]),
+            operation["where"],
+            operation["amount"],
+            tuple(operation["sides"]),
+            operation["one_hot"],
         )
-        for one in value["operations"]
+        for operation in value["operations"]
     )
-    arguments = tuple(tuple(one) for one in value["arguments"])
-    return Written(operations, arguments, tuple(value["uses"]), tuple(value["outputs"]))
+    arguments = tuple(tuple(argument) for argument in value["arguments"])
+    return WrittenProgram(operations, arguments, tuple(value["uses"]), tuple(value["outputs"]))
 
 
-def written_in(module: Any) -> Written:
+def written_in(module: Any) -> WrittenProgram:
     """Read an MLIR module in the words of StableHLO."""
     functions = {
-        str(one.attributes["sym_name"]).strip('"'): one
-        for one in module.body.operations
-        if "sym_name" in one.attributes
+        str(function.attributes["sym_name"]).strip('"'): function
+        for function in module.body.operations
+        if "sym_name" in function.attributes
     }
     if "main" not in functions:  # the compiler will say so
-        return Written(tuple(_operations(module.operation, functions)))
+        return WrittenProgram(tuple(_operations(module.operation, functions)))
     (block,) = functions["main"].body.blocks
     returned = _returned(block)
-    return Written(
+    return WrittenProgram(
         tuple(_operations(module.operation, functions)),
-        tuple(_shape(one.type) for one in block.arguments),
-        tuple(_first_use(one) for one in block.arguments),
-        tuple(str(one.owner.location) if _made(one) else "" for one in returned),
+        tuple(_shape(argument.type) for argument in block.arguments),
+        tuple(_first_use(argument) for argument in block.arguments),
+        tuple(
+            str(returned_value.owner.location) if _made(returned_value) else ""
+            for returned_value in returned
+        ),
     )
 
 
-def _operations(operation: Any, functions: Mapping[str, Any]) -> Iterator[Operation]:
+def _operations(operation: Any, functions: Mapping[str, Any]) -> Iterator[WrittenOperation]:
     for region in operation.regions:
         for block in region.blocks:
-            for one in block.operations:
-                yield from _operation(one, functions)
-                yield from _operations(one, functions)
+            for child in block.operations:
+                yield from _operation(child, functions)
+                yield from _operations(child, functions)
 
 
-def _operation(one: Any, functions: Mapping[str, Any]) -> Iterator[Operation]:
-    name = one.operation.name
-    for result in one.results:
+def _operation(operation: Any, functions: Mapping[str, Any]) -> Iterator[WrittenOperation]:
+    name = operation.operation.name
+    for result in operation.results:
         dtype = _dtype(result.type)
         # A number by itself costs nothing.
         if dtype in ("f64", "complex<f64>") and _shape(result.type):
-            yield Operation("wide", (dtype,), str(one.location), _bytes(result.type))
+            yield WrittenOperation("wide", (dtype,), str(operation.location), _bytes(result.type))
         if "?" in str(result.type):
-            yield Operation("unsized", (dtype,), str(one.location), 0.0)
+            yield WrittenOperation("unsized", (dtype,), str(operation.location), 0.0)
     if name in _PRODUCTS:
-        shapes = [_shape(value.type) for value in (*one.operands, one.results[0])]
-        yield Operation(
+        shapes = [_shape(value.type) for value in (*operation.operands, operation.results[0])]
+        yield WrittenOperation(
             "product",
-            tuple(_dtype(value.type) for value in one.operands),
-            str(one.location),
-            _flops(one, shapes),
+            tuple(_dtype(value.type) for value in operation.operands),
+            str(operation.location),
+            _flops(operation, shapes),
             tuple(dict.fromkeys(side for shape in shapes for side in shape)),
             name != "stablehlo.convolution"
-            and any(_one_hot(value, functions) for value in one.operands),
+            and any(_one_hot(value, functions) for value in operation.operands),
         )
     elif name == "stablehlo.constant":
-        size = _bytes(one.results[0].type)
-        if size >= _LARGE and not _is_splat(one):
-            users = [use.owner for use in one.results[0].uses]
-            yield Operation(
+        size = _bytes(operation.results[0].type)
+        if size >= _LARGE and not _is_splat(operation):
+            users = [use.owner for use in operation.results[0].uses]
+            yield WrittenOperation(
                 "constant",
-                (_dtype(one.results[0].type),),
-                str((users[0] if users else one).location),
+                (_dtype(operation.results[0].type),),
+                str((users[0] if users else operation).location),
                 size,
             )
 
 
-def _flops(one: Any, shapes: Sequence[tuple[int, ...]]) -> float:
+def _flops(operation: Any, shapes: Sequence[tuple[int, ...]]) -> float:
     """Two for each multiplication and addition; those that meet a convolution's padding included."""
-    left, right, made = shapes
-    if one.operation.name == "stablehlo.convolution":
+    left, right, product = shapes
+    if operation.operation.name == "stablehlo.convolution":
         from jax._src.lib.mlir.dialects import hlo
 
-        numbers = hlo.ConvDimensionNumbers(one.attributes["dimension_numbers"])
+        numbers = hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
         return (
-            2.0 * prod(made) * prod(right) / max(1, right[numbers.kernel_output_feature_dimension])
+            2.0
+            * prod(product)
+            * prod(right)
+            / max(1, right[numbers.kernel_output_feature_dimension])
         )
-    if one.operation.name == "stablehlo.dot":
-        return 2.0 * prod(made) * left[-1]
+    if operation.operation.name == "stablehlo.dot":
+        return 2.0 * prod(product) * left[-1]
     from jax._src.lib.mlir.dialects import hlo
 
-    numbers = hlo.DotDimensionNumbers(one.attributes["dot_dimension_numbers"])
-    return 2.0 * prod(made) * prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
+    numbers = hlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+    return 2.0 * prod(product) * prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
 
 
 def _one_hot(value: Any, functions: Mapping[str, Any]) -> bool:
     """Whether a value is a comparison with an iota, through what only changes types and shapes."""
-    found = _behind(value, functions)
-    if found is None or found.operation.name != "stablehlo.compare":
+    origin = _behind(value, functions)
+    if origin is None or origin.operation.name != "stablehlo.compare":
         return False
-    if " EQ" not in str(found.attributes["comparison_direction"]):
+    if " EQ" not in str(origin.attributes["comparison_direction"]):
         return False
-    sides = [_behind(one, functions) for one in found.operands]
-    return any(one is not None and one.operation.name == "stablehlo.iota" for one in sides)
+    sides = [_behind(operand, functions) for operand in origin.operands]
+    return any(side is not None and side.operation.name == "stablehlo.iota" for side in sides)
 
 
 def _behind(value: Any, functions: Mapping[str, Any]) -> Any:
-    """The operation that made a value, before conversions and changes of shape; None of an argument."""
+    """Return the operation that made a value, before conversions and reshapes; None for an argument."""
     for _ in range(_DEPTH):
         if not _made(value):
             return None
-        one = value.owner
-        if one.operation.name in ("func.call", "call"):
-            called = functions.get(str(one.attributes["callee"]).strip('@"'))
+        operation = value.owner
+        if operation.operation.name in ("func.call", "call"):
+            called = functions.get(str(operation.attributes["callee"]).strip('@"'))
             if called is None:
                 return None
-            number = next(n for n, result in enumerate(one.results) if result == value)
+            number = next(n for n, result in enumerate(operation.results) if result == value)
             value = _returned(called.body.blocks[0])[number]
-        elif one.operation.name in _SAME:
-            value = one.operands[0]
+        elif operation.operation.name in _SAME:
+            value = operation.operands[0]
         else:
-            return one
+            return operation
     return None
 
 
@@ -195,7 +201,7 @@ def _first_use(value: Any) -> str:
 
 
 def _returned(block: Any) -> list[Any]:
-    """What a function gives back, one value for each array."""
+    """Return the values that a function returns, one for each array."""
     last = list(block.operations)[-1]
     values = list(last.operands)
     if len(values) == 1 and _made(values[0]):
@@ -210,8 +216,8 @@ def _made(value: Any) -> bool:
     return hasattr(value.owner, "operation")
 
 
-def _is_splat(one: Any) -> bool:
-    return bool(getattr(one.attributes["value"], "is_splat", False))
+def _is_splat(operation: Any) -> bool:
+    return bool(getattr(operation.attributes["value"], "is_splat", False))
 
 
 def _bytes(said: Any) -> float:
@@ -221,7 +227,7 @@ def _bytes(said: Any) -> float:
 
 
 def _shape(said: Any) -> tuple[int, ...]:
-    """Of an MLIR type; a side that is not known counts as none."""
+    """Shape of an MLIR type. An unknown side counts as 1."""
     from jax._src.lib.mlir import ir
 
     try:

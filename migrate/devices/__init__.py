@@ -1,1 +1,1 @@
-"""Are the local chips sound? `examine` tells the story; docs/devices.md says what is run."""
+"""Probe of the local chips for faults. `examine` runs it; docs/devices.md describes its programs."""

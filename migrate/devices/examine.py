@@ -19,7 +19,7 @@ from typing import Any
 from migrate import process
 from migrate.devices.faults import plant
 from migrate.devices.judge import judge
-from migrate.devices.report import DevicesReport, Finding
+from migrate.devices.report import ChipFinding, DevicesReport
 from migrate.errors import MigrateError
 from shims.tpu import tpu_device_files
 
@@ -32,13 +32,13 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """How the chips are probed.
+    """Options of a probe of the chips.
 
     Attributes:
-        repeats: of each program.
+        repeats: number of runs of each program.
         size: side of the square matrices; None: 2048, on a CPU 256.
-        seconds: for everything, the start of the runtime included.
-        answer_seconds: for one program on one chip.
+        seconds: time limit for everything, the start of the runtime included.
+        answer_seconds: time limit for one program on one chip.
         runtime: "jax" or "torch_xla"; "": JAX, or torch_xla where JAX does not see the TPU.
         fault: "ID:KIND" of `faults`, to see that the probe finds it; "": none.
     """
@@ -51,12 +51,12 @@ class ProbeOptions:
     fault: str = ""
 
     def to_json(self) -> str:
-        """For the process of the probe."""
+        """JSON for the process of the probe."""
         return json.dumps(vars(self))
 
 
 def probe_options(*, repeats: int, seconds: float, fault: str) -> ProbeOptions:
-    """As a user gives them.
+    """Return the options that a user gives.
 
     Raises:
         MigrateError: the fault is none that is known.
@@ -77,7 +77,7 @@ def examine(
 
     Args:
         options: see there.
-        environment: of the process that is started.
+        environment: environment of the started process.
         progress: is told what is being run.
     """
     start = time.monotonic()
@@ -98,48 +98,48 @@ def examine(
 
 
 def read_events(file: Path) -> list[dict[str, Any]]:
-    """What the probe wrote, a JSON value a line; a line that was cut off is left out."""
-    found = []
+    """Read what the probe wrote, one JSON value a line. A truncated line is left out."""
+    events = []
     for line in file.read_text().splitlines() if file.exists() else ():
         try:
-            found.append(json.loads(line))
+            events.append(json.loads(line))
         except ValueError:
             break
-    return found
+    return events
 
 
 def _told(file: Path, progress: Callable[[str], None]) -> Callable[[], None]:
     """Tells each program that the events say is run, once."""
-    told = ""
+    reported = ""
 
     def tell() -> None:
-        nonlocal told
+        nonlocal reported
         running = [event for event in read_events(file) if event["event"] == "running"]
-        if running and running[-1]["op"] != told:
-            told = running[-1]["op"]
-            progress(f"chips: {told}")
+        if running and running[-1]["op"] != reported:
+            reported = running[-1]["op"]
+            progress(f"chips: {reported}")
 
     return tell
 
 
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    made = dict(given)
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    environment = dict(variables)
     if not tpu_device_files() and not Path("/dev/nvidiactl").exists():
         # An installed libtpu would look for a TPU and its metadata server for a long time.
-        made.setdefault("JAX_PLATFORMS", "cpu")
-        made.setdefault("PJRT_DEVICE", "CPU")
-    return made
+        environment.setdefault("JAX_PLATFORMS", "cpu")
+        environment.setdefault("PJRT_DEVICE", "CPU")
+    return environment
 
 
 def _unfinished(
     events: list[dict[str, Any]], ended: int | None, output: str, options: ProbeOptions
-) -> Finding:
+) -> ChipFinding:
     running = [event["op"] for event in events if event["event"] == "running"]
     where = f"in {running[-1]}" if running else "when the runtime started"
     if ended is None:
         what = f"the probe did not end within {options.seconds:g} s; it hung {where}"
-        return Finding("hung", (), what, "see that no other process holds the chips")
+        return ChipFinding("hung", (), what, "see that no other process holds the chips")
     lines = output.strip().splitlines() or ["no message"]
     died = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
     what = f"the probe died {where} ({died}): {lines[-1][:200]}"
-    return Finding("died", (), what, "python -c 'import jax; jax.devices()' shows the rest")
+    return ChipFinding("died", (), what, "python -c 'import jax; jax.devices()' shows the rest")

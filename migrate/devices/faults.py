@@ -1,4 +1,4 @@
-"""Faults to be planted, to see what the probe says of them: `migrate doctor --devices --plant 3:flaky`.
+"""Faults to plant, in order to test the probe: `migrate doctor --devices --plant 3:flaky`.
 
 They change what comes back from a chip, before anything is looked at.
 """
@@ -18,7 +18,7 @@ KINDS = ("bit", "flaky", "nan", "hang", "lost", "everywhere")
 
 
 def plant(fault: str) -> Plant | None:
-    """The fault "ID:KIND", ID being a chip's; None for "".
+    """The fault "ID:KIND", ID being a chip's, or None for "".
 
     bit: one bit of every matmul is wrong, always; flaky: in the second repeat only; nan: a NaN in the
     softmax; hang: it never answers; lost: the all-reduces of all chips lack its part; everywhere: all
@@ -49,19 +49,19 @@ def _changed(kind: str, here: bool, program: str, repeat: int, array: Array) -> 
     if matmul and (kind == "bit" or (kind == "flaky" and repeat == 1)):
         return _flipped(array)
     if kind == "nan" and program.startswith("softmax"):
-        made = array.copy()
-        made.flat[7] = np.nan
-        return made
+        changed = array.copy()
+        changed.flat[7] = np.nan
+        return changed
     while kind == "hang":
         time.sleep(1)
     return array
 
 
 def _flipped(array: Array) -> Array:
-    made = np.ascontiguousarray(array).copy()
-    bits = made.view(f"u{made.dtype.itemsize}")
+    changed = np.ascontiguousarray(array).copy()
+    bits = changed.view(f"u{changed.dtype.itemsize}")
     bits.flat[bits.size // 2] ^= 1
-    return made
+    return changed
 
 
 def lost_chip(fault: str) -> int | None:

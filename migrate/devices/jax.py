@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from migrate.devices.programs import Job
+from migrate.devices.programs import ChipJob
 from migrate.devices.report import Chip
 
 Array = np.ndarray[Any, Any]
@@ -32,10 +32,10 @@ class JaxChips:
         self.platform: str = self._devices[0].platform
         self.chips = tuple(_chip(device) for device in self._devices)
 
-    def prepared(self, job: Job) -> Callable[[], dict[int, Callable[[], Array]]]:
+    def prepared(self, job: ChipJob) -> Callable[[], dict[int, Callable[[], Array]]]:
         """See `probe.Chips`."""
-        compiled, given = program(self._mesh, job)
-        placed = [jax.device_put(one, given) for one in job.inputs]
+        compiled, sharding = program(self._mesh, job)
+        placed = [jax.device_put(array, sharding) for array in job.inputs]
 
         def launch() -> dict[int, Callable[[], Array]]:
             shards = compiled(*placed).addressable_shards
@@ -45,38 +45,38 @@ class JaxChips:
 
 
 def mesh_of(devices: Sequence[Any]) -> Mesh:
-    """One axis over all chips."""
+    """Mesh with one axis over all chips."""
     return Mesh(np.array(devices), (_AXIS,))
 
 
-def program(mesh: Mesh, job: Job) -> tuple[Any, NamedSharding]:
+def program(mesh: Mesh, job: ChipJob) -> tuple[Any, NamedSharding]:
     """The jitted program of a job on all chips of a mesh, and how its inputs are laid on them."""
     together = job.kind == "all-reduce"
-    given = PartitionSpec(_AXIS) if together else PartitionSpec()
+    spec = PartitionSpec(_AXIS) if together else PartitionSpec()
     function = jax.shard_map(
         functools.partial(_all_reduce if together else _local, job=job),
         mesh=mesh,
-        in_specs=given,
+        in_specs=spec,
         out_specs=PartitionSpec(_AXIS),
         check_vma=False,
     )
-    return jax.jit(function), NamedSharding(mesh, given)
+    return jax.jit(function), NamedSharding(mesh, spec)
 
 
-def _local(*given: Any, job: Job) -> Any:
+def _local(*arrays: Any, job: ChipJob) -> Any:
     if job.kind == "softmax":
-        return jax.nn.softmax(given[0], axis=-1)[None]
+        return jax.nn.softmax(arrays[0], axis=-1)[None]
     whole = job.inputs[0].dtype == np.int8
     return jnp.matmul(
-        *given,
+        *arrays,
         precision=lax.Precision.HIGHEST if job.highest else lax.Precision.DEFAULT,
         preferred_element_type=jnp.int32 if whole else jnp.float32,
     )[None]
 
 
-def _all_reduce(given: Any, job: Job) -> Any:
+def _all_reduce(array: Any, job: ChipJob) -> Any:
     del job
-    return lax.psum(given, _AXIS)
+    return lax.psum(array, _AXIS)
 
 
 def _take(data: Any) -> Array:

@@ -1,4 +1,4 @@
-"""What the events of a probe mean: which chip is bad, and in which way."""
+"""Interpret the events of a probe: find each bad chip and its fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.devices.programs import ALL_REDUCE
-from migrate.devices.report import Chip, DevicesReport, Finding, Program
+from migrate.devices.report import Chip, ChipFinding, ChipProgram, DevicesReport
 
 Event = Mapping[str, Any]
 _REPLACE = "take this chip out of service: report it to the provider, or run on another VM"
@@ -20,11 +20,11 @@ _FARTHER = 2.0
 
 
 @dataclass
-class Seen:
-    """What was seen of one program.
+class CheckResults:
+    """Results of one program.
 
     Attributes:
-        limit: of its error.
+        limit: limit of the program's error.
         results: chip → its results, repeat by repeat.
         apart: digest → how far it is from the commonest.
         answered: digest → a result with it.
@@ -45,11 +45,11 @@ class Seen:
 
     def steady(self) -> dict[str, list[int]]:
         """Digest → the chips that gave it in every repeat."""
-        found: dict[str, list[int]] = defaultdict(list)
+        wrong_chips: dict[str, list[int]] = defaultdict(list)
         for chip, ones in self.results.items():
             if len(digests := _digests(ones)) == 1:
-                found[next(iter(digests))].append(chip)
-        return found
+                wrong_chips[next(iter(digests))].append(chip)
+        return wrong_chips
 
     def right(self) -> str | None:
         """The digest that most steady chips gave; of as many on both sides that which is clearly nearer to
@@ -57,7 +57,7 @@ class Seen:
         """
         steady = self.steady()
         if not steady:
-            counts = Counter(one["digest"] for ones in self.results.values() for one in ones)
+            counts = Counter(event["digest"] for ones in self.results.values() for event in ones)
             return counts.most_common(1)[0][0] if counts else None
         most = max(len(chips) for chips in steady.values())
         first, *others = sorted(
@@ -74,9 +74,9 @@ class Seen:
 
 
 def judge(events: Sequence[Event], seconds: float) -> DevicesReport:
-    """Say what the events mean. Without any there is a report of no chips."""
+    """Interpret the events. Without events, the report has no chips."""
     head = next((event for event in events if event["event"] == "chips"), {})
-    chips = {one["id"]: Chip(**one) for one in head.get("chips", ())}
+    chips = {chip["id"]: Chip(**chip) for chip in head.get("chips", ())}
     seen = _seen(events)
     findings = [
         *_silent(seen, chips),
@@ -91,150 +91,164 @@ def judge(events: Sequence[Event], seconds: float) -> DevicesReport:
     return DevicesReport(
         head.get("runtime", ""),
         tuple(chips.values()),
-        tuple(_program(name, one) for name, one in seen.items()),
+        tuple(_program(name, check) for name, check in seen.items()),
         head.get("repeats", 0),
         head.get("size", 0),
         tuple(findings),
-        tuple(f"{one['op']}: left out, {one['why']}" for one in _of(events, "left out")),
+        tuple(f"{event['op']}: left out, {event['why']}" for event in _of(events, "left out")),
         seconds,
     )
 
 
-def _seen(events: Sequence[Event]) -> dict[str, Seen]:
-    found = {event["op"]: Seen(event["limit"]) for event in _of(events, "running")}
+def _seen(events: Sequence[Event]) -> dict[str, CheckResults]:
+    checks = {event["op"]: CheckResults(event["limit"]) for event in _of(events, "running")}
     for event in _of(events, "result"):
-        found[event["op"]].results[event["chip"]].append(event)
-        found[event["op"]].answered.setdefault(event["digest"], event)
+        checks[event["op"]].results[event["chip"]].append(event)
+        checks[event["op"]].answered.setdefault(event["digest"], event)
     for event in _of(events, "difference"):
-        found[event["op"]].apart[event["digest"]] = event
+        checks[event["op"]].apart[event["digest"]] = event
     for event in _of(events, "error"):
-        found[event["op"]].errors.setdefault(event["chip"], event["what"])
+        checks[event["op"]].errors.setdefault(event["chip"], event["what"])
     for event in _of(events, "no answer"):
-        found[event["op"]].silent.add(event["chip"])
-    return found
+        checks[event["op"]].silent.add(event["chip"])
+    return checks
 
 
-def _program(name: str, seen: Seen) -> Program:
+def _program(name: str, seen: CheckResults) -> ChipProgram:
     right = seen.right()
     if right is None:
-        return Program(name, "", None, seen.limit, 0)
+        return ChipProgram(name, "", None, seen.limit, 0)
     same = len(seen.steady().get(right, ()))
-    return Program(name, seen.answered[right]["checksum"], seen.error(right), seen.limit, same)
+    return ChipProgram(name, seen.answered[right]["checksum"], seen.error(right), seen.limit, same)
 
 
-def _silent(seen: Mapping[str, Seen], chips: Mapping[int, Chip]) -> Iterator[Finding]:
-    for name, one in seen.items():
-        for chip in sorted(one.silent):
-            yield Finding("no answer", (chip,), f"{chips[chip]} did not answer in {name}", _REPLACE)
+def _silent(seen: Mapping[str, CheckResults], chips: Mapping[int, Chip]) -> Iterator[ChipFinding]:
+    for name, check in seen.items():
+        for chip in sorted(check.silent):
+            yield ChipFinding(
+                "no answer", (chip,), f"{chips[chip]} did not answer in {name}", _REPLACE
+            )
 
 
-def _raised(seen: Mapping[str, Seen], chips: Mapping[int, Chip]) -> Iterator[Finding]:
-    for name, one in seen.items():
-        for chip, what in sorted(one.errors.items()):
-            yield Finding("failed", (chip,), f"{chips[chip]} failed in {name}: {what}", _REPLACE)
+def _raised(seen: Mapping[str, CheckResults], chips: Mapping[int, Chip]) -> Iterator[ChipFinding]:
+    for name, check in seen.items():
+        for chip, what in sorted(check.errors.items()):
+            yield ChipFinding(
+                "failed", (chip,), f"{chips[chip]} failed in {name}: {what}", _REPLACE
+            )
 
 
-def _failed(events: Sequence[Event]) -> Iterator[Finding]:
+def _failed(events: Sequence[Event]) -> Iterator[ChipFinding]:
     for event in _of(events, "failed"):
         text = f"{event['op']} does not run on these chips: {event['what']}"
-        yield Finding(
+        yield ChipFinding(
             "failed", (), text, "see that the versions of the runtime fit (migrate doctor)"
         )
 
 
-def _not_finite(seen: Mapping[str, Seen], chips: Mapping[int, Chip]) -> Iterator[Finding]:
-    found: dict[int, list[str]] = defaultdict(list)
-    for name, one in seen.items():
-        for chip, results in one.results.items():
+def _not_finite(
+    seen: Mapping[str, CheckResults], chips: Mapping[int, Chip]
+) -> Iterator[ChipFinding]:
+    names_by_chip: dict[int, list[str]] = defaultdict(list)
+    for name, check in seen.items():
+        for chip, results in check.results.items():
             bad = [result for result in results if result["not_finite"]]
             if bad:
                 most = max(result["not_finite"] for result in bad)
-                found[chip].append(f"{name} ({most} in {len(bad)} of {len(results)} repeats)")
-    for chip, where in sorted(found.items()):
+                names_by_chip[chip].append(
+                    f"{name} ({most} in {len(bad)} of {len(results)} repeats)"
+                )
+    for chip, where in sorted(names_by_chip.items()):
         text = f"{chips[chip]} gives NaN or infinity where there is none: {', '.join(where)}"
-        yield Finding("not finite", (chip,), text, _REPLACE)
+        yield ChipFinding("not finite", (chip,), text, _REPLACE)
 
 
-def _flaky(seen: Mapping[str, Seen], chips: Mapping[int, Chip]) -> Iterator[Finding]:
-    found: dict[int, list[str]] = defaultdict(list)
-    for name, one in seen.items():
+def _flaky(seen: Mapping[str, CheckResults], chips: Mapping[int, Chip]) -> Iterator[ChipFinding]:
+    names_by_chip: dict[int, list[str]] = defaultdict(list)
+    for name, check in seen.items():
         if name == ALL_REDUCE:
             continue
-        for chip in one.flaky():
-            if any(result["not_finite"] for result in one.results[chip]):
+        for chip in check.flaky():
+            if any(result["not_finite"] for result in check.results[chip]):
                 continue  # said already
-            counts = Counter(result["digest"] for result in one.results[chip])
-            found[chip].append(f"{name} ({len(counts)} results in {counts.total()} repeats)")
-    for chip, where in sorted(found.items()):
+            counts = Counter(result["digest"] for result in check.results[chip])
+            names_by_chip[chip].append(
+                f"{name} ({len(counts)} results in {counts.total()} repeats)"
+            )
+    for chip, where in sorted(names_by_chip.items()):
         text = f"{chips[chip]} is flaky: the same input gives other bits in {', '.join(where)}"
-        yield Finding("flaky", (chip,), text, _REPLACE)
+        yield ChipFinding("flaky", (chip,), text, _REPLACE)
 
 
-def _different(seen: Mapping[str, Seen], chips: Mapping[int, Chip]) -> Iterator[Finding]:
-    found: dict[int, list[str]] = defaultdict(list)
-    for name, one in seen.items():
-        right, steady = one.right(), one.steady()
+def _different(
+    seen: Mapping[str, CheckResults], chips: Mapping[int, Chip]
+) -> Iterator[ChipFinding]:
+    names_by_chip: dict[int, list[str]] = defaultdict(list)
+    for name, check in seen.items():
+        right, steady = check.right(), check.steady()
         if name == ALL_REDUCE or not steady:
             continue
         if right is None:
             sides = " against ".join(", ".join(map(str, ids)) for ids in steady.values())
             text = f"{name}: chips disagree ({sides}), and it cannot be told which are right"
-            yield Finding("disagree", tuple(sorted(one.results)), text, _AGAIN)
+            yield ChipFinding("disagree", tuple(sorted(check.results)), text, _AGAIN)
             continue
         for digest, ids in steady.items():
             # A NaN is said already.
-            if digest != right and not one.answered[digest]["not_finite"]:
+            if digest != right and not check.answered[digest]["not_finite"]:
                 for chip in ids:
-                    found[chip].append(f"{name} ({_apart(one, digest)})")
-    for chip, where in sorted(found.items()):
+                    names_by_chip[chip].append(f"{name} ({_apart(check, digest)})")
+    for chip, where in sorted(names_by_chip.items()):
         text = f"{chips[chip]} always differs from the others in {', '.join(where)}"
-        yield Finding("differs", (chip,), text, _REPLACE)
+        yield ChipFinding("differs", (chip,), text, _REPLACE)
 
 
-def _apart(seen: Seen, digest: str) -> str:
+def _apart(seen: CheckResults, digest: str) -> str:
     event = seen.apart.get(digest)
     if event is None:
         return "other bits"
     return f"{event['elements']} elements, by {event['largest']:.3g} at most"
 
 
-def _all_wrong(seen: Mapping[str, Seen]) -> Iterator[Finding]:
-    for name, one in seen.items():
-        right = one.right()
+def _all_wrong(seen: Mapping[str, CheckResults]) -> Iterator[ChipFinding]:
+    for name, check in seen.items():
+        right = check.right()
         if name == ALL_REDUCE or right is None:
             continue
-        if not one.error(right) <= one.limit and math.isfinite(one.error(right)):
+        if not check.error(right) <= check.limit and math.isfinite(check.error(right)):
             text = (
-                f"{name}: what most chips give is {one.error(right):.2e} from float64, more than "
-                f"{one.limit:g}: all are wrong in the same way"
+                f"{name}: what most chips give is {check.error(right):.2e} from float64, more than "
+                f"{check.limit:g}: all are wrong in the same way"
             )
             remedy = "it is the compiler, its flags or the runtime, not a chip: see migrate doctor"
-            yield Finding("all wrong", (), text, remedy)
+            yield ChipFinding("all wrong", (), text, remedy)
 
 
-def _exchanged(seen: Mapping[str, Seen], chips: Mapping[int, Chip]) -> Iterator[Finding]:
+def _exchanged(
+    seen: Mapping[str, CheckResults], chips: Mapping[int, Chip]
+) -> Iterator[ChipFinding]:
     """The all-reduce of integers: every chip must have the exact sum."""
-    one = seen.get(ALL_REDUCE)
-    if one is None:
+    check = seen.get(ALL_REDUCE)
+    if check is None:
         return
     wrong = {
         chip: [result for result in results if result["error"] != 0]
-        for chip, results in one.results.items()
+        for chip, results in check.results.items()
     }
     bad = sorted(chip for chip, results in wrong.items() if results)
     if not bad:
         return
     lost = {result["lost"] for results in wrong.values() for result in results}
     repeats = max(len(results) for results in wrong.values())
-    total = max(len(results) for results in one.results.values())
-    who = "all chips" if len(bad) == len(one.results) else ", ".join(map(str, bad))
+    total = max(len(results) for results in check.results.values())
+    who = "all chips" if len(bad) == len(check.results) else ", ".join(map(str, bad))
     if len(lost) == 1 and (culprit := next(iter(lost))) is not None:
         text = f"{ALL_REDUCE}: the part of {chips[culprit]} is missing in the sum of {who}"
         about: tuple[int, ...] = (culprit,)
     else:
         text = f"{ALL_REDUCE}: the sum is wrong on {who}"
         about = tuple(bad) if who != "all chips" else ()
-    yield Finding("all-reduce", about, f"{text}, in {repeats} of {total} repeats", _LINKS)
+    yield ChipFinding("all-reduce", about, f"{text}, in {repeats} of {total} repeats", _LINKS)
 
 
 def _digests(results: Sequence[Event]) -> set[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from migrate.devices.faults import lost_chip, plant
 from migrate.devices.programs import (
     ALL_REDUCE,
-    Job,
+    ChipJob,
     checksum,
     digest,
     jobs,
@@ -39,7 +39,7 @@ class Chips(Protocol):
     """A runtime with its local devices.
 
     Attributes:
-        runtime: its name and version.
+        runtime: name and version of the runtime.
         platform: "tpu", "gpu", "cpu".
         chips: the devices.
         left_out: kinds of jobs that it is not asked for → why.
@@ -50,8 +50,8 @@ class Chips(Protocol):
     chips: tuple[Chip, ...]
     left_out: Mapping[str, str]
 
-    def prepared(self, job: Job) -> Callable[[], dict[int, Take]]:
-        """What starts the job on all chips and gives, for each, what waits for its result."""
+    def prepared(self, job: ChipJob) -> Callable[[], dict[int, Take]]:
+        """Return a function that starts the job on all chips and returns one waiter for each chip."""
 
 
 class Events:
@@ -66,13 +66,13 @@ class Events:
             file.write(json.dumps({"event": event} | values) + "\n")
 
 
-class Probe:
-    """One probing of all chips.
+class ChipProbe:
+    """Probe of all chips.
 
     Args:
-        chips: of which runtime.
-        events: where to write.
-        options: as of `devices.ProbeOptions`.
+        chips: the chips of one runtime.
+        events: file for the events.
+        options: options, see `devices.ProbeOptions`.
     """
 
     def __init__(self, chips: Chips, events: Events, options: Mapping[str, Any]) -> None:
@@ -102,21 +102,21 @@ class Probe:
             except Exception as error:
                 self._events.write("failed", op=job.name, what=_line(error))
 
-    def _left_out(self, job: Job) -> str:
+    def _left_out(self, job: ChipJob) -> str:
         if job.name == ALL_REDUCE and self._silent:
             return "a chip does not answer, so that it would hang"
         return self._chips.left_out.get(job.kind, "")
 
-    def _with_loss(self, job: Job) -> Job:
+    def _with_loss(self, job: ChipJob) -> ChipJob:
         if self._lost is None or job.name != ALL_REDUCE:
             return job
-        (given,) = job.inputs
+        (array,) = job.inputs
         place = [chip.id for chip in self._chips.chips].index(self._lost)
-        without = given.copy()
+        without = array.copy()
         without[place] = 0
         return dataclasses.replace(job, inputs=(without,))
 
-    def _repeat(self, job: Job, launch: Callable[[], dict[int, Take]]) -> None:
+    def _repeat(self, job: ChipJob, launch: Callable[[], dict[int, Take]]) -> None:
         known: dict[str, Array] = {}
         votes: dict[str, int] = {}
         for repeat in range(self._options["repeats"]):
@@ -125,13 +125,13 @@ class Probe:
                 for chip, take in launch().items()
                 if chip not in self._silent
             }
-            found = collected(takes, self._options["answer_seconds"])
+            results = collected(takes, self._options["answer_seconds"])
             for chip in takes:
-                if chip not in found:
+                if chip not in results:
                     self._silent.add(chip)
                     self._events.write("no answer", op=job.name, repeat=repeat, chip=chip)
                     continue
-                value = found[chip]
+                value = results[chip]
                 if isinstance(value, Exception):
                     self._events.write(
                         "error", op=job.name, repeat=repeat, chip=chip, what=_line(value)
@@ -143,13 +143,13 @@ class Probe:
                 self._result(job, repeat, chip, key, value)
         self._differences(job, known, votes)
 
-    def _planted(self, chip: int, job: Job, repeat: int, take: Take) -> Take:
+    def _planted(self, chip: int, job: ChipJob, repeat: int, take: Take) -> Take:
         planted = self._plant
         if planted is None:
             return take
         return lambda: planted(chip, job.name, repeat, take())
 
-    def _result(self, job: Job, repeat: int, chip: int, key: str, value: Array) -> None:
+    def _result(self, job: ChipJob, repeat: int, chip: int, key: str, value: Array) -> None:
         lost = lost_contribution(value, job) if job.name == ALL_REDUCE else None
         self._events.write(
             "result",
@@ -163,12 +163,12 @@ class Probe:
             lost=None if lost is None else self._chips.chips[lost].id,
         )
 
-    def _differences(self, job: Job, known: dict[str, Array], votes: dict[str, int]) -> None:
-        """How far the rarer results are from the commonest."""
+    def _differences(self, job: ChipJob, known: dict[str, Array], votes: dict[str, int]) -> None:
+        """Return how far the rarer results are from the commonest."""
         common = max(votes, key=lambda key: votes[key], default="")
         for key, value in known.items():
             if key != common:
-                a, b = (one.astype(np.float64) for one in (value, known[common]))
+                a, b = (array.astype(np.float64) for array in (value, known[common]))
                 with np.errstate(invalid="ignore"):
                     apart = np.abs(a - b)
                 self._events.write(
@@ -181,14 +181,14 @@ class Probe:
 
 
 def collected(takes: Mapping[int, Take], seconds: float) -> dict[int, Array | Exception]:
-    """What each chip gives within the time; those that do not answer are left out."""
-    found: dict[int, Array | Exception] = {}
+    """Return the result of each chip within the time. Chips that do not answer are left out."""
+    results: dict[int, Array | Exception] = {}
 
     def take(chip: int) -> None:
         try:
-            found[chip] = takes[chip]()
+            results[chip] = takes[chip]()
         except Exception as error:
-            found[chip] = error
+            results[chip] = error
 
     threads = [threading.Thread(target=take, args=(chip,), daemon=True) for chip in takes]
     for thread in threads:
@@ -201,7 +201,7 @@ def collected(takes: Mapping[int, Take], seconds: float) -> dict[int, Array | Ex
         for thread in threads:
             thread.join(0.01)
     timer.cancel()
-    return dict(found)
+    return dict(results)
 
 
 def local_chips(runtime: str = "") -> Chips:
@@ -236,7 +236,7 @@ def _line(error: BaseException) -> str:
 def main(file: Path, options: Mapping[str, Any]) -> None:
     """Probe and write; a thread that waits for a dead chip does not keep the process."""
     events = Events(file)
-    Probe(local_chips(options["runtime"]), events, options).run()
+    ChipProbe(local_chips(options["runtime"]), events, options).run()
     events.write("done")
     os._exit(0)
 

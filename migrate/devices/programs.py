@@ -1,4 +1,4 @@
-"""The programs that every chip runs, their inputs, and what they should give.
+"""Programs that every chip runs, with their inputs and expected results.
 
 The limits against float64 are those of correct arithmetic with room to spare: a chip that is a little off is
 found by the comparison of bits, and only what all chips have in common is left to them. Sources: relative L2
@@ -20,15 +20,15 @@ _SEED = 20
 
 
 @dataclass(frozen=True)
-class Job:
+class ChipJob:
     """A program.
 
     Attributes:
-        name: for people.
+        name: name for the reader.
         kind: "matmul", "softmax" or "all-reduce".
         inputs: the same on every chip; of an all-reduce one for each chip along the first axis.
-        truth: in float64.
-        limit: of the relative L2 distance from it.
+        truth: the float64 reference.
+        limit: largest relative L2 distance from the reference.
         highest: whether float32 is multiplied as float32 (six bf16 passes on a TPU), not in one bf16 pass.
     """
 
@@ -40,24 +40,24 @@ class Job:
     highest: bool = False
 
 
-def jobs(size: int, chips: int) -> Iterator[Job]:
+def jobs(size: int, chips: int) -> Iterator[ChipJob]:
     """The programs, one after the other."""
     import ml_dtypes
 
     rng = np.random.default_rng(_SEED)
     a, b = (np.asarray(rng.standard_normal((size, size)), np.float32) for _ in range(2))
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    yield Job("matmul float32", "matmul", (a, b), exact, 5e-3)
-    yield Job("matmul float32 highest", "matmul", (a, b), exact, 1e-6, highest=True)
-    short = tuple(one.astype(ml_dtypes.bfloat16) for one in (a, b))
+    yield ChipJob("matmul float32", "matmul", (a, b), exact, 5e-3)
+    yield ChipJob("matmul float32 highest", "matmul", (a, b), exact, 1e-6, highest=True)
+    short = tuple(array.astype(ml_dtypes.bfloat16) for array in (a, b))
     exact = short[0].astype(np.float64) @ short[1].astype(np.float64)
-    yield Job("matmul bfloat16", "matmul", short, exact, 5e-3)
+    yield ChipJob("matmul bfloat16", "matmul", short, exact, 5e-3)
     whole = tuple(rng.integers(-127, 128, (size, size), np.int8) for _ in range(2))
     exact = whole[0].astype(np.float64) @ whole[1].astype(np.float64)
-    yield Job("matmul int8", "matmul", whole, exact, 0.0)
+    yield ChipJob("matmul int8", "matmul", whole, exact, 0.0)
     scores = 4 * a.astype(np.float64)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    yield Job(
+    yield ChipJob(
         "softmax float32",
         "softmax",
         (4 * a,),
@@ -65,39 +65,39 @@ def jobs(size: int, chips: int) -> Iterator[Job]:
         1e-5,
     )
     side = min(size, 512)
-    given = rng.integers(-1000, 1001, (chips, side, side)).astype(np.float32)
-    yield Job(ALL_REDUCE, "all-reduce", (given,), given.sum(0, dtype=np.float64), 0.0)
+    array = rng.integers(-1000, 1001, (chips, side, side)).astype(np.float32)
+    yield ChipJob(ALL_REDUCE, "all-reduce", (array,), array.sum(0, dtype=np.float64), 0.0)
 
 
-def relative(found: Array, truth: Array) -> float:
+def relative(array: Array, truth: Array) -> float:
     """Relative L2 distance from the truth; infinite where something is not finite."""
-    values = found.astype(np.float64)
+    values = array.astype(np.float64)
     if not np.isfinite(values).all():
         return float("inf")
     return float(np.linalg.norm(values - truth) / np.linalg.norm(truth))
 
 
-def not_finite(found: Array) -> int:
-    """How many elements are NaN or infinite."""
-    return int(found.size - np.isfinite(found.astype(np.float64)).sum())
+def not_finite(array: Array) -> int:
+    """Number of elements that are NaN or infinite."""
+    return int(array.size - np.isfinite(array.astype(np.float64)).sum())
 
 
-def checksum(found: Array) -> str:
+def checksum(array: Array) -> str:
     """The exact sum of the elements' bits as unsigned integers, in hexadecimal."""
-    bits = np.ascontiguousarray(found).view(f"u{found.dtype.itemsize}")
+    bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     return f"{int(bits.sum(dtype=np.uint64)):x}"
 
 
-def digest(found: Array) -> str:
-    """Of all bits and their places: two results are the same if these are."""
+def digest(array: Array) -> str:
+    """Digest of all bits and their positions. Two results are the same if their digests are."""
     import hashlib
 
-    return hashlib.blake2b(np.ascontiguousarray(found).tobytes(), digest_size=12).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=12).hexdigest()
 
 
-def lost_contribution(found: Array, job: Job) -> int | None:
-    """The place of the chip whose part is missing in a sum; None if that is not what is wrong."""
+def lost_contribution(array: Array, job: ChipJob) -> int | None:
+    """Return the number of the chip whose part is missing in a sum, or None for another error."""
     (parts,) = job.inputs
-    missing = job.truth - found.astype(np.float64)
+    missing = job.truth - array.astype(np.float64)
     matching = [place for place, part in enumerate(parts) if np.array_equal(missing, part)]
     return matching[0] if matching else None

@@ -1,4 +1,4 @@
-"""What a probe of the chips found."""
+"""Report of a probe of the chips."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ChipFinding:
     """Something that is wrong.
 
     Attributes:
@@ -46,14 +46,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Program:
-    """One of the programs, over all chips and repeats.
+class ChipProgram:
+    """A program of the probe, over all chips and repeats.
 
     Attributes:
         name: "matmul float32".
-        checksum: of the result that most chips gave, in hexadecimal; "" if there is none.
+        checksum: checksum of the result of most chips, in hexadecimal; "" if there is none.
         error: relative L2 of it against float64 on the host; None: no chip answered.
-        limit: of that.
+        limit: limit of the error.
         same: number of chips that gave it in every repeat.
     """
 
@@ -66,7 +66,7 @@ class Program:
 
 @dataclass(frozen=True)
 class DevicesReport:
-    """What was found.
+    """Report of the probe.
 
     Attributes:
         runtime: "jax 0.10.2", "torch_xla 2.9.0", "" if none started.
@@ -81,10 +81,10 @@ class DevicesReport:
 
     runtime: str
     chips: tuple[Chip, ...]
-    programs: tuple[Program, ...]
+    programs: tuple[ChipProgram, ...]
     repeats: int
     size: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ChipFinding, ...]
     notes: tuple[str, ...]
     seconds: float
 
@@ -93,10 +93,10 @@ class DevicesReport:
         """Whether nothing is wrong."""
         return not self.findings
 
-    def bad(self, chip: int) -> tuple[Finding, ...]:
-        """What is wrong with a chip."""
+    def bad(self, chip: int) -> tuple[ChipFinding, ...]:
+        """The findings that mark a chip as bad."""
         return tuple(finding for finding in self.findings if chip in finding.chips)
 
-    def with_finding(self, finding: Finding) -> DevicesReport:
-        """With one more finding."""
+    def with_finding(self, finding: ChipFinding) -> DevicesReport:
+        """Return the report with one more finding."""
         return dataclasses.replace(self, findings=(*self.findings, finding))

@@ -1,4 +1,4 @@
-"""The chips that torch_xla has here, one after the other: its programs are compiled for one device each."""
+"""Chips that torch_xla sees, one after the other: its programs are compiled for one device each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch_xla.backends
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 
-from migrate.devices.programs import Job
+from migrate.devices.programs import ChipJob
 from migrate.devices.report import Chip
 
 Array = np.ndarray[Any, Any]
@@ -39,12 +39,13 @@ class TorchXlaChips:
             for number, device in self._devices.items()
         )
 
-    def prepared(self, job: Job) -> Callable[[], dict[int, Callable[[], Array]]]:
+    def prepared(self, job: ChipJob) -> Callable[[], dict[int, Callable[[], Array]]]:
         """See `probe.Chips`."""
         torch_xla.backends.set_mat_mul_precision("highest" if job.highest else "default")
-        given = [_tensor(one) for one in job.inputs]
+        tensors = [_tensor(array) for array in job.inputs]
         placed = {
-            number: [one.to(device) for one in given] for number, device in self._devices.items()
+            number: [tensor.to(device) for tensor in tensors]
+            for number, device in self._devices.items()
         }
         compute = _softmax if job.kind == "softmax" else _matmul
 

@@ -1,4 +1,4 @@
-"""What a program asks for that costs more than it need: of what was written, and of its arguments."""
+"""Find costs that the program text itself asks for: in the written code and in its arguments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from migrate.compiler.arrays import Array
-from migrate.compiler.hlo import Instruction, Module, place_in
-from migrate.compiler.written import Operation, Written
+from migrate.compiler.arrays import HloArray
+from migrate.compiler.hlo import HloModule, Instruction, place_in
+from migrate.compiler.written import WrittenOperation, WrittenProgram
 from migrate.counts import many
-from migrate.fit.lowered.step import Argument
+from migrate.fit.lowered.step import ProgramArgument
 from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
 from migrate.fit.waste import OF_THE_STEP, Waste, worth_its_memory
@@ -22,26 +22,26 @@ _CHANGES = ("parameter", "optimizer state")
 
 
 @dataclass(frozen=True)
-class Given:
-    """One program, before and after it was compiled.
+class CompiledProgram:
+    """A program before and after its compilation.
 
     Attributes:
-        written, module: it.
+        written, module: the program before and after compilation.
         arguments: what they are; () where it is not known.
         outputs: see `Part`.
         trains: whether it is a step of training.
-        shown: from a place in a file that ran to the one that the user knows.
+        shown: maps a location in a file that ran to the location that the user knows.
     """
 
-    written: Written
-    module: Module
-    arguments: tuple[Argument, ...]
-    outputs: tuple[Argument, ...]
+    written: WrittenProgram
+    module: HloModule
+    arguments: tuple[ProgramArgument, ...]
+    outputs: tuple[ProgramArgument, ...]
     trains: bool
     shown: Callable[[str], str]
 
 
-def waste_as_written(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
+def waste_as_written(program: CompiledProgram, memory: Memory, chip: Generation) -> Iterator[Waste]:
     """All of it, in no order."""
     products = [
         operation for operation in program.written.operations if operation.kind == "product"
@@ -57,7 +57,9 @@ def waste_as_written(program: Given, memory: Memory, chip: Generation) -> Iterat
     yield from _whole(program, memory, chip)
 
 
-def _by_line(program: Given, operations: Sequence[Operation]) -> Iterator[tuple[str, float]]:
+def _by_line(
+    program: CompiledProgram, operations: Sequence[WrittenOperation]
+) -> Iterator[tuple[str, float]]:
     """(line, how much together)."""
     flops_by_line: dict[str, float] = defaultdict(float)
     for operation in operations:
@@ -65,7 +67,7 @@ def _by_line(program: Given, operations: Sequence[Operation]) -> Iterator[tuple[
     yield from flops_by_line.items()
 
 
-def _wide(program: Given) -> Iterator[Waste]:
+def _wide(program: CompiledProgram) -> Iterator[Waste]:
     """Values of float64 or complex128, which the chip does not have: it computes them from pieces."""
     lines: Counter[tuple[str, str]] = Counter()
     for operation in program.written.operations:
@@ -82,7 +84,9 @@ def _wide(program: Given) -> Iterator[Waste]:
         )
 
 
-def _halves(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+def _halves(
+    program: CompiledProgram, products: Sequence[WrittenOperation], total: float
+) -> Iterator[Waste]:
     for source, flops in _by_line(
         program, [product for product in products if "f16" in product.dtypes]
     ):
@@ -96,7 +100,9 @@ def _halves(program: Given, products: Sequence[Operation], total: float) -> Iter
             )
 
 
-def _forgotten(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+def _forgotten(
+    program: CompiledProgram, products: Sequence[WrittenOperation], total: float
+) -> Iterator[Waste]:
     """Products of float32 in a step that is meant to be in bfloat16."""
     if sum(product.amount for product in products if set(product.dtypes) == {"bf16"}) < total / 2:
         return
@@ -113,7 +119,9 @@ def _forgotten(program: Given, products: Sequence[Operation], total: float) -> I
             )
 
 
-def _looked_up(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+def _looked_up(
+    program: CompiledProgram, products: Sequence[WrittenOperation], total: float
+) -> Iterator[Waste]:
     for source, flops in _by_line(program, [product for product in products if product.one_hot]):
         if flops / total >= OF_THE_STEP:
             yield Waste(
@@ -125,7 +133,9 @@ def _looked_up(program: Given, products: Sequence[Operation], total: float) -> I
             )
 
 
-def _uneven(program: Given, products: Sequence[Operation], total: float) -> Iterator[Waste]:
+def _uneven(
+    program: CompiledProgram, products: Sequence[WrittenOperation], total: float
+) -> Iterator[Waste]:
     """Wide sides of weights that no tile divides, and no mesh: a vocabulary of 50,257."""
     known = zip(program.written.arguments, program.arguments, strict=False)
     weights = {
@@ -150,7 +160,7 @@ def _uneven(program: Given, products: Sequence[Operation], total: float) -> Iter
                 )
 
 
-def _constants(program: Given, memory: Memory) -> Iterator[Waste]:
+def _constants(program: CompiledProgram, memory: Memory) -> Iterator[Waste]:
     constants = [
         operation for operation in program.written.operations if operation.kind == "constant"
     ]
@@ -164,7 +174,7 @@ def _constants(program: Given, memory: Memory) -> Iterator[Waste]:
         )
 
 
-def _twice(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
+def _twice(program: CompiledProgram, memory: Memory, chip: Generation) -> Iterator[Waste]:
     """Weights and state that come out again, and not where they were.
 
     What a step does not change (frozen weights) does not come out. Where nobody says what the arguments are,
@@ -196,7 +206,7 @@ def _twice(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
         )
 
 
-def _undonated(program: Given) -> Iterator[tuple[Array, Argument | None]]:
+def _undonated(program: CompiledProgram) -> Iterator[tuple[HloArray, ProgramArgument | None]]:
     """Arrays of arguments that a step may change, and that keep their memory; which argument each is."""
     donated = set(program.module.aliases.values())
     for instruction, kind in _arguments(program):
@@ -206,15 +216,15 @@ def _undonated(program: Given) -> Iterator[tuple[Array, Argument | None]]:
                 yield array, argument
 
 
-def _arguments(program: Given) -> Iterator[tuple[Instruction, str]]:
-    """Each argument of the compiled program, and what it is."""
+def _arguments(program: CompiledProgram) -> Iterator[tuple[Instruction, str]]:
+    """Yield each argument of the compiled program with its kind."""
     for instruction in program.module.entry.values():
         if instruction.opcode == "parameter":
             known = instruction.number < len(program.arguments)
             yield instruction, program.arguments[instruction.number].kind if known else ""
 
 
-def _whole(program: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
+def _whole(program: CompiledProgram, memory: Memory, chip: Generation) -> Iterator[Waste]:
     """Weights and state that each device has all of, where others are cut."""
     cut: dict[tuple[int, ...], float] = {}  # whole shape → into how many parts
     whole: list[tuple[Instruction, str, tuple[int, ...]]] = []

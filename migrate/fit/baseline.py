@@ -1,4 +1,4 @@
-"""What changed since an earlier run, and whether a limit is passed: for a user's continuous integration."""
+"""Compare with an earlier run and check limits, for a user's continuous integration."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def share_of(text: str) -> float:
 def compared(
     before: Mapping[str, Any] | None, now: Mapping[str, Any], most: float | None
 ) -> tuple[list[str], list[str]]:
-    """What changed since `before`, and which limits are passed, a line each."""
+    """Return what changed since `before`, and which limits are exceeded, one line each."""
     changes = list(_changes(before, now)) if before is not None else []
     return changes, list(_passed(now, most))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from migrate.fit.errors import FitError
-from migrate.fit.products import Product
-from migrate.fit.verdict import Tried, Verdict
+from migrate.fit.products import Slice
+from migrate.fit.verdict import FitVerdict, SliceResult
 from migrate.parity.inputs.spec import Shaped, parse_inputs
 
 _MOST = 1 << 24
@@ -15,8 +15,8 @@ _EVEN = 16  # from here on batches are multiples of 8
 
 
 def largest(
-    name: str, first: int, verdict: Verdict, judged: Callable[[int], Verdict]
-) -> tuple[Tried, ...]:
+    name: str, first: int, verdict: FitVerdict, judged: Callable[[int], FitVerdict]
+) -> tuple[SliceResult, ...]:
     """The largest batch of a slice that fits: guessed by interpolation, then confirmed.
 
     Args:
@@ -35,17 +35,17 @@ def largest(
             break
     fitting = [batch for batch, verdict in known.items() if verdict.fits]
     if not fitting:
-        return (Tried("no batch fits", (known[min(known)],)),)
+        return (SliceResult("no batch fits", (known[min(known)],)),)
     best = max(fitting)
     bounded = any(verdict.state == "too big" for verdict in known.values())
     end = "the largest that fits" if bounded else "which fits; larger ones were not tried"
     if ended:
         end = f"which fits; the search ended there: {ended}"
-    return (Tried(f"{name} {best}, {end}", (known[best],)),)
+    return (SliceResult(f"{name} {best}, {end}", (known[best],)),)
 
 
-def next_batch(known: dict[int, Verdict], product: Product) -> int | None:
-    """The batch to try next; None where the largest is known: to a fiftieth of itself, in eights above 16."""
+def next_batch(known: dict[int, FitVerdict], product: Slice) -> int | None:
+    """Return the batch to try next, or None if the largest is known within a fiftieth, or 8 above 16."""
     fitting = sorted(batch for batch, verdict in known.items() if verdict.fits)
     big = sorted(batch for batch, verdict in known.items() if verdict.state == "too big")
     if len(known) > _COMPILES:

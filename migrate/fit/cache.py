@@ -1,4 +1,4 @@
-"""What the compiler has said before: kept on the user's disk by content, so that it need not say it again."""
+"""Cache of the compiler's answers on the user's disk, by content, so that nothing is compiled twice."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from importlib import metadata
 from pathlib import Path
 
 from migrate.compiler.compile import Compiled, Stats
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 from migrate.compiler.written import from_json
-from migrate.fit.products import Product
+from migrate.fit.products import Slice
 
 FOLDER = "tpu-migrate/fit"
 
 
 def folder() -> Path:
-    """Where answers are kept: `$XDG_CACHE_HOME/tpu-migrate/fit`, else in `~/.cache`."""
+    """Folder of the cache: `$XDG_CACHE_HOME/tpu-migrate/fit`, else below `~/.cache`."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / FOLDER
 
 
 def compiled(
-    program: Program,
-    product: Product,
+    program: CompilerProgram,
+    product: Slice,
     devices: int,
     options: Mapping[str, object],
     ask: Callable[[], Compiled],
 ) -> tuple[Compiled, str]:
-    """The compiler's answer, and the day it gave it where that is kept; "" where it was asked now.
+    """Return the compiler's answer, and the day of a cached answer, or "" if it was asked now.
 
     What it did not answer at all (a time limit, a crash) is not kept.
     """
@@ -59,7 +59,9 @@ def compiled(
     return compiled, ""
 
 
-def _key(program: Program, product: Product, devices: int, options: Mapping[str, object]) -> str:
+def _key(
+    program: CompilerProgram, product: Slice, devices: int, options: Mapping[str, object]
+) -> str:
     versions = [(name, _version(name)) for name in ("libtpu", "jax", "jaxlib", "tpu-migrate")]
     said = (
         program.format,

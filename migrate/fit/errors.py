@@ -1,4 +1,4 @@
-"""What can be wrong with what `migrate fit` is asked."""
+"""Errors in what `migrate fit` is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program on one slice: compile it, and read from what came back whether it fits, and what it costs."""
+"""Compile one program for one slice, and read from the answer whether it fits and what it costs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from migrate.compiler.compile import Compiled, compile_for_tpu
-from migrate.compiler.hlo import Module, place_in
-from migrate.compiler.program import Program
+from migrate.compiler.hlo import HloModule, place_in
+from migrate.compiler.program import CompilerProgram
 from migrate.fit import cache
-from migrate.fit.as_written import Given, waste_as_written
+from migrate.fit.as_written import CompiledProgram, waste_as_written
 from migrate.fit.lines import bound_of, lines_of
-from migrate.fit.lowered.step import Part, Step
+from migrate.fit.lowered.step import LoweredStep, StepProgram
 from migrate.fit.memory import memory_of
-from migrate.fit.products import GENERATIONS, Product, products
-from migrate.fit.verdict import Verdict
+from migrate.fit.products import GENERATIONS, Slice, products
+from migrate.fit.verdict import FitVerdict
 from migrate.fit.waste import waste_of
-from migrate.fit.work import Collective, Work, collectives_of, counted_once, work_of
+from migrate.fit.work import Collective, InstructionWork, collectives_of, counted_once, work_of
 
 _TOO_BIG = re.compile(
     r"total memory required[^(]*\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
@@ -32,8 +32,8 @@ _REMEDIES = {
 
 
 def judge(
-    step: Step, product: Product, *, timeout: float, quick: bool = False, explain: bool = True
-) -> Verdict:
+    step: LoweredStep, product: Slice, *, timeout: float, quick: bool = False, explain: bool = True
+) -> FitVerdict:
     """Compile a step for a slice.
 
     Args:
@@ -46,8 +46,8 @@ def judge(
     options: dict[str, bool | int | float | str] = (
         {"exec_time_optimization_effort": -1.0} if quick else {}
     )
-    plain = Verdict(product, "fits", available=int(product.generation.hbm))
-    compiled: list[tuple[Part, Compiled]] = []
+    plain = FitVerdict(product, "fits", available=int(product.generation.hbm))
+    compiled: list[tuple[StepProgram, Compiled]] = []
     for part in step.parts:
         result, day = _compiled(part.program, product, options, timeout, product.devices)
         plain = replace(
@@ -90,8 +90,8 @@ def judge(
 
 
 def _compiled(
-    program: Program,
-    product: Product,
+    program: CompilerProgram,
+    product: Slice,
     options: dict[str, bool | int | float | str],
     timeout: float,
     devices: int,
@@ -112,17 +112,17 @@ def _compiled(
 
 
 def _told(
-    plain: Verdict,
-    compiled: Sequence[tuple[Part, Compiled]],
-    product: Product,
-    step: Step,
-) -> Verdict:
-    """What the texts of the programs say; the memory is that of the largest."""
-    work: list[Work] = []
+    plain: FitVerdict,
+    compiled: Sequence[tuple[StepProgram, Compiled]],
+    product: Slice,
+    step: LoweredStep,
+) -> FitVerdict:
+    """Return the verdict that the texts of the programs show. The memory is that of the largest program."""
+    work: list[InstructionWork] = []
     collectives: list[Collective] = []
     modules = []
     for part, result in compiled:
-        module = Module(result.texts[0], step.shown, result.written.outputs, step.backward)
+        module = HloModule(result.texts[0], step.shown, result.written.outputs, step.backward)
         modules.append(module)
         work += [
             replace(instruction_work, times=instruction_work.times * part.times)
@@ -146,7 +146,9 @@ def _told(
             each
             for (piece, answer), its in zip(compiled, modules, strict=True)
             for each in waste_as_written(
-                Given(answer.written, its, piece.arguments, piece.outputs, step.trains, step.shown),
+                CompiledProgram(
+                    answer.written, its, piece.arguments, piece.outputs, step.trains, step.shown
+                ),
                 memory,
                 product.generation,
             )
@@ -173,8 +175,8 @@ def _told(
     )
 
 
-def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
-    """For each program of a step, bytes of what others are given by name and it neither has nor makes."""
+def _beside(parts: Sequence[StepProgram], modules: Sequence[HloModule]) -> list[int]:
+    """Return for each program of a step the bytes that only other programs get or create, by name."""
     given_bytes: list[dict[tuple[str, str], int]] = []
     for part, module in zip(parts, modules, strict=True):
         own = {}
@@ -195,14 +197,14 @@ def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
 
 
 def _refused(
-    plain: Verdict,
+    plain: FitVerdict,
     result: Compiled,
-    part: Part,
-    step: Step,
+    part: StepProgram,
+    step: LoweredStep,
     timeout: float,
     *,
     explain: bool,
-) -> Verdict:
+) -> FitVerdict:
     first = result.refused.strip().splitlines()[0]
     if (big := _TOO_BIG.search(result.refused)) is None:
         remedy = next((what for sign, what in _REMEDIES.items() if sign in result.refused), "")
@@ -245,7 +247,7 @@ def _unsized(result: Compiled) -> str:
     return next(filter(None, places), "")
 
 
-def _larger(product: Product) -> Product | None:
+def _larger(product: Slice) -> Slice | None:
     """The smallest slice with as many devices of the generation with the most memory; None for that one."""
     roomiest = max(GENERATIONS, key=lambda generation: generation.hbm)
     if roomiest is product.generation:

@@ -1,4 +1,4 @@
-"""What each line of the user's code costs: the roofline of a compiled program, line by line."""
+"""Cost of each line of the user's code: the roofline of a compiled program, line by line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from migrate.fit.products import Generation
-from migrate.fit.work import Collective, Work
+from migrate.fit.work import Collective, InstructionWork
 
 
 @dataclass(frozen=True)
-class Bound:
-    """The least time that a step can take, by what it has to do.
+class StepBound:
+    """Lower bound of the time of a step, from its work.
 
     It is a bound: no program runs faster, real ones are slower. Multiplications at the chip's bfloat16 peak,
     bytes at its full bandwidth, exchanges at that of all links, each of the three as if it were alone.
@@ -32,20 +32,20 @@ class Bound:
 
     @property
     def by(self) -> str:
-        """Which of the three it is."""
+        """Name of the largest of the three bounds."""
         names = {"MXU": self.compute, "HBM": self.memory, "ICI": self.links}
         return max(names, key=names.__getitem__)
 
 
 @dataclass(frozen=True)
-class Line:
-    """What one line of the user's code does in a step.
+class LineCost:
+    """Cost of one line of the user's code in a step.
 
     Attributes:
-        source: `file.py:line`; "" for what the program does not tell.
-        share: of the sum over all instructions of the least time of each.
-        flops: of the matrix units.
-        bytes: to and from HBM.
+        source: `file.py:line`, or "" for what the program does not tell.
+        share: share of the sum of the least times of all instructions.
+        flops: operations of the matrix units.
+        bytes: bytes to and from HBM.
     """
 
     source: str
@@ -54,10 +54,12 @@ class Line:
     bytes: int
 
 
-def bound_of(work: Iterable[Work], collectives: Iterable[Collective], chip: Generation) -> Bound:
+def bound_of(
+    work: Iterable[InstructionWork], collectives: Iterable[Collective], chip: Generation
+) -> StepBound:
     """The lower bound of a step on one device."""
     done = list(work)
-    return Bound(
+    return StepBound(
         sum(instruction.flops for instruction in done) / chip.flops,
         sum(instruction.moved for instruction in done) / chip.bandwidth,
         links_seconds(collectives, chip),
@@ -69,12 +71,12 @@ def links_seconds(collectives: Iterable[Collective], chip: Generation) -> float:
     return sum(collective.sent for collective in collectives) * chip.devices / chip.link
 
 
-def least_seconds(instruction: Work, chip: Generation) -> float:
-    """Of one instruction, all times that it runs together."""
+def least_seconds(instruction: InstructionWork, chip: Generation) -> float:
+    """Return the least time of one instruction, all its runs together."""
     return max(instruction.flops / chip.flops, instruction.moved / chip.bandwidth)
 
 
-def lines_of(work: Sequence[Work], chip: Generation) -> tuple[Line, ...]:
+def lines_of(work: Sequence[InstructionWork], chip: Generation) -> tuple[LineCost, ...]:
     """The lines of a program, the most expensive first."""
     seconds: dict[str, float] = defaultdict(float)
     flops: dict[str, float] = defaultdict(float)
@@ -84,5 +86,5 @@ def lines_of(work: Sequence[Work], chip: Generation) -> tuple[Line, ...]:
         flops[instruction.source] += instruction.flops
         moved[instruction.source] += instruction.moved
     total = sum(seconds.values()) or 1.0
-    lines = [Line(at, seconds[at] / total, flops[at], moved[at]) for at in seconds]
+    lines = [LineCost(at, seconds[at] / total, flops[at], moved[at]) for at in seconds]
     return tuple(sorted(lines, key=lambda line: -line.share))

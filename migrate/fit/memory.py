@@ -1,4 +1,4 @@
-"""What lies in a chip's memory while a compiled program runs, by its schedule, with the lines that made it.
+"""Memory of a chip while a compiled program runs, by its schedule, with the lines that made each array.
 
 The text of a scheduled module is the order of execution, and gives each array's layout, so that what it
 takes with its padding is known. Arguments and outputs are there all the time (an output that takes a donated
@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from migrate.compiler.arrays import HBM, Array, Result
-from migrate.compiler.hlo import REMATERIALISED, Computation, Instruction, Module, Phase
+from migrate.compiler.arrays import HBM, HloArray, Result
+from migrate.compiler.hlo import REMATERIALISED, Computation, HloModule, Instruction, Phase
 
 # Values that are the memory of others, by another name.
 _SAME = frozenset({"bitcast", "optimization-barrier", "while", "add-dependency", "domain"})
@@ -27,19 +27,19 @@ _POINTS = 600
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveArray:
     """An array in the chip's memory.
 
     Attributes:
-        array: it.
+        array: the array.
         kind: "argument", "output" or "temporary".
-        name: of an argument as the framework calls it, of a temporary its operation.
-        source: `file.py:line` that made it; "" where the program does not tell.
-        number: of an argument or an output, -1 of a temporary.
-        phase: of a temporary the pass that made it.
+        name: the framework's name of an argument, or the operation of a temporary.
+        source: `file.py:line` that made it, or "" if the program does not tell.
+        number: number of an argument or an output; -1 for a temporary.
+        phase: for a temporary, the pass that made it.
     """
 
-    array: Array
+    array: HloArray
     kind: str
     name: str
     source: str
@@ -48,13 +48,13 @@ class Held:
 
     @property
     def bytes(self) -> int:
-        """With padding."""
+        """Size in memory, with padding."""
         return self.array.padded
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a program holds in HBM, on each device.
+    """HBM that a program uses on each device.
 
     Attributes:
         arguments, outputs: bytes that are there all the time; outputs without those in donated arguments.
@@ -68,13 +68,13 @@ class Memory:
     arguments: int
     outputs: int
     peak: int
-    at_peak: tuple[Held, ...]
+    at_peak: tuple[LiveArray, ...]
     curve: tuple[int, ...]
     where: str
     rematerialised: int
 
     @property
-    def largest(self) -> tuple[Held, ...]:
+    def largest(self) -> tuple[LiveArray, ...]:
         """The largest arrays at the peak."""
         return self.at_peak[:_MOST]
 
@@ -90,7 +90,7 @@ class Memory:
         return sum(held.bytes - held.array.size for held in self.at_peak)
 
 
-def memory_of(module: Module) -> Memory:
+def memory_of(module: HloModule) -> Memory:
     """Follow the schedule of a compiled module."""
     root = module.root
     if root is None:
@@ -119,7 +119,7 @@ def memory_of(module: Module) -> Memory:
     )
 
 
-def _resident(module: Module, entry: _Lifetimes, root: Instruction) -> Iterator[Held]:
+def _resident(module: HloModule, entry: _Lifetimes, root: Instruction) -> Iterator[LiveArray]:
     """Arguments, and the outputs that have memory of their own."""
     parameters = {
         instruction.number: instruction
@@ -129,14 +129,14 @@ def _resident(module: Module, entry: _Lifetimes, root: Instruction) -> Iterator[
     for number, instruction in sorted(parameters.items()):
         for array in instruction.arrays:
             if array.space == HBM:
-                yield Held(array, "argument", instruction.operation, "", number)
+                yield LiveArray(array, "argument", instruction.operation, "", number)
     makers = entry.makers(root)
     for number, array in enumerate(root.arrays):
         if number not in module.aliases and array.space == HBM:
             maker = makers.get(number)
             name = maker.operation if maker else ""
             source = module.sources.of(maker.line) if maker else ""
-            yield Held(array, "output", name, source or module.output_source(number), number)
+            yield LiveArray(array, "output", name, source or module.output_source(number), number)
 
 
 # A buffer is a number; a value of several arrays is a tuple of such, as its result is.
@@ -144,22 +144,22 @@ Buffers = int | tuple["Buffers", ...]
 
 
 class _Lifetimes:
-    """From where to where each buffer of one computation is needed.
+    """Lifetime of each buffer of one computation.
 
     Args:
         module: the program.
-        computation: one that is scheduled: the entry, or the body of a loop.
+        computation: a scheduled computation: the entry, or the body of a loop.
         donated: the numbers of its outputs that lie in arguments; None: all lie where the caller says.
     """
 
     def __init__(
-        self, module: Module, computation: Computation, donated: frozenset[int] | None = None
+        self, module: HloModule, computation: Computation, donated: frozenset[int] | None = None
     ) -> None:
         self._module = module
         self._computation = computation
         self._order = list(computation.values())
         self._values: dict[str, Buffers] = {}
-        self._arrays: dict[int, Array] = {}
+        self._arrays: dict[int, HloArray] = {}
         self._made: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._lent: set[int] = set()  # arguments and what takes their memory: not of the heap
@@ -268,7 +268,7 @@ class _Lifetimes:
                     self._forget(guest)
 
     def _overwriting(self, instruction: Instruction, place: int, taken: list[Buffers]) -> Buffers:
-        """A result of its own, but for the arrays that lie where an operand was."""
+        """Allocate the result, except for arrays that take an operand's memory."""
         fresh = self._new(instruction.result, place)
         flat = list(_numbers(fresh))
         shared = dict(_shared(instruction, len(instruction.operands)))
@@ -287,7 +287,7 @@ class _Lifetimes:
         return _with(fresh, replaced)
 
     def _run(self, instruction: Instruction, place: int) -> None:
-        """What the computations that it runs need beside what they are given."""
+        """Account for the memory that called computations need beside their arguments."""
         if instruction.opcode not in ("while", "call", "conditional", "async-start"):
             return  # a fusion's values are in registers
         for name in instruction.called:
@@ -310,7 +310,7 @@ class _Lifetimes:
             self._made.pop(number, None)
 
     def _keep_outputs(self) -> None:
-        """What is returned has memory of its own, which is counted with the outputs."""
+        """Give returned values memory of their own, which is counted with the outputs."""
         root = next((instruction for instruction in self._order if instruction.is_root), None)
         if root is not None:
             self._lent.update(_numbers(self._values[root.name]))
@@ -333,8 +333,8 @@ class _Lifetimes:
             sizes.append(now + self._inner.get(place, 0))
         return sizes
 
-    def alive(self, at: int) -> Iterator[Held]:
-        """The temporaries that are there at an instruction, those of what it runs included."""
+    def alive(self, at: int) -> Iterator[LiveArray]:
+        """Temporaries that are alive at an instruction, including those of called computations."""
         for number in self._heap():
             if self._made[number] <= at <= self._last[number]:
                 yield self._held(self._arrays[number], self._order[self._made[number]])
@@ -344,19 +344,19 @@ class _Lifetimes:
             fullest = max(inner, key=lambda lifetimes: max(lifetimes.taken, default=0))
             yield from fullest.alive(max(range(len(fullest.taken)), key=fullest.taken.__getitem__))
 
-    def _held(self, array: Array, maker: Instruction) -> Held:
+    def _held(self, array: HloArray, maker: Instruction) -> LiveArray:
         name, phase = maker.operation or maker.opcode, self._module.sources.phase(maker)
         # An exchange gives the sums of what it takes.
         if maker.opcode.removesuffix("-start") in ("all-reduce", "reduce-scatter"):
             phase = "backward"
-        return Held(array, "temporary", name, self._sources[maker.name], phase=phase)
+        return LiveArray(array, "temporary", name, self._sources[maker.name], phase=phase)
 
     @cached_property
     def _sources(self) -> Mapping[str, str]:
         return self._module.sources_in(self._computation)
 
     def makers(self, root: Instruction) -> Mapping[int, Instruction]:
-        """By number of the output, the instruction that makes it."""
+        """Map the number of each output to the instruction that makes it."""
         numbers = list(_numbers(self._values[root.name]))
         return {
             place: self._order[self._made[number]]

@@ -29,10 +29,10 @@ class UnknownProductError(MigrateError):
 
 @dataclass(frozen=True)
 class Generation:
-    """What the devices of one generation can do; a device is what XLA sees, a chip or one of its cores.
+    """Capabilities of one TPU generation. A device is what XLA sees: a chip or one of its cores.
 
     Attributes:
-        name: as Google names it ("v5e").
+        name: Google's name ("v5e").
         names: what its slices are called, before the number.
         topology: how libtpu spells it.
         flops: bfloat16 operations a second of one device, at most.
@@ -40,11 +40,11 @@ class Generation:
         link: bytes a second that a chip sends over all of its links, one direction.
         hbm: bytes of HBM that a program may use, per device.
         mxu: the sides of its matrix units.
-        devices: that XLA sees in one chip.
+        devices: number of devices that XLA sees in one chip.
         counted: how many of what the names count a chip has (v4-8 are four chips of two cores).
         shapes: slices by their number of chips.
         hosts: chips a host.
-        source: of the figures.
+        source: source of the figures.
         megacore: whether the two cores of a chip are one device.
     """
 
@@ -108,14 +108,14 @@ GENERATIONS = (
 
 
 @dataclass(frozen=True)
-class Product:
+class Slice:
     """A slice.
 
     Attributes:
-        name: as it is sold ("v5litepod-8" is "v5e-8" here).
+        name: product name ("v5litepod-8" is "v5e-8" here).
         generation: what its devices can do.
         chips, devices: how many.
-        shape: of the chips.
+        shape: arrangement of the chips.
     """
 
     name: str
@@ -125,17 +125,17 @@ class Product:
 
     @property
     def devices(self) -> int:
-        """What XLA sees."""
+        """Number of devices that XLA sees."""
         return self.chips * self.generation.devices
 
     @property
     def topology(self) -> str:
-        """As libtpu names it ("v5e:2x4")."""
+        """Topology in libtpu's spelling ("v5e:2x4")."""
         return f"{self.generation.topology}:{'x'.join(map(str, self.shape))}"
 
     @property
     def options(self) -> dict[str, object]:
-        """What libtpu has to be told beside."""
+        """Further options for libtpu."""
         options: dict[str, object] = {}
         if self.chips < self.generation.hosts:
             options["chips_per_host_bounds"] = (1, 1, 1)  # a host with one chip only
@@ -144,7 +144,7 @@ class Product:
         return options
 
 
-def product_named(name: str) -> Product:
+def product_named(name: str) -> Slice:
     """Return the slice that `gcloud` calls so; "v5e-8" and "v5litepod-8" are one.
 
     Raises:
@@ -157,15 +157,15 @@ def product_named(name: str) -> Product:
             chips, rest = divmod(number, generation.counted)
             if not rest and chips in generation.shapes:
                 called = f"{generation.name}-{number}"
-                return Product(called, generation, chips, generation.shapes[chips])
+                return Slice(called, generation, chips, generation.shapes[chips])
     near = difflib.get_close_matches(name.lower(), [product.name for product in products()], 4, 0.0)
     raise UnknownProductError(f"{name}: no such TPU slice", f"near: {', '.join(near)}")
 
 
-def products() -> list[Product]:
+def products() -> list[Slice]:
     """All slices, the smallest of each generation first."""
     return [
-        Product(
+        Slice(
             f"{generation.name}-{chips * generation.counted}",
             generation,
             chips,
@@ -176,7 +176,7 @@ def products() -> list[Product]:
     ]
 
 
-def smallest() -> list[Product]:
+def smallest() -> list[Slice]:
     """The smallest slice of one host with all its chips, of each generation: what `--tpu all` means."""
     products = []
     for generation in GENERATIONS:
@@ -185,7 +185,7 @@ def smallest() -> list[Product]:
     return products
 
 
-def products_named(names: str) -> list[Product]:
+def products_named(names: str) -> list[Slice]:
     """The slices of "v5e-8,v6e-8"; the smallest of each generation for "all".
 
     Raises:

@@ -1,4 +1,4 @@
-"""`migrate fit`: from what the user named, by its program, to a verdict for each slice."""
+"""`migrate fit`: make the program of what the user named, and give a verdict for each slice."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from migrate.fit.judge import judge
 from migrate.fit.lowered.changed import CHANGES
 from migrate.fit.lowered.of_script import lower_script
 from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_program
-from migrate.fit.lowered.step import Step, Wanted
-from migrate.fit.products import Product
-from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.fit.lowered.step import LoweredStep, Wanted
+from migrate.fit.products import Slice
+from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
 from migrate.progress import Progress, SharedCount
 from migrate.versions import NEEDS
 
@@ -35,12 +35,12 @@ _LIBTPU = re.compile(r"libtpu *={2,3} *([\w.]+\*?)")
 
 
 @dataclass(frozen=True)
-class Script:
+class ScriptTarget:
     """A script that trains.
 
     Attributes:
-        runs: its torch_xla form.
-        places: from a place in that file to the one that the user knows.
+        runs: the torch_xla form of the script.
+        places: maps a location in that file to the location that the user knows.
     """
 
     runs: Path
@@ -49,14 +49,14 @@ class Script:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What `migrate fit` was asked.
+    """Options of `migrate fit`.
 
     Attributes:
         products: the slices.
         inputs, optimizer, loss, rules, dtype: see `Wanted`.
         mesh: axis → devices; {} is data=N.
-        args: of a script.
-        remedies: of `REMEDIES`, each compiled too.
+        args: arguments of a script.
+        remedies: remedies from `REMEDIES`, each compiled too.
         auto: whether the largest batch that fits is looked for.
         batch_option: the option of a script that is its batch.
         torchrun: whether a script is given the variables of torchrun.
@@ -64,7 +64,7 @@ class FitOptions:
         timeout: seconds for lowering, and for each compilation.
     """
 
-    products: tuple[Product, ...]
+    products: tuple[Slice, ...]
     inputs: tuple[str, ...] = ()
     optimizer: str = ""
     loss: str = "auto"
@@ -81,7 +81,7 @@ class FitOptions:
 
 
 def fit(
-    target: str, options: FitOptions, progress: Progress, script: Script | None = None
+    target: str, options: FitOptions, progress: Progress, script: ScriptTarget | None = None
 ) -> FitReport:
     """Compile what the user named for each slice.
 
@@ -102,7 +102,7 @@ def fit(
     for product in options.products:
         _require_mesh(options, product)
     tell = SharedCount(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
-    steps: dict[int, Step] = {}
+    steps: dict[int, LoweredStep] = {}
     verdicts, notes = [], dict[str, None]()
     trains = False
     for product in options.products:
@@ -129,7 +129,7 @@ def fit(
 
 
 def another_libtpu(framework: str) -> Iterator[str]:
-    """That a framework runs on TPUs with another libtpu than the one that answers here, where it says so."""
+    """Return a note if a framework is known to need another libtpu than the one used here."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         asked = [_LIBTPU.match(requirement) for requirement in metadata.requires(framework) or ()]
         wanted = next((match[1] for match in asked if match), "")
@@ -141,7 +141,9 @@ def another_libtpu(framework: str) -> Iterator[str]:
             )
 
 
-def _judged(step: Step, product: Product, options: FitOptions, tell: SharedCount) -> Verdict:
+def _judged(
+    step: LoweredStep, product: Slice, options: FitOptions, tell: SharedCount
+) -> FitVerdict:
     size = sum(len(part.program.data) for part in step.parts)
     tell(f"compiling for {product.name} ({size / 1e6:.1f} MB of program)")
     verdict = judge(step, product, timeout=options.timeout, quick=options.quick)
@@ -150,8 +152,8 @@ def _judged(step: Step, product: Product, options: FitOptions, tell: SharedCount
 
 
 def _step(
-    target: str, options: FitOptions, product: Product, script: Script | None, changed: str = ""
-) -> Step:
+    target: str, options: FitOptions, product: Slice, script: ScriptTarget | None, changed: str = ""
+) -> LoweredStep:
     if script is not None:
         return lower_script(
             script.runs,
@@ -175,12 +177,12 @@ def _step(
     return lowered(_wanted(target, options, product), timeout=options.timeout)
 
 
-def _needed(target: str, script: Script | None) -> tuple[str, ...]:
-    """The modules that are needed, as far as the name of the target says."""
+def _needed(target: str, script: ScriptTarget | None) -> tuple[str, ...]:
+    """Modules that are needed, as far as the target's name shows."""
     return (*NEEDS["run"], *NEEDED) if script is not None else NEEDED
 
 
-def _wanted(target: str, options: FitOptions, product: Product) -> Wanted:
+def _wanted(target: str, options: FitOptions, product: Slice) -> Wanted:
     return Wanted(
         target,
         options.inputs,
@@ -193,7 +195,7 @@ def _wanted(target: str, options: FitOptions, product: Product) -> Wanted:
     )
 
 
-def _require_uses(target: str, options: FitOptions, script: Script | None) -> None:
+def _require_uses(target: str, options: FitOptions, script: ScriptTarget | None) -> None:
     """Refuse what would have no effect on what was named."""
     a_model = script is None and not target.endswith(PROGRAMS)
     of_models = {
@@ -242,7 +244,7 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         raise FitError(f"{target}: takes no arguments", "arguments after -- are for scripts")
 
 
-def _require_mesh(options: FitOptions, product: Product) -> None:
+def _require_mesh(options: FitOptions, product: Slice) -> None:
     count = 1
     for _, devices in options.mesh:
         count *= devices
@@ -257,15 +259,15 @@ def _require_mesh(options: FitOptions, product: Product) -> None:
 def _tried(
     target: str,
     options: FitOptions,
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[FitVerdict],
     tell: SharedCount,
-    script: Script | None,
-) -> list[Tried]:
-    """The step again with each remedy; one that cannot be made of it says why."""
+    script: ScriptTarget | None,
+) -> list[SliceResult]:
+    """Compile the step again with each remedy. If a remedy cannot be applied, the result says why."""
     tried = []
     for remedy in options.remedies:
-        again: list[Verdict] = []
-        steps: dict[int, Step] = {}
+        again: list[FitVerdict] = []
+        steps: dict[int, LoweredStep] = {}
         what = _WORDS.get((remedy, script is not None), _WORDS.get((remedy, False), remedy))
         for verdict in verdicts:
             product = verdict.product
@@ -277,13 +279,13 @@ def _tried(
                 what = f"{what}: {error.what}"
                 break
             again.append(_judged(steps[product.devices], product, options, tell))
-        tried.append(Tried(what, tuple(again)))
+        tried.append(SliceResult(what, tuple(again)))
     return tried
 
 
 def _changed(
-    target: str, options: FitOptions, product: Product, script: Script | None, remedy: str
-) -> Step:
+    target: str, options: FitOptions, product: Slice, script: ScriptTarget | None, remedy: str
+) -> LoweredStep:
     """The step with a remedy."""
     if script is None:
         wanted = _remedied(_wanted(target, options, product), remedy)
@@ -308,16 +310,16 @@ def _remedied(wanted: Wanted, remedy: str) -> Wanted:
 def _largest(
     target: str,
     options: FitOptions,
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[FitVerdict],
     progress: Progress,
-    script: Script | None,
-) -> list[Tried]:
+    script: ScriptTarget | None,
+) -> list[SliceResult]:
     """The largest batch of each slice that fits."""
-    tried: list[Tried] = []
+    tried: list[SliceResult] = []
     for verdict in verdicts:
         product = verdict.product
 
-        def judged(batch: int, product: Product = product) -> Verdict:
+        def judged(batch: int, product: Slice = product) -> FitVerdict:
             progress(f"trying batch {batch} on {product.name}")
             if script is not None:
                 args = with_batch(options.args, options.batch_option, batch)

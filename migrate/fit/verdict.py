@@ -1,4 +1,4 @@
-"""What is known of a program on a slice: does it compile, does it fit, what bounds it."""
+"""Verdict on a program on a slice: does it compile, does it fit, what bounds it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Literal
 
 from migrate.compiler.compile import Stats
-from migrate.fit.lines import Bound, Line, links_seconds
-from migrate.fit.memory import Held, Memory
-from migrate.fit.products import Product
+from migrate.fit.lines import LineCost, StepBound, links_seconds
+from migrate.fit.memory import LiveArray, Memory
+from migrate.fit.products import Slice
 from migrate.fit.waste import Waste
 from migrate.fit.work import Collective
 
@@ -30,36 +30,37 @@ _MANY = {
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One program on one slice.
+class FitVerdict:
+    """Verdict on one program on one slice.
 
     Attributes:
         product: the slice.
         state: "fits"; "too big" for its memory; "refused" by the compiler; "undetermined", with why; "no
             collectives" where several replicas train and nothing brings their gradients together; "cut" where
             a value is read inside of the step, so that what was compiled is not all of it.
-        why: the reason, in one line; "" where it fits.
+        why: the reason, in one line, or "" if it fits.
         where: `file.py:line` of the reason, "" where none is known.
         remedy: what to do about it.
-        stats: the compiler's figures, of the largest program of the step; None where there are none.
-        flops: that the compiler counts, of all programs of the step.
+        stats: the compiler's figures, of the largest program of the step, or None if there are none.
+        flops: operations that the compiler counts, of all programs of the step.
         needed: bytes of HBM that it takes (or would take), per device.
-        beside: of these, weights and state that other programs of the step are given.
+        beside: part of `needed`: weights and state of the step's other programs.
         available: bytes of HBM that a program may use.
         memory: what lies there at the fullest moment; of what is too big as it lies in a larger chip.
         trains: whether it is a step of training.
-        roles, results: of the arguments and the outputs, as far as they are known: (kind, name).
+        roles, results: (kind, name) of the known arguments and outputs.
         explained_by: the slice that `memory` is of, where it is another one.
-        collectives, bound, lines, waste: of the compiled program.
+        collectives, bound, lines, waste: analysis of the compiled program.
         again: operations of products that the compiler does a second time, so that it fits.
-        counted_once: where loops are whose turns nobody knows: the figures have one of each.
+        counted_once: locations of loops with an unknown number of iterations. The figures count one
+            iteration.
         compiler: "libtpu 0.0.42.1 for TPU v5 lite".
-        seconds: that the compiler took.
+        seconds: time that the compiler took.
         worked: seconds of processors in these; 0 where that is not known.
-        cached: when that was, if it was not now.
+        cached: date of a cached answer.
     """
 
-    product: Product
+    product: Slice
     state: State
     why: str = ""
     where: str = ""
@@ -75,8 +76,8 @@ class Verdict:
     results: tuple[tuple[str, str], ...] = ()
     explained_by: str = ""
     collectives: tuple[Collective, ...] = ()
-    bound: Bound | None = None
-    lines: tuple[Line, ...] = ()
+    bound: StepBound | None = None
+    lines: tuple[LineCost, ...] = ()
     waste: tuple[Waste, ...] = ()
     again: float = 0.0
     counted_once: tuple[str, ...] = ()
@@ -92,12 +93,12 @@ class Verdict:
 
     @property
     def gaps(self) -> int:
-        """Bytes that the compiler reserves beside what is there at the peak: there are gaps."""
+        """Bytes that the compiler reserves beyond the arrays at the peak (gaps)."""
         return (
             max(0, self.needed - self.beside - self.memory.peak) if self.memory and self.fits else 0
         )
 
-    def name_of(self, held: Held) -> tuple[str, str]:
+    def name_of(self, held: LiveArray) -> tuple[str, str]:
         """(kind, name) of an array: what the framework calls an argument, of others the operation.
 
         A value that the backward pass has made in the shape of a weight is taken for its gradient.
@@ -116,7 +117,7 @@ class Verdict:
 
     @cached_property
     def _weights(self) -> frozenset[tuple[str, tuple[int, ...]]]:
-        """What weights are of: dtype and shape."""
+        """Dtypes and shapes of the weights."""
         there = self.memory.at_peak if self.memory else ()
         known = [
             held for held in there if held.kind == "argument" and held.number < len(self.roles)
@@ -144,7 +145,7 @@ class Verdict:
         ]
 
     def by_kind(self) -> list[tuple[str, int]]:
-        """Bytes at the peak by what they are, the most first."""
+        """Bytes at the peak by kind, the largest first."""
         sizes: dict[str, int] = {}
         for held in self.memory.at_peak if self.memory else ():
             kind = _MANY[self.name_of(held)[0]]
@@ -159,8 +160,8 @@ class Exchange:
     Attributes:
         kind, group, overlapped, source: see `Collective`.
         times: how often a step has them.
-        bytes: that each device gives to all of them.
-        seconds: that they take at least, by all links of a chip.
+        bytes: bytes that each device sends in all of them.
+        seconds: least time that they take over all links of a chip.
     """
 
     kind: str
@@ -173,16 +174,16 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Tried:
+class SliceResult:
     """The same step with one change, compiled.
 
     Attributes:
         what: the change ("bf16", "batch 16").
-        verdicts: by slice.
+        verdicts: the verdicts, by slice.
     """
 
     what: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[FitVerdict, ...]
 
 
 @dataclass(frozen=True)
@@ -192,18 +193,18 @@ class FitReport:
     Attributes:
         target: what the user named.
         trains: whether it is a step of training.
-        verdicts: by slice.
+        verdicts: the verdicts, by slice.
         notes: what holds for all of them.
-        tried: with the remedies that were asked for.
+        tried: results with the requested remedies.
         seconds: all together.
         host_seconds: processor time of the host for a step, measured here; 0 where it was not.
     """
 
     target: str
     trains: bool
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[FitVerdict, ...]
     notes: tuple[str, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[SliceResult, ...] = ()
     seconds: float = 0.0
     host_seconds: float = 0.0
 

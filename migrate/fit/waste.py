@@ -1,4 +1,4 @@
-"""What a compiled program does that it need not: idle matrix units, padding, copies, exact products."""
+"""Find avoidable work of a compiled program: idle matrix units, padding, copies, exact products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from migrate.fit.lines import least_seconds
 from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
-from migrate.fit.work import Work
+from migrate.fit.work import InstructionWork
 
 # Below these shares nobody would change a line for it.
 OF_THE_STEP = 0.02
@@ -28,9 +28,9 @@ class Waste:
     Attributes:
         kind: "idle matrix unit", "padding", "copies", "exact products"; those of `as_written` beside.
         source: `file.py:line`.
-        what: it, with its figures.
+        what: description of the waste, with figures.
         remedy: the change that mends it.
-        share: of the step's least time or of its products, of the memory at the peak for what takes memory.
+        share: share of the step's least time or of its products; for memory, share of the peak.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Waste:
     share: float
 
 
-def waste_of(work: Sequence[Work], memory: Memory, chip: Generation) -> Iterator[Waste]:
+def waste_of(work: Sequence[InstructionWork], memory: Memory, chip: Generation) -> Iterator[Waste]:
     """All of it, in no order."""
     yield from _idle(work, chip)
     yield from _exact(work, chip)
@@ -49,15 +49,15 @@ def waste_of(work: Sequence[Work], memory: Memory, chip: Generation) -> Iterator
 
 
 def worth_its_memory(size: float, memory: Memory, chip: Generation) -> bool:
-    """Whether so many bytes are enough to speak of."""
+    """Whether so many bytes are worth reporting."""
     return size >= max(_OF_THE_MEMORY * memory.peak, _OF_THE_CHIP * chip.hbm)
 
 
-def _total(work: Iterable[Work], chip: Generation) -> float:
+def _total(work: Iterable[InstructionWork], chip: Generation) -> float:
     return sum(least_seconds(instruction, chip) for instruction in work) or 1.0
 
 
-def _idle(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
+def _idle(work: Sequence[InstructionWork], chip: Generation) -> Iterator[Waste]:
     """Products whose sides do not fill the matrix units."""
     total, seen = _total(work, chip), set()
     for instruction in work:
@@ -85,7 +85,7 @@ def _used(sides: tuple[int, int], unit: int) -> float:
     return math.prod(side / (math.ceil(side / unit) * unit) for side in sides)
 
 
-def _exact(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
+def _exact(work: Sequence[InstructionWork], chip: Generation) -> Iterator[Waste]:
     """Products of float32 that are asked for with more than one pass."""
     total = _total(work, chip)
     extra: dict[tuple[str, str], float] = defaultdict(float)
@@ -105,7 +105,7 @@ def _exact(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
             )
 
 
-def _copies(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
+def _copies(work: Sequence[InstructionWork], chip: Generation) -> Iterator[Waste]:
     """Bytes that only change their layout."""
     total = _total(work, chip)
     moved: dict[str, int] = defaultdict(int)
@@ -125,7 +125,7 @@ def _copies(work: Sequence[Work], chip: Generation) -> Iterator[Waste]:
 
 
 def _padding(memory: Memory, chip: Generation) -> Iterator[Waste]:
-    """Arrays of which a good part fills tiles."""
+    """Yield the arrays that consist largely of padding."""
     for held in memory.at_peak:
         lost = held.bytes - held.array.size
         if lost > _OF_THE_UNIT * held.array.size and worth_its_memory(lost, memory, chip):

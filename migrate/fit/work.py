@@ -1,4 +1,4 @@
-"""What a compiled program has to do: multiplications, bytes to and from HBM, bytes between chips.
+"""Work of a compiled program: multiplications, bytes to and from HBM, bytes between chips.
 
 Of each instruction of the schedule, with how often it runs. Multiplications are those of `convolution` and
 `dot`, to which the compiler brings all products; they are counted as XLA's own cost analysis does: positions
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from migrate.compiler.arrays import HBM, Array
-from migrate.compiler.hlo import REMATERIALISED, Computation, Instruction, Module
+from migrate.compiler.arrays import HBM, HloArray
+from migrate.compiler.hlo import REMATERIALISED, Computation, HloModule, Instruction
 
 # Names for what is there already; nothing moves.
 _FREE = frozenset(
@@ -50,14 +50,14 @@ PASSES = {"default": 1, "high": 3, "highest": 6}
 
 
 @dataclass(frozen=True)
-class Product:
+class Multiplication:
     """A matrix product or a convolution, as a matrix unit sees it.
 
     Attributes:
         flops: two for each multiplication and addition.
         rows, columns, depth: of the product; of a convolution the positions of the output, its features and
             the values that each is summed from.
-        dtypes: of the operands.
+        dtypes: dtypes of the operands.
         precision: "default", "high" or "highest".
         again: whether the compiler does it a second time, so that its result need not be kept.
     """
@@ -72,36 +72,36 @@ class Product:
 
     @property
     def passes(self) -> int:
-        """How often a matrix unit has to go over it: several times for float32 that is asked for exactly."""
+        """Number of passes of a matrix unit over the product: several for exact float32."""
         return PASSES.get(self.precision, 1) if "f32" in self.dtypes else 1
 
 
 @dataclass(frozen=True)
-class Work:
-    """What one instruction does, each time.
+class InstructionWork:
+    """Work of one instruction, each time it runs.
 
     Attributes:
-        instruction: it.
+        instruction: the instruction.
         times: how often it runs.
-        products: in it.
-        bytes: to and from HBM.
+        products: the products in it.
+        bytes: bytes to and from HBM.
         source: `file.py:line`.
     """
 
     instruction: Instruction
     times: int
-    products: tuple[Product, ...]
+    products: tuple[Multiplication, ...]
     bytes: int
     source: str
 
     @property
     def flops(self) -> float:
-        """Of the matrix units, all times together, float32's further passes counted."""
+        """Operations of the matrix units over all runs, with the further passes of float32."""
         return self.times * sum(product.flops * product.passes for product in self.products)
 
     @property
     def again(self) -> float:
-        """Of these, what is done a second time."""
+        """Operations that are done a second time."""
         return self.times * sum(
             product.flops * product.passes for product in self.products if product.again
         )
@@ -114,11 +114,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """One exchange between devices.
+    """An exchange between devices.
 
     Attributes:
         kind: "all-reduce", ….
-        bytes: of what each device gives to it.
+        bytes: bytes that each device contributes.
         group: how many devices exchange with each other.
         times: how often it runs.
         overlapped: whether the schedule has work between its start and its end.
@@ -148,12 +148,12 @@ class Collective:
         return self.times * self.bytes * factor
 
 
-def work_of(module: Module) -> Iterator[Work]:
+def work_of(module: HloModule) -> Iterator[InstructionWork]:
     """Each instruction of the schedule that computes or moves something."""
     yield from _work(module, module.entry, 1)
 
 
-def _work(module: Module, computation: Computation, times: int) -> Iterator[Work]:
+def _work(module: HloModule, computation: Computation, times: int) -> Iterator[InstructionWork]:
     sources = module.sources_in(computation)
     for instruction in computation.values():
         if instruction.opcode in _RUNS:
@@ -165,7 +165,7 @@ def _work(module: Module, computation: Computation, times: int) -> Iterator[Work
             products = tuple(
                 _products(module, instruction, computation, REMATERIALISED in instruction.name)
             )
-            yield Work(
+            yield InstructionWork(
                 instruction,
                 times,
                 products,
@@ -174,16 +174,16 @@ def _work(module: Module, computation: Computation, times: int) -> Iterator[Work
             )
 
 
-def _turns(module: Module, instruction: Instruction, within: Computation) -> int:
-    """How often what it runs is run; one where nobody knows: see `counted_once`."""
+def _turns(module: HloModule, instruction: Instruction, within: Computation) -> int:
+    """Return how often the called computation runs, or 1 if unknown: see `counted_once`."""
     turns = module.trips(instruction, within) if instruction.opcode == "while" else None
     return 1 if turns is None else turns
 
 
 def _products(
-    module: Module, instruction: Instruction, within: Computation, again: bool
-) -> Iterator[Product]:
-    """Those of an instruction and of what it is fused from."""
+    module: HloModule, instruction: Instruction, within: Computation, again: bool
+) -> Iterator[Multiplication]:
+    """Yield the products of an instruction and of the computation that is fused into it."""
     if instruction.opcode in ("convolution", "dot"):
         yield replace(_product(instruction, within), again=again)
     elif instruction.opcode == "custom-call":
@@ -194,7 +194,7 @@ def _products(
             yield from _products(module, inner, body, again or REMATERIALISED in inner.name)
 
 
-def _kernel(instruction: Instruction, within: Computation) -> Iterator[Product]:
+def _kernel(instruction: Instruction, within: Computation) -> Iterator[Multiplication]:
     """The products of a kernel, by its own estimate: XLA makes one of attention, people write theirs."""
     match = _ESTIMATE.search(instruction.line)
     flops = float(match[1]) if match else 0.0
@@ -210,13 +210,13 @@ def _kernel(instruction: Instruction, within: Computation) -> Iterator[Product]:
     ):
         # Queries, keys, values: scores are summed over the features of a head, what comes out over the keys.
         (head,), queries, keys = features, operands[0].shape[-2], operands[1].shape[-2]
-        yield Product(flops / 2, queries, keys, head, dtypes, "default")
-        yield Product(flops / 2, queries, head, keys, dtypes, "default")
+        yield Multiplication(flops / 2, queries, keys, head, dtypes, "default")
+        yield Multiplication(flops / 2, queries, head, keys, dtypes, "default")
     else:
-        yield Product(flops, _FULL, _FULL, _FULL, dtypes, "default")
+        yield Multiplication(flops, _FULL, _FULL, _FULL, dtypes, "default")
 
 
-def _product(instruction: Instruction, within: Computation) -> Product:
+def _product(instruction: Instruction, within: Computation) -> Multiplication:
     left, right = (_array(within, name) for name in instruction.operands[:2])
     result = instruction.arrays[0]
     match = _PRECISION.search(instruction.line)
@@ -230,10 +230,12 @@ def _product(instruction: Instruction, within: Computation) -> Product:
         batch = prod(left.shape[axis] for axis in together)
         depth = prod(shared)
         columns = prod(result.shape) // max(1, rows * batch)
-        return Product(2.0 * prod(result.shape) * depth, rows, columns, depth, dtypes, precision)
+        return Multiplication(
+            2.0 * prod(result.shape) * depth, rows, columns, depth, dtypes, precision
+        )
     labels = _LABELS.search(instruction.line)
     if labels is None:
-        return Product(0.0, 1, 1, 1, dtypes, precision)
+        return Multiplication(0.0, 1, 1, 1, dtypes, precision)
     kernel = dict(zip(labels[2], right.shape, strict=True))
     output = dict(zip(labels[3], result.shape, strict=True))
     image = dict(zip(labels[1], left.shape, strict=True))
@@ -251,13 +253,13 @@ def _product(instruction: Instruction, within: Computation) -> Product:
     # A batched product is written as a convolution whose windows each meet one element of the batch.
     batched = places if taken == 1 and prod(size for size, *_ in window) > 1 else 1
     rows = output["b"] * places // batched
-    return Product(
+    return Multiplication(
         2.0 * multiplied, rows, output["f"] // groups, kernel["i"] * taken, dtypes, precision
     )
 
 
 def _window(line: str, rank: int) -> list[tuple[int, int, int, int, int]]:
-    """Of each axis of space: size, stride, padding before, dilation of the image, of the kernel."""
+    """Return for each spatial axis: size, stride, padding before, dilation of the image, of the kernel."""
     match = _WINDOW.search(line)
     said = dict(part.split("=", 1) for part in match[1].split()) if match else {}
 
@@ -297,8 +299,8 @@ def _batched(size: int, stride: int, before: int, dilated: int) -> int | None:
     return None
 
 
-def _bytes(module: Module, instruction: Instruction, within: Computation) -> int:
-    """To and from HBM."""
+def _bytes(module: HloModule, instruction: Instruction, within: Computation) -> int:
+    """Return the bytes to and from HBM."""
     if instruction.opcode in ("copy-start", "slice-start") or instruction.opcode.endswith("-start"):
         # The result names what it takes beside what it gives.
         sizes = [array.padded for array in instruction.arrays if array.space == HBM]
@@ -318,7 +320,7 @@ def _bytes(module: Module, instruction: Instruction, within: Computation) -> int
     return read + written
 
 
-def _taken(module: Module, instruction: Instruction) -> Mapping[int, int]:
+def _taken(module: HloModule, instruction: Instruction) -> Mapping[int, int]:
     """Bytes that are read of operands that are only sliced, by the operand's place."""
     if instruction.opcode in _SLICES:
         return {0: sum(array.padded for array in instruction.arrays)}
@@ -336,7 +338,7 @@ def _taken(module: Module, instruction: Instruction) -> Mapping[int, int]:
     return sizes
 
 
-def _updates(module: Module, instruction: Instruction) -> bool:
+def _updates(module: HloModule, instruction: Instruction) -> bool:
     return any(
         each.is_root and each.opcode == "dynamic-update-slice"
         for name in (instruction.called if instruction.opcode == "fusion" else ())
@@ -344,7 +346,7 @@ def _updates(module: Module, instruction: Instruction) -> bool:
     )
 
 
-def _update(module: Module, instruction: Instruction, within: Computation) -> int:
+def _update(module: HloModule, instruction: Instruction, within: Computation) -> int:
     if instruction.opcode == "dynamic-update-slice":
         return sum(array.padded for array in _arrays(within, instruction.operands[1]))
     body = next(module.computations[name] for name in instruction.called)
@@ -352,7 +354,7 @@ def _update(module: Module, instruction: Instruction, within: Computation) -> in
     return sum(array.padded for array in _arrays(body, root.operands[1]))
 
 
-def counted_once(module: Module) -> Iterator[str]:
+def counted_once(module: HloModule) -> Iterator[str]:
     """`file.py:line` of each loop that works and whose turns the compiler does not know."""
     for computation in module.computations.values():
         loops = [
@@ -366,13 +368,13 @@ def counted_once(module: Module) -> Iterator[str]:
                 yield module.sources_in(computation)[loop.name] or loop.operation or loop.name
 
 
-def collectives_of(module: Module, devices: int) -> Iterator[Collective]:
+def collectives_of(module: HloModule, devices: int) -> Iterator[Collective]:
     """The exchanges of a program, in the order of its schedule."""
     yield from _collectives(module, module.entry, 1, devices)
 
 
 def _collectives(
-    module: Module, computation: Computation, times: int, devices: int
+    module: HloModule, computation: Computation, times: int, devices: int
 ) -> Iterator[Collective]:
     order = list(computation.values())
     for place, instruction in enumerate(order):
@@ -412,7 +414,7 @@ def _works_between(order: list[Instruction], start: int) -> bool:
 
 
 def _group(line: str, devices: int) -> int:
-    """How many devices exchange with each other."""
+    """Number of devices that exchange with each other."""
     _, _, rest = line.partition("replica_groups=")
     if rest.startswith("{{"):
         return len(rest[2:].partition("}")[0].split(","))
@@ -425,11 +427,11 @@ def _group(line: str, devices: int) -> int:
     return devices
 
 
-def _array(within: Computation, name: str) -> Array:
-    return next(iter(_arrays(within, name)), Array("f32", ()))
+def _array(within: Computation, name: str) -> HloArray:
+    return next(iter(_arrays(within, name)), HloArray("f32", ()))
 
 
-def _arrays(within: Computation, name: str) -> tuple[Array, ...]:
+def _arrays(within: Computation, name: str) -> tuple[HloArray, ...]:
     return within[name].arrays if name in within else ()
 
 

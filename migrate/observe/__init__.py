@@ -1,1 +1,1 @@
-"""What XLA did while a script ran: which graphs it compiled and executed, when, and which line asked."""
+"""Observe XLA while a script runs: which graphs it compiled and executed, when, and for which line."""

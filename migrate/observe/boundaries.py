@@ -38,10 +38,10 @@ def at_each_end(ended: Callable[[], None]) -> None:
 
 
 class StepsInGraph:
-    """How many steps each optimizer has made since the last one was ended.
+    """Number of steps of each optimizer since the last step boundary.
 
     Attributes:
-        most: of one optimizer.
+        most: highest number of steps of one optimizer.
     """
 
     def __init__(self) -> None:

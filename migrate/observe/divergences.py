@@ -7,35 +7,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from migrate.observe.graph_dump import Frame
+from migrate.observe.graph_dump import DumpFrame
 from migrate.observe.graphs import differences, without_places
-from migrate.observe.programs import Program, Programs, reads
+from migrate.observe.programs import ObservedProgram, ObservedPrograms, reads
 from migrate.observe.records import Execution, Interval
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where a replica parts from the first one.
+class GraphDivergence:
+    """Location where a replica diverges from the first replica.
 
     Attributes:
         step: the number of the sync at whose end the first one's program was, from 1.
         ranks: the first replica, and the other.
-        frames: the line of each that made the difference; None where it executed nothing more.
-        changes: what the graph of the other one has that the first one's has not; empty where one of them
+        frames: the line of each that made the difference, or None if it executed nothing more.
+        changes: what the graph of the other one has that the first one's has not. Empty if one of them
             executed nothing more.
         pending: whether a collective may be pending there, of which the recording of a simulation does not
-            tell: see `migrate.observe.programs.Program`.
+            tell: see `migrate.observe.programs.ObservedProgram`.
     """
 
     step: int
     ranks: tuple[int, int]
-    frames: tuple[Frame | None, Frame | None]
+    frames: tuple[DumpFrame | None, DumpFrame | None]
     changes: tuple[str, ...]
     pending: bool = False
 
 
 # A program, with the sync that ended the interval in which it ended.
-_Ran = tuple[Program, Interval]
+_Ran = tuple[ObservedProgram, Interval]
 # Of the graphs of each of two replicas, by their hash.
 _Known = Sequence[Mapping[str, Sequence[str]]]
 
@@ -44,7 +44,7 @@ _NONE = (None, None)
 _READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronises"
 
 
-def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[Parting]:
+def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[GraphDivergence]:
     """Yield the first program of each replica that differs from the first replica's.
 
     Args:
@@ -61,7 +61,7 @@ def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[Pa
             yield found
 
 
-def alone(steps: Sequence[Interval]) -> Iterator[Parting]:
+def alone(steps: Sequence[Interval]) -> Iterator[GraphDivergence]:
     """Yield where each replica first runs another graph than the first replica, with no collective in it.
 
     No replica waits for another one there, unless a collective may be pending. Each such graph is compiled by
@@ -83,16 +83,18 @@ def alone(steps: Sequence[Interval]) -> Iterator[Parting]:
                 changes = _changes(*unlike, known) if all(unlike) else ()
                 pending = any(map(_is_pending, unlike, (mine[0], its[0])))
                 ranks = ours[0].rank, theirs[0].rank
-                yield Parting(mine[1].number, ranks, frames, changes, pending)
+                yield GraphDivergence(mine[1].number, ranks, frames, changes, pending)
                 break
 
 
-def _is_pending(execution: Execution | None, program: Program) -> bool:
+def _is_pending(execution: Execution | None, program: ObservedProgram) -> bool:
     """Whether a collective of the program before may have been pending when `execution` ran."""
-    return any(one is execution for one in program.before[: program.pending])
+    return any(earlier is execution for earlier in program.before[: program.pending])
 
 
-def _first(ours: Sequence[Interval], theirs: Sequence[Interval], stopped: bool) -> Parting | None:
+def _first(
+    ours: Sequence[Interval], theirs: Sequence[Interval], stopped: bool
+) -> GraphDivergence | None:
     known = _graphs(ours, theirs)
     for mine, other in zip_longest(_programs(ours), _programs(theirs)):
         if stopped and (mine is None or other is None):
@@ -104,20 +106,25 @@ def _first(ours: Sequence[Interval], theirs: Sequence[Interval], stopped: bool) 
 
 def _graphs(*sides: Sequence[Interval]) -> _Known:
     return [
-        {one.graph: one.nodes for step in side for one in step.executions if one.nodes}
+        {
+            execution.graph: execution.nodes
+            for step in side
+            for execution in step.executions
+            if execution.nodes
+        }
         for side in sides
     ]
 
 
 def _programs(steps: Sequence[Interval]) -> Iterator[_Ran]:
-    programs = Programs()
+    programs = ObservedPrograms()
     for step in steps:
         for program in programs.add(step.executions, synchronised=step.line is not None):
             yield program, step
 
 
-def _same(one: Program, other: Program, known: _Known) -> bool:
-    return _unlike(one.parts, other.parts, known) == _NONE
+def _same(first: ObservedProgram, other: ObservedProgram, known: _Known) -> bool:
+    return _unlike(first.parts, other.parts, known) == _NONE
 
 
 def _parting(
@@ -125,11 +132,11 @@ def _parting(
     other: _Ran | None,
     known: _Known,
     ranks: tuple[int, int],
-) -> Parting:
+) -> GraphDivergence:
     step = next(ran[1] for ran in (mine, other) if ran)
     if mine is None or other is None:
         frames = tuple(_frame(ran[0].end, ran) if ran else None for ran in (mine, other))
-        return Parting(step.number, ranks, (frames[0], frames[1]), ())
+        return GraphDivergence(step.number, ranks, (frames[0], frames[1]), ())
     alone = _unlike(mine[0].before, other[0].before, known)
     together = _unlike(mine[0].parts, other[0].parts, known)
     # What one replica has run by itself, the other may have in its program.
@@ -137,11 +144,11 @@ def _parting(
     changes: tuple[str, ...] = ()
     if here and there and (None in alone) == (alone == _NONE):
         changes = _changes(here, there, known)
-    return Parting(step.number, ranks, (_frame(here, mine), _frame(there, other)), changes)
+    return GraphDivergence(step.number, ranks, (_frame(here, mine), _frame(there, other)), changes)
 
 
 def _changes(here: Execution | None, there: Execution | None, known: _Known) -> tuple[str, ...]:
-    """What the second graph has that the first has not."""
+    """Return what the second graph has and the first has not."""
     assert here is not None
     assert there is not None
     graphs = known[0].get(here.graph, ()), known[1].get(there.graph, ())
@@ -156,7 +163,7 @@ def _unlike(
     *,
     reading: bool = True,
 ) -> tuple[Execution | None, Execution | None]:
-    """The first two executions that are not the same; None where there is none, or nothing more.
+    """Return the first two executions that differ, or None if there are none.
 
     Args:
         ours: executions of one replica.
@@ -164,15 +171,15 @@ def _unlike(
         known: the nodes of their graphs.
         reading: whether a graph that is read differs from the same graph that is synchronised.
     """
-    for one, another in zip_longest(ours, theirs):
-        if one is None or another is None:
-            return one, another
-        here, there = known[0].get(one.graph, ()), known[1].get(another.graph, ())
+    for execution, another in zip_longest(ours, theirs):
+        if execution is None or another is None:
+            return execution, another
+        here, there = known[0].get(execution.graph, ()), known[1].get(another.graph, ())
         same_graph = without_places(here) == without_places(there)
-        if not same_graph or (reading and reads(one) != reads(another)):
-            return one, another
+        if not same_graph or (reading and reads(execution) != reads(another)):
+            return execution, another
     return _NONE
 
 
-def _frame(execution: Execution | None, ran: _Ran | None) -> Frame | None:
+def _frame(execution: Execution | None, ran: _Ran | None) -> DumpFrame | None:
     return (execution.line or (ran[1].line if ran else None)) if execution else None

@@ -19,7 +19,7 @@ _HASH = re.compile(r"^Graph Hash: (?P<hash>\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Frame:
+class DumpFrame:
     """A place in running Python code: function, file, line (from 1)."""
 
     function: str
@@ -29,7 +29,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Dumped:
-    """One execution.
+    """An execution in the dump.
 
     Attributes:
         graph: torch_xla's hash of the graph.
@@ -38,21 +38,23 @@ class Dumped:
     """
 
     graph: str
-    frames: tuple[Frame, ...]
+    frames: tuple[DumpFrame, ...]
     nodes: tuple[str, ...]
 
 
 def executions(text: str) -> Iterator[Dumped]:
     """Yield the executions of a dump; an entry that is not complete, the last one of a crash, is left out."""
     for entry in text.split(_BEGIN)[1:]:
-        found = _HASH.search(entry)
-        if _END not in entry or found is None:
+        match = _HASH.search(entry)
+        if _END not in entry or match is None:
             continue
         head = entry.partition("## BEGIN_GRAPH")[0]
         graph = _GRAPH.search(entry)
         nodes = graph["nodes"].splitlines() if graph else []
         yield Dumped(
-            found["hash"],
-            tuple(Frame(f["function"], f["file"], int(f["line"])) for f in _FRAME.finditer(head)),
+            match["hash"],
+            tuple(
+                DumpFrame(f["function"], f["file"], int(f["line"])) for f in _FRAME.finditer(head)
+            ),
             tuple(node.strip() for node in nodes),
         )

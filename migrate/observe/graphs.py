@@ -1,4 +1,4 @@
-"""What differs between two graphs, so that the second had to be compiled."""
+"""Differences between two graphs that made the second graph compile."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TOLD = 4
 
 
 @dataclass(frozen=True)
-class Node:
-    """One operation of a graph.
+class GraphNode:
+    """An operation of a graph.
 
     Attributes:
         op: such as `aten::relu`, or `xla::device_data` for an input.
@@ -37,19 +37,19 @@ class Node:
     attributes: tuple[tuple[str, str], ...]
 
 
-def parse_node(text: str) -> Node | None:
+def parse_node(text: str) -> GraphNode | None:
     """Return the node that a line of a graph describes; None if it describes none."""
-    found = _NODE.match(text)
-    if found is None:
+    match = _NODE.match(text)
+    if match is None:
         return None
-    place = _LOCATION.search(found["rest"])
+    place = _LOCATION.search(match["rest"])
     attributes = tuple(
         (name, value.strip())
-        for name, value in _ATTRIBUTE.findall(found["rest"])
+        for name, value in _ATTRIBUTE.findall(match["rest"])
         if name not in _NOT_ATTRIBUTES
     )
-    shape = found["shape"].partition("{")[0]
-    return Node(found["op"], shape, place["place"] if place else "", attributes)
+    shape = match["shape"].partition("{")[0]
+    return GraphNode(match["op"], shape, place["place"] if place else "", attributes)
 
 
 def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """Say what the graph `after` has that `before` has not, the likely cause first.
+    """Return what the graph `after` has and `before` has not, the likely cause first.
 
     Args:
         before, after: nodes, one a line.
@@ -72,8 +72,8 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     """
     old = [node for node in map(parse_node, before) if node]
     new = [node for node in map(parse_node, after) if node]
-    for found in (_of_inputs(old, new), _of_nodes(old, new), _of_operations(old, new)):
-        said = list(dict.fromkeys(found))
+    for changes in (_of_inputs(old, new), _of_nodes(old, new), _of_operations(old, new)):
+        said = list(dict.fromkeys(changes))
         if said:
             more = [f"and {len(said) - _TOLD} more"] if len(said) > _TOLD else []
             return (*said[:_TOLD], *more)
@@ -85,34 +85,34 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     return (f"the value of a constant (a Python number that became part of the graph{where})",)
 
 
-def _at(node: Node) -> str:
+def _at(node: GraphNode) -> str:
     return f" ({node.place})" if node.place else ""
 
 
-def _of_inputs(old: Sequence[Node], new: Sequence[Node]) -> Iterator[str]:
+def _of_inputs(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
     """Shapes of inputs, where both graphs have as many."""
     before = [node for node in old if node.op == INPUT]
     after = [node for node in new if node.op == INPUT]
     if len(before) != len(after):
         return
-    for one, other in zip(before, after, strict=True):
-        if one.shape != other.shape:
-            yield f"the shape of an input: {one.shape} → {other.shape}{_at(other)}"
+    for node, other in zip(before, after, strict=True):
+        if node.shape != other.shape:
+            yield f"the shape of an input: {node.shape} → {other.shape}{_at(other)}"
 
 
-def _of_nodes(old: Sequence[Node], new: Sequence[Node]) -> Iterator[str]:
+def _of_nodes(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
     """Attributes and shapes, where both graphs have the same operations."""
     if [node.op for node in old] != [node.op for node in new]:
         return
-    for one, other in zip(old, new, strict=True):
-        for (name, value), (_, changed) in zip(one.attributes, other.attributes, strict=False):
+    for node, other in zip(old, new, strict=True):
+        for (name, value), (_, changed) in zip(node.attributes, other.attributes, strict=False):
             if value != changed:
                 yield f"{name} of {other.op}: {value} → {changed}{_at(other)}"
-        if one.shape != other.shape and one.attributes == other.attributes:
-            yield f"the shape of {other.op}: {one.shape} → {other.shape}{_at(other)}"
+        if node.shape != other.shape and node.attributes == other.attributes:
+            yield f"the shape of {other.op}: {node.shape} → {other.shape}{_at(other)}"
 
 
-def _of_operations(old: Sequence[Node], new: Sequence[Node]) -> Iterator[str]:
+def _of_operations(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
     """Operations that came or went, by name and place."""
     before = Counter((node.op, node.place) for node in old)
     after = Counter((node.op, node.place) for node in new)

@@ -1,4 +1,4 @@
-"""Which line of the user's code led to an execution, and what asked for it there."""
+"""Find the line of the user's code that led to an execution, and its cause."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from types import FrameType
 import converters
 import migrate
 import shims
-from migrate.observe.graph_dump import Frame
+from migrate.observe.graph_dump import DumpFrame
 
 
-class Cause(StrEnum):
-    """Why a graph was executed."""
+class ExecutionCause(StrEnum):
+    """Cause of a graph's execution."""
 
     SYNC = "sync"  # the end of a torch_xla.step, torch_xla.sync, a batch of MpDeviceLoader
     READ = "read"  # a value that Python needs: .item(), print, if, .cpu(), an op without lowering
@@ -52,34 +52,34 @@ def is_the_users(file: str) -> bool:
     return not real.startswith((*_LIBRARIES, *_OURS)) and "site-packages" not in real
 
 
-def users_frame(frames: Sequence[Frame]) -> Frame | None:
+def users_frame(frames: Sequence[DumpFrame]) -> DumpFrame | None:
     """Return the innermost of `frames`, given innermost first, that is the user's; None if none is."""
     return next((frame for frame in frames if is_the_users(frame.file)), None)
 
 
-def cause_of(frames: Sequence[Frame]) -> Cause:
+def cause_of(frames: Sequence[DumpFrame]) -> ExecutionCause:
     """Return why the execution with these frames, innermost first, happened."""
     above = list(itertools.takewhile(lambda frame: not is_the_users(frame.file), frames))
     if any((frame.function, os.path.basename(frame.file)) in _RENDEZVOUS for frame in above):
-        return Cause.RENDEZVOUS
+        return ExecutionCause.RENDEZVOUS
     if any(frame.file == _SIMULATION for frame in frames):
-        return Cause.SIMULATION
+        return ExecutionCause.SIMULATION
     if any(frame.function == "__init__" and frame.file.endswith(_WRAPPER) for frame in above):
-        return Cause.WRAPPING
+        return ExecutionCause.WRAPPING
     for frame in above:
         if "/torch_xla/_dynamo/" in frame.file or "/torch/_dynamo/" in frame.file:
-            return Cause.COMPILED
+            return ExecutionCause.COMPILED
         if (frame.function, os.path.basename(frame.file)) in _SYNCS:
-            return Cause.SYNC
-    return Cause.READ
+            return ExecutionCause.SYNC
+    return ExecutionCause.READ
 
 
-def current_line() -> Frame | None:
+def current_line() -> DumpFrame | None:
     """Return the innermost line of the user's that is running in this thread; None if none is."""
     for running in _running():
         code = running.f_code
         if is_the_users(code.co_filename):
-            return Frame(code.co_name, code.co_filename, running.f_lineno)
+            return DumpFrame(code.co_name, code.co_filename, running.f_lineno)
     return None
 
 

@@ -18,15 +18,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from migrate.observe.places import Cause
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution
 
 _COLLECTIVE = re.compile(r" xla::(?:cross_replica_|all_|reduce_scatter|collective_)")
 
 
 @dataclass(frozen=True)
-class Program:
-    """One program with a collective in it.
+class ObservedProgram:
+    """A program with a collective in it.
 
     Attributes:
         parts: the graphs that it was cut into, in their order.
@@ -42,16 +42,20 @@ class Program:
 
     @property
     def end(self) -> Execution:
-        """What ended it: a sync, or a read."""
+        """End of the program: a sync, or a read."""
         return self.parts[-1]
 
 
 def reads(execution: Execution) -> bool:
     """Whether Python waited for a value, and nothing was synchronised."""
-    return execution.cause in (Cause.READ, Cause.COMPILED, Cause.WRAPPING)
+    return execution.cause in (
+        ExecutionCause.READ,
+        ExecutionCause.COMPILED,
+        ExecutionCause.WRAPPING,
+    )
 
 
-class Programs:
+class ObservedPrograms:
     """Puts the programs of one replica together."""
 
     def __init__(self) -> None:
@@ -61,27 +65,29 @@ class Programs:
         self._only_read = False
         self._pending = 0
 
-    def add(self, executions: Iterable[Execution], *, synchronised: bool) -> Iterator[Program]:
+    def add(
+        self, executions: Iterable[Execution], *, synchronised: bool
+    ) -> Iterator[ObservedProgram]:
         """Take note of the next executions, and yield each program that they end.
 
         Args:
-            executions: in their order.
+            executions: the executions, in order.
             synchronised: whether a sync came after them, which may have had nothing left to execute here.
         """
-        for one in executions:
-            if one.cause is Cause.RENDEZVOUS:
+        for execution in executions:
+            if execution.cause is ExecutionCause.RENDEZVOUS:
                 continue
-            if any(map(_COLLECTIVE.search, one.nodes)):
-                self._holding.add(one.graph)
-            if one.cause is Cause.SIMULATION:
-                self._parts.append(one)
-            elif self._parts or one.graph in self._holding:
-                self._parts.append(one)
+            if any(map(_COLLECTIVE.search, execution.nodes)):
+                self._holding.add(execution.graph)
+            if execution.cause is ExecutionCause.SIMULATION:
+                self._parts.append(execution)
+            elif self._parts or execution.graph in self._holding:
+                self._parts.append(execution)
                 yield self._ended()
-                self._only_read = reads(one)
+                self._only_read = reads(execution)
             else:
-                self._before.append(one)
-                if one.cause is Cause.SYNC:
+                self._before.append(execution)
+                if execution.cause is ExecutionCause.SYNC:
                     self._only_read = False
                 elif self._only_read:
                     self._pending = len(self._before)
@@ -90,7 +96,7 @@ class Programs:
         if synchronised:
             self._only_read = False
 
-    def _ended(self) -> Program:
-        program = Program(tuple(self._parts), tuple(self._before), self._pending)
+    def _ended(self) -> ObservedProgram:
+        program = ObservedProgram(tuple(self._parts), tuple(self._before), self._pending)
         self._parts, self._before, self._pending = [], [], 0
         return program

@@ -21,12 +21,12 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from migrate.observe.boundaries import MOST_STEPS, StepsInGraph, at_each_end
-from migrate.observe.graph_dump import Frame, executions
+from migrate.observe.graph_dump import DumpFrame, executions
 from migrate.observe.graphs import without_places
 from migrate.observe.places import cause_of, current_line, users_frame
-from migrate.observe.programs import Programs, reads
+from migrate.observe.programs import ObservedPrograms, reads
 from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
-from migrate.observe.untrained import Optimizers
+from migrate.observe.untrained import OptimizerWatch
 from shims import activate
 from shims.errors import ReplicasDisagreeError
 
@@ -84,10 +84,10 @@ class _Counts:
 
 
 class Observer:
-    """What one process has executed since its last sync.
+    """Record of what a process has executed since its last sync.
 
     Args:
-        folder: where it writes.
+        folder: folder for the records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,21 +95,21 @@ class Observer:
         self._number = 0
         self._optimizer_steps = 0
         self._in_graph = StepsInGraph()
-        self._optimizers = Optimizers(_rank)
-        self._unended: Frame | None = None
+        self._optimizers = OptimizerWatch(_rank)
+        self._unended: DumpFrame | None = None
         self._known: set[str] = set()
         self._since = time.perf_counter()
         self._before = _Counts(0, 0.0, 0.0, 0, 0)
         self._finished = False
         self._graphs: dict[str, str] = {}
-        self._programs = Programs()
+        self._programs = ObservedPrograms()
         # Of this replica and of the first one, so far as not compared.
         self._ran: deque[str] = deque()
         self._first: deque[str] = deque()
         self._read_to = 0
 
     def start(self) -> None:
-        """Be told of each sync, of each optimizer step and of the end."""
+        """Register for each sync, each optimizer step and the end."""
         at_each_end(lambda: self._close(current_line()))
         self._optimizers.follow()
         register_optimizer_step_post_hook(self._optimizer_stepped)
@@ -132,7 +132,7 @@ class Observer:
             self._optimizers.write(self._folder)
             self._close(None, ends=True)
 
-    def _close(self, line: Frame | None, *, ends: bool = False) -> None:
+    def _close(self, line: DumpFrame | None, *, ends: bool = False) -> None:
         """Write the interval that ends now, if XLA did anything in it.
 
         Raises:
@@ -152,18 +152,19 @@ class Observer:
         # What this took is nobody's step.
         self._since = time.perf_counter()
 
-    def _expect_equal_programs(self, executed: Sequence[Execution], line: Frame | None) -> None:
+    def _expect_equal_programs(self, executed: Sequence[Execution], line: DumpFrame | None) -> None:
         """Raise if this replica ran another program with a collective than the first one, so far as known."""
         rank = _rank()
         ran = [
             " ".join(
-                ("read " if reads(one) else "") + self._graphs[one.graph] for one in program.parts
+                ("read " if reads(execution) else "") + self._graphs[execution.graph]
+                for execution in program.parts
             )
             for program in self._programs.add(executed, synchronised=True)
         ]
         if rank == 0:
             with (self._folder / "programs").open("a") as file:
-                file.writelines(f"{one}\n" for one in ran)
+                file.writelines(f"{line}\n" for line in ran)
             return
         self._ran.extend(ran)
         self._first.extend(self._told_by_the_first())
@@ -178,7 +179,7 @@ class Observer:
 
     def _write(
         self,
-        line: Frame | None,
+        line: DumpFrame | None,
         seconds: float,
         counts: _Counts,
         executed: tuple[Execution, ...],
@@ -211,29 +212,29 @@ class Observer:
 
     def _executed(self) -> tuple[Execution, ...]:
         """Take what torch_xla has dumped: the file is emptied, or it would grow by every step."""
-        found: list[Execution] = []
+        run: list[Execution] = []
         # torch_xla appends the ordinal of the device to the name.
         for path in self._folder.glob(f"graphs.{os.getpid()}.*"):
             text = path.read_text(errors="replace")
             os.truncate(path, 0)
-            for one in executions(text):
-                new = one.graph not in self._known
-                self._known.add(one.graph)
+            for dumped in executions(text):
+                new = dumped.graph not in self._known
+                self._known.add(dumped.graph)
                 if new:
-                    self._graphs[one.graph] = _digest(one.nodes)
-                found.append(
+                    self._graphs[dumped.graph] = _digest(dumped.nodes)
+                run.append(
                     Execution(
-                        one.graph,
-                        cause_of(one.frames),
-                        users_frame(one.frames),
+                        dumped.graph,
+                        cause_of(dumped.frames),
+                        users_frame(dumped.frames),
                         new,
-                        one.nodes if new else (),
+                        dumped.nodes if new else (),
                     )
                 )
-        return tuple(found)
+        return tuple(run)
 
     def _told_by_the_first(self) -> list[str]:
-        """What the first replica has written of its programs since it was last asked."""
+        """Return what the first replica has written about its programs since the last call."""
         try:
             with (self._folder / "programs").open() as file:
                 file.seek(self._read_to)

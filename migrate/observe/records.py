@@ -1,4 +1,4 @@
-"""What the processes of an observed run write, a line of JSON each, and how it is read again."""
+"""Records of an observed run: its processes write one line of JSON each, and this module reads them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.observe.graph_dump import Frame
-from migrate.observe.places import Cause
+from migrate.observe.graph_dump import DumpFrame
+from migrate.observe.places import ExecutionCause
 
 # The environment variable that names the folder they write to.
 OBSERVE_DIRECTORY = "MIGRATE_OBSERVE_DIRECTORY"
@@ -17,46 +17,46 @@ OBSERVE_DIRECTORY = "MIGRATE_OBSERVE_DIRECTORY"
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of a graph.
+    """An execution of a graph.
 
     Attributes:
-        graph: its hash.
+        graph: hash of the graph.
         cause: why it happened.
-        line: of the user's code; None where none of it was running.
+        line: line of the user's code, or None if none of it was running.
         compiled: whether this is the first execution of the graph in its process.
         nodes: the graph itself, if it is the first; else empty.
     """
 
     graph: str
-    cause: Cause
-    line: Frame | None
+    cause: ExecutionCause
+    line: DumpFrame | None
     compiled: bool
     nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What a replica did from one sync to the next.
+    """Activity of a replica from one sync to the next.
 
     Attributes:
-        rank: of the replica.
-        number: from 1; that after the last sync has the highest.
-        line: of the user's code that synchronised; None for what came after the last sync.
+        rank: rank of the replica.
+        number: number of the interval, from 1. The interval after the last sync has the highest.
+        line: line of the user's code that synchronized, or None after the last sync.
         seconds: wall time.
-        compile_seconds, compiles: as torch_xla's metric CompileTime counts them.
-        execute_seconds: as its metric ExecuteTime; on a TPU, the time on the device.
+        compile_seconds, compiles: torch_xla's metric CompileTime.
+        execute_seconds: torch_xla's metric ExecuteTime; on a TPU, the time on the device.
         sent, received: bytes to the device and from it.
         optimizer_steps: how many there were.
         steps_in_graph: the most of one optimizer on XLA.
         unended: the line of the step that was one too many for one graph (`boundaries.MOST_STEPS`).
         fallbacks: ops that XLA does not lower, and how often each ran on the CPU.
-        executions: in their order.
-        memory: bytes in use on the device, and the most so far; None where it does not tell.
+        executions: the executions, in order.
+        memory: bytes in use on the device, and the most so far, or None if it does not tell.
     """
 
     rank: int
     number: int
-    line: Frame | None
+    line: DumpFrame | None
     seconds: float
     compile_seconds: float
     compiles: int
@@ -68,7 +68,7 @@ class Interval:
     executions: tuple[Execution, ...]
     memory: tuple[int, int] | None = None
     steps_in_graph: int = 0
-    unended: Frame | None = None
+    unended: DumpFrame | None = None
 
 
 def write_line(interval: Interval) -> str:
@@ -101,13 +101,13 @@ def _values(text: str) -> Iterator[dict[str, Any]]:
 def _interval(value: dict[str, Any]) -> Interval:
     executions = tuple(
         Execution(
-            graph=one["graph"],
-            cause=Cause(one["cause"]),
-            line=_frame(one["line"]),
-            compiled=one["compiled"],
-            nodes=tuple(one["nodes"]),
+            graph=execution["graph"],
+            cause=ExecutionCause(execution["cause"]),
+            line=_frame(execution["line"]),
+            compiled=execution["compiled"],
+            nodes=tuple(execution["nodes"]),
         )
-        for one in value.pop("executions")
+        for execution in value.pop("executions")
     )
     memory = value.pop("memory")
     return Interval(
@@ -117,5 +117,5 @@ def _interval(value: dict[str, Any]) -> Interval:
     )
 
 
-def _frame(value: dict[str, Any] | None) -> Frame | None:
-    return Frame(**value) if value else None
+def _frame(value: dict[str, Any] | None) -> DumpFrame | None:
+    return DumpFrame(**value) if value else None

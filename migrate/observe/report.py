@@ -1,4 +1,4 @@
-"""Put together what the replicas of an observed run wrote: steps, their cost, and why."""
+"""Combine the records of the replicas of an observed run: steps, their cost, and the causes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from statistics import median
 
 from migrate.observe.boundaries import MOST_STEPS
-from migrate.observe.divergences import Parting, alone, partings
-from migrate.observe.graph_dump import Frame
+from migrate.observe.divergences import GraphDivergence, alone, partings
+from migrate.observe.graph_dump import DumpFrame
 from migrate.observe.graphs import differences
-from migrate.observe.places import Cause
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, read_lines
 from migrate.observe.untrained import untrained
 
 # Executions for a value that Python waits for.
-WAITS = frozenset({Cause.READ, Cause.COMPILED})
+WAITS = frozenset({ExecutionCause.READ, ExecutionCause.COMPILED})
 
 
 @dataclass(frozen=True)
-class Line:
+class ObservedLine:
     """A line of the user's code, with its text; `file` is relative to where the command runs."""
 
     file: str
@@ -41,17 +41,17 @@ class Loop:
 
     Attributes:
         line: the `with torch_xla.step():`, or what else synchronises.
-        steps: of each rank.
-        optimizer_steps: of each rank.
+        steps: number of steps, by rank.
+        optimizer_steps: number of optimizer steps, by rank.
         warm_up: steps of a rank in which something was compiled; the first rank's.
-        compiles, compile_seconds: of the first rank, in its warm-up steps.
+        compiles, compile_seconds: compilations of the first rank, in its warm-up steps.
         warm_up_seconds: the first rank's, compilation included.
         steady_seconds: median wall time of the steps that compiled nothing; None if all did.
         executions: a steady step's graphs (all steps' if none is steady); those that only the
             simulation makes are apart, in `cuts`.
     """
 
-    line: Line
+    line: ObservedLine
     steps: int
     optimizer_steps: int
     warm_up: int
@@ -64,20 +64,20 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Read:
+class ObservedRead:
     """A line where Python needed a value, so that a graph was executed and waited for.
 
     Attributes:
         line: None where no code of the user's was running.
         cause: a read, or torch.compile.
-        count: on all ranks.
+        count: number on all ranks.
         per_step: how often it happened for each step of the loop that it belongs to, on average; 0 where it
             belongs to none. That is the line at which most of the steps with it end.
-        ranks: those on which it happened.
+        ranks: the ranks on which it happened.
     """
 
-    line: Line | None
-    cause: Cause
+    line: ObservedLine | None
+    cause: ExecutionCause
     count: int
     per_step: float
     ranks: tuple[int, ...]
@@ -89,13 +89,13 @@ class Recompilation:
 
     Attributes:
         step: the number of the sync at whose end it was, from 1.
-        line: of the user's code that asked for the graph.
+        line: line of the user's code that asked for the graph.
         changes: against the graph before it.
-        ranks: on which it happened.
+        ranks: the ranks on which it happened.
     """
 
     step: int
-    line: Line | None
+    line: ObservedLine | None
     changes: tuple[str, ...]
     ranks: tuple[int, ...]
 
@@ -106,14 +106,14 @@ class Fallback:
 
     Attributes:
         op: such as `aten::nonzero`.
-        count: on all ranks.
+        count: number on all ranks.
         lines: where a value was read in the steps in which it ran; one line is the op's own, several
             are candidates.
     """
 
     op: str
     count: int
-    lines: tuple[Line, ...]
+    lines: tuple[ObservedLine, ...]
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class Divergence:
     Attributes:
         step: the number of the sync at whose end it was, from 1.
         ranks: the first replica, and the other.
-        lines: what each of them executed where they part; None where it executed nothing more, or where
+        lines: what each of them executed where they part, or None if it executed nothing more, or where
             no code of the user's was running.
-        changes: what the graph of the other one has that the first one's has not; empty where one of
+        changes: what the graph of the other one has that the first one's has not. Empty if one of
             them executed nothing more.
         pending: of programs without a collective: whether one may be pending there on a TPU, so that it is
             not known whether the replicas wait.
@@ -137,7 +137,7 @@ class Divergence:
 
     step: int
     ranks: tuple[int, int]
-    lines: tuple[Line | None, Line | None]
+    lines: tuple[ObservedLine | None, ObservedLine | None]
     changes: tuple[str, ...]
     pending: bool = False
 
@@ -149,10 +149,10 @@ class Unended:
     Attributes:
         line: None where no code of the user's was running.
         steps: the most that were in one graph.
-        ranks: on which it happened.
+        ranks: the ranks on which it happened.
     """
 
-    line: Line | None
+    line: ObservedLine | None
     steps: int
     ranks: tuple[int, ...]
 
@@ -162,14 +162,14 @@ class Untrained:
     """An optimizer whose parameters never got a gradient.
 
     Attributes:
-        line: the line that made it; None where no code of the user's was running.
+        line: the line that made it, or None if no code of the user's was running.
         name: the class.
         parameters: how many it holds.
         steps: how many steps it made on a rank.
-        ranks: on which it happened.
+        ranks: the ranks on which it happened.
     """
 
-    line: Line | None
+    line: ObservedLine | None
     name: str
     parameters: int
     steps: int
@@ -191,7 +191,7 @@ class Observed:
 
     ranks: int
     loops: tuple[Loop, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[ObservedRead, ...]
     recompilations: tuple[Recompilation, ...]
     fallbacks: tuple[Fallback, ...]
     divergences: tuple[Divergence, ...]
@@ -202,7 +202,7 @@ class Observed:
     untrained: tuple[Untrained, ...] = ()
 
 
-LineOf = Callable[[Frame], Line]
+LineOf = Callable[[DumpFrame], ObservedLine]
 
 
 def observed(
@@ -211,7 +211,7 @@ def observed(
     """Return the report of the run that wrote to `folder`.
 
     Args:
-        folder: as `run_script` was given it.
+        folder: the folder passed to `run_script`.
         names: what to call files whose own name says nothing, such as a rewritten script that is only
             there for the run.
         stopped: whether the run was stopped from outside, where one replica may have been further.
@@ -229,27 +229,31 @@ def observed(
         alone=tuple(_divergences(alone(steps), line_of)),
         untrained=tuple(_untrained(folder, line_of)),
         unended=tuple(_unended(steps, line_of)),
-        simulated=any(one.cause is Cause.SIMULATION for step in steps for one in step.executions),
+        simulated=any(
+            execution.cause is ExecutionCause.SIMULATION
+            for step in steps
+            for execution in step.executions
+        ),
         steps=tuple(steps),
     )
 
 
-def _line_of(names: Mapping[str, str], frame: Frame) -> Line:
+def _line_of(names: Mapping[str, str], frame: DumpFrame) -> ObservedLine:
     relative = os.path.relpath(frame.file)
     name = names.get(frame.file) or (frame.file if relative.startswith("..") else relative)
-    return Line(name, frame.line, linecache.getline(frame.file, frame.line).strip())
+    return ObservedLine(name, frame.line, linecache.getline(frame.file, frame.line).strip())
 
 
 def _loops(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Loop]:
-    by_line: dict[Line, list[Interval]] = defaultdict(list)
+    by_line: dict[ObservedLine, list[Interval]] = defaultdict(list)
     for step in steps:
         if step.line is not None:
             by_line[line_of(step.line)].append(step)
-    for line, found in by_line.items():
-        first = [step for step in found if step.rank == found[0].rank]
+    for line, steps_of_line in by_line.items():
+        first = [step for step in steps_of_line if step.rank == steps_of_line[0].rank]
         warm_up = [step for step in first if step.compiles]
-        steady = [step for step in found if not step.compiles]
-        counted = steady or found
+        steady = [step for step in steps_of_line if not step.compiles]
+        counted = steady or steps_of_line
         yield Loop(
             line=line,
             steps=len(first),
@@ -265,26 +269,26 @@ def _loops(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Loop]:
 
 
 def _unended(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Unended]:
-    found: dict[Line | None, list[Interval]] = defaultdict(list)
+    steps_by_line: dict[ObservedLine | None, list[Interval]] = defaultdict(list)
     for step in steps:
         if step.steps_in_graph > MOST_STEPS:
-            found[line_of(step.unended) if step.unended else None].append(step)
-    for line, where in found.items():
+            steps_by_line[line_of(step.unended) if step.unended else None].append(step)
+    for line, where in steps_by_line.items():
         ranks = tuple(sorted({step.rank for step in where}))
         yield Unended(line, max(step.steps_in_graph for step in where), ranks)
 
 
 def _untrained(folder: Path, line_of: LineOf) -> Iterator[Untrained]:
-    ranks: dict[tuple[Line | None, str, int], dict[int, int]] = defaultdict(dict)
-    for one in untrained(folder):
-        line = line_of(one.line) if one.line else None
-        ranks[line, one.name, one.parameters][one.rank] = one.steps
+    ranks: dict[tuple[ObservedLine | None, str, int], dict[int, int]] = defaultdict(dict)
+    for optimizer in untrained(folder):
+        line = line_of(optimizer.line) if optimizer.line else None
+        ranks[line, optimizer.name, optimizer.parameters][optimizer.rank] = optimizer.steps
     for (line, name, parameters), steps in ranks.items():
         yield Untrained(line, name, parameters, max(steps.values()), tuple(sorted(steps)))
 
 
 def _cuts(step: Interval) -> int:
-    return sum(one.cause is Cause.SIMULATION for one in step.executions)
+    return sum(execution.cause is ExecutionCause.SIMULATION for execution in step.executions)
 
 
 def _mean(counts: Iterable[int]) -> float:
@@ -292,20 +296,24 @@ def _mean(counts: Iterable[int]) -> float:
     return sum(values) / len(values)
 
 
-def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Read]:
-    found: dict[tuple[Line | None, Cause], list[Interval]] = defaultdict(list)
+def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[ObservedRead]:
+    steps_by_read: dict[tuple[ObservedLine | None, ExecutionCause], list[Interval]] = defaultdict(
+        list
+    )
     for step in steps:
-        for one in step.executions:
-            if one.cause in WAITS:
-                found[line_of(one.line) if one.line else None, one.cause].append(step)
+        for execution in step.executions:
+            if execution.cause in WAITS:
+                steps_by_read[
+                    line_of(execution.line) if execution.line else None, execution.cause
+                ].append(step)
     ended = Counter(line_of(step.line) for step in steps if step.line)
-    for (line, cause), where in sorted(found.items(), key=lambda item: -len(item[1])):
+    for (line, cause), where in sorted(steps_by_read.items(), key=lambda item: -len(item[1])):
         loops = Counter(line_of(step.line) for step in where if step.line)
         most = max(loops, key=lambda loop: loops[loop], default=None)
         # What is read after the last step of a loop belongs to it as well.
         per_step = len(where) / ended[most] if most is not None else 0.0
         ranks = tuple(sorted({step.rank for step in where}))
-        yield Read(line, cause, len(where), per_step, ranks)
+        yield ObservedRead(line, cause, len(where), per_step, ranks)
 
 
 def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:
@@ -313,18 +321,22 @@ def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Reco
     # Of each rank and place: the nodes of each graph that was executed there last.
     last: dict[tuple[object, ...], tuple[str, ...]] = {}
     nodes: dict[tuple[int, str], tuple[str, ...]] = {}
-    found: dict[tuple[int, Line | None, tuple[str, ...]], set[int]] = defaultdict(set)
+    ranks_by_change: dict[tuple[int, ObservedLine | None, tuple[str, ...]], set[int]] = defaultdict(
+        set
+    )
     for step in steps:
-        for place, one in _placed(step):
-            if one.compiled:
-                nodes[step.rank, one.graph] = one.nodes
+        for place, execution in _placed(step):
+            if execution.compiled:
+                nodes[step.rank, execution.graph] = execution.nodes
                 if place in last:
-                    frame = one.line or step.line
+                    frame = execution.line or step.line
                     line = line_of(frame) if frame else None
-                    changes = differences(last[place], one.nodes)
-                    found[step.number, line, changes].add(step.rank)
-            last[place] = nodes.get((step.rank, one.graph), ())
-    for (number, line, changes), ranks in sorted(found.items(), key=lambda item: item[0][0]):
+                    changes = differences(last[place], execution.nodes)
+                    ranks_by_change[step.number, line, changes].add(step.rank)
+            last[place] = nodes.get((step.rank, execution.graph), ())
+    for (number, line, changes), ranks in sorted(
+        ranks_by_change.items(), key=lambda item: item[0][0]
+    ):
         yield Recompilation(number, line, changes, tuple(sorted(ranks)))
 
 
@@ -335,20 +347,20 @@ def _placed(step: Interval) -> Iterator[tuple[tuple[object, ...], Execution]]:
     same were before it in the step.
     """
     seen: Counter[tuple[object, ...]] = Counter()
-    for one in step.executions:
-        place = (step.rank, step.line, one.line, one.cause)
-        yield (*place, seen[place]), one
+    for execution in step.executions:
+        place = (step.rank, step.line, execution.line, execution.cause)
+        yield (*place, seen[place]), execution
         seen[place] += 1
 
 
 def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]:
     counts: Counter[str] = Counter()
-    lines: dict[str, set[Line]] = defaultdict(set)
+    lines: dict[str, set[ObservedLine]] = defaultdict(set)
     for step in steps:
         read = {
-            line_of(one.line)
-            for one in step.executions
-            if one.cause is Cause.READ and one.line is not None
+            line_of(execution.line)
+            for execution in step.executions
+            if execution.cause is ExecutionCause.READ and execution.line is not None
         }
         for op, count in step.fallbacks.items():
             counts[op] += count
@@ -359,7 +371,9 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
         yield Fallback(op, count, tuple(sorted(lines[op], key=str)))
 
 
-def _divergences(places: Iterable[Parting], line_of: LineOf) -> Iterator[Divergence]:
-    for one in places:
-        here, there = (line_of(frame) if frame else None for frame in one.frames)
-        yield Divergence(one.step, one.ranks, (here, there), one.changes, one.pending)
+def _divergences(places: Iterable[GraphDivergence], line_of: LineOf) -> Iterator[Divergence]:
+    for difference in places:
+        here, there = (line_of(frame) if frame else None for frame in difference.frames)
+        yield Divergence(
+            difference.step, difference.ranks, (here, there), difference.changes, difference.pending
+        )

@@ -1,4 +1,4 @@
-"""Optimizers whose parameters never get a gradient: what they step trains nothing.
+"""Optimizers whose parameters never get a gradient. Their steps train nothing.
 
 On XLA the usual reason is an optimizer that was made before the model was moved: the move makes new
 parameters, and the optimizer keeps the old ones.
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from migrate.observe.graph_dump import Frame
+from migrate.observe.graph_dump import DumpFrame
 from migrate.observe.places import current_line
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class Stepped:
 
     rank: int
     name: str
-    line: Frame | None
+    line: DumpFrame | None
     parameters: int = 0
     steps: int = 0
     trained: bool = False
 
 
-class Optimizers:
+class OptimizerWatch:
     """The optimizers of this process.
 
     Args:
@@ -52,7 +52,7 @@ class Optimizers:
 
     def __init__(self, rank: Callable[[], int]) -> None:
         self._rank = rank
-        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Frame | None] = (
+        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, DumpFrame | None] = (
             weakref.WeakKeyDictionary()
         )
         self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, Stepped] = (
@@ -83,9 +83,9 @@ class Optimizers:
             self._stepped.append(known)
         known.steps += 1
         if not known.trained:
-            held = [one for group in optimizer.param_groups for one in group["params"]]
+            held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             known.parameters = len(held)
-            known.trained = any(one.grad is not None for one in held)
+            known.trained = any(parameter.grad is not None for parameter in held)
 
     def write(self, folder: Path) -> None:
         """Write the optimizers that made steps to a file of this process."""
@@ -94,7 +94,7 @@ class Optimizers:
             part = path.with_suffix(
                 ".part"
             )  # a process that is killed here leaves no half of a file
-            part.write_text(json.dumps([asdict(one) for one in self._stepped]))
+            part.write_text(json.dumps([asdict(step) for step in self._stepped]))
             part.replace(path)
 
 
@@ -102,11 +102,11 @@ def untrained(folder: Path) -> Iterator[Stepped]:
     """Yield each optimizer of a run whose parameters never had a gradient.
 
     Args:
-        folder: where the processes of the run wrote.
+        folder: folder of the run's records.
     """
     for path in sorted(folder.glob("optimizers.*.json")):
         for value in json.loads(path.read_text()):
             line = value.pop("line")
-            stepped = Stepped(**value, line=Frame(**line) if line else None)
+            stepped = Stepped(**value, line=DumpFrame(**line) if line else None)
             if stepped.parameters and not stepped.trained:
                 yield stepped

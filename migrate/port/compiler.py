@@ -57,12 +57,12 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        made = port(module, inputs, starts, methods)
+        port_result = port(module, inputs, starts, methods)
     if stages is not None:
-        _write_stages(made.stages, stages)
-    if made.missing and not allow_stubs:
-        raise MissingOperatorsError(shown, made.missing)
-    return made
+        _write_stages(port_result.stages, stages)
+    if port_result.missing and not allow_stubs:
+        raise MissingOperatorsError(shown, port_result.missing)
+    return port_result
 
 
 def _write_stages(texts: Mapping[str, str], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What porting a model can fail with, before there is a folder."""
+"""Errors of porting a model, before there is a folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MissingOperatorsError(PortError):
     """
 
     def __init__(self, shown: str, missing: Sequence[Any]) -> None:
-        names = list(dict.fromkeys(one.op for one in missing))
+        names = list(dict.fromkeys(operation.op for operation in missing))
         super().__init__(
             f"{shown}: {len(names)} operators have no Flax counterpart ({', '.join(names[:5])}"
             f"{', …' if len(names) > 5 else ''})",

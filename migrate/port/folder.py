@@ -20,20 +20,20 @@ _VERSION = 1
 _LEFT = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints"}
 
 
-def port_name(given: str | None, proposed: str) -> str:
+def port_name(chosen: str | None, proposed: str) -> str:
     """The name of the folder, which is that of a Python package.
 
     Args:
-        given: by the user; None: it follows from what is ported.
+        chosen: name from the user. None: the name of the model.
         proposed: a name of any form: `all-MiniLM-L6-v2`, `BertModel`.
 
     Raises:
         PortError: the user's is no name of a package.
     """
-    if given is not None:
-        if not given.isidentifier() or keyword.iskeyword(given):
-            raise PortError(f"--name {given}: cannot be imported", "letters, digits and _ only")
-        return given
+    if chosen is not None:
+        if not chosen.isidentifier() or keyword.iskeyword(chosen):
+            raise PortError(f"--name {chosen}: cannot be imported", "letters, digits and _ only")
+        return chosen
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", proposed)
     name = re.sub(r"\W+", "_", words).strip("_").lower()
     if not name or keyword.iskeyword(name):
@@ -70,8 +70,8 @@ def require_place(folder: Path, force: int) -> tuple[str, ...]:
         The edited files that will be lost.
 
     Raises:
-        PortError: it is there already, or its place cannot be made.
-        EditedError: it has edits.
+        PortError: the folder exists already, or its parent cannot be made.
+        EditedError: the folder has edits.
     """
     for above in (folder.parent, *folder.parent.parents):
         if above.exists():
@@ -101,7 +101,7 @@ def writing(folder: Path) -> Iterator[Path]:
     """
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
-        made = _make(folder.parent)
+        created = _make(folder.parent)
         temporary.mkdir()
     except OSError as error:
         raise PortError(
@@ -111,16 +111,16 @@ def writing(folder: Path) -> Iterator[Path]:
         yield temporary
         _clear(temporary)
         _take_the_place(temporary, folder)
-        made = []
+        created = []
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        for empty in made:
+        for empty in created:
             with contextlib.suppress(OSError):
                 empty.rmdir()
 
 
 def record(folder: Path, target: str) -> tuple[str, ...]:
-    """Write down what is in the folder, so that edits are seen later; the names of the files."""
+    """Record the contents of the folder, so that edits are noticed later. Return the file names."""
     _clear(folder)
     files = {
         str(path.relative_to(folder)): _digest(path)

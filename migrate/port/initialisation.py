@@ -1,4 +1,4 @@
-"""The proof of a port's `init`: what it draws, beside new models of the original."""
+"""Proof of a port's `init`: its draws, compared with new models of the original."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from converters.errors import ConversionError
 from migrate.parity.ground.errors import ParityError
-from migrate.port.original import SEED, Original
+from migrate.port.original import SEED, OriginalModel
 from migrate.port.results import Initialisation
 from migrate.port.sizes.flax import package_of
 from migrate.port.weights import PARAMS, write_weights
@@ -31,7 +31,7 @@ _SAME = 2.0**-24
 
 
 def compared(
-    original: Original,
+    original: OriginalModel,
     folder: Path,
     name: str,
     port: Any,
@@ -41,19 +41,19 @@ def compared(
     """Compare what `init` draws with new models of the original.
 
     Args:
-        original: its factory is called again, after other seeds.
-        folder: of the port.
-        name: of the port.
+        original: the original. Its factory is called again, with other seeds.
+        folder: folder of the port.
+        name: name of the port.
         port: what the compiler gave.
         example: the shapes of the inputs, if these are images.
-        work: for what is in between.
+        work: folder for intermediate files.
 
     Returns:
         None for a model without parameters.
     """
     if not any(True for _ in original.module.parameters()):
         return None
-    total = sum(one.numel() for one in original.module.parameters())
+    total = sum(parameter.numel() for parameter in original.module.parameters())
     builds = _BUILDS if total > _SMALL else _BUILDS_OF_SMALL
     try:
         theirs, placed = _originals(original, name, builds, example, work)
@@ -70,7 +70,7 @@ def compared(
     differs = {
         path: said
         for path in both
-        if (said := difference([one[path] for one in theirs], ours[path]))
+        if (said := difference([draw[path] for draw in theirs], ours[path]))
     }
     # Arrays that no checkpoint has are not among the original's: their start is the port's own constant.
     lone = [path for path in ours if path not in theirs[0] and not path.startswith("buffers/")]
@@ -86,7 +86,7 @@ def compared(
 
 
 def _originals(
-    original: Original,
+    original: OriginalModel,
     name: str,
     builds: int,
     example: Sequence[tuple[int, ...]] | None,
@@ -95,7 +95,7 @@ def _originals(
     """The arrays of new models, as `migrate weights` places them, and the paths of each key."""
     from safetensors.numpy import load_file
 
-    found: list[dict[str, Array]] = []
+    draws: list[dict[str, Array]] = []
     placed: Mapping[str, tuple[str, ...]] = {}
     for build in range(builds):
         module = original.fresh(SEED + 1 + build)
@@ -104,16 +104,16 @@ def _originals(
         place = work / f"new{build}"
         place.mkdir()
         placed = write_weights(module.float(), name, {}, example, place, place).paths
-        found.append(load_file(place / PARAMS))
+        draws.append(load_file(place / PARAMS))
         (place / PARAMS).unlink()
-    return found, placed
+    return draws, placed
 
 
 def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
-    """What `init` gives, once for each seed."""
+    """Return the arrays of `init`, once for each seed."""
     import jax
 
-    found: dict[str, list[Array]] = {}
+    arrays_by_path: dict[str, list[Array]] = {}
     with package_of(folder) as package:
         model = package.build()
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
@@ -121,23 +121,23 @@ def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
         for build in range(builds):
             leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))
             for path, leaf in leaves:
-                found.setdefault("/".join(str(step.key) for step in path), []).append(
+                arrays_by_path.setdefault("/".join(str(step.key) for step in path), []).append(
                     np.asarray(leaf)
                 )
-    return found
+    return arrays_by_path
 
 
 def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
-    """What tells two samples of arrays apart; "" where nothing does.
+    """Return how two samples of arrays differ, or "" if they do not.
 
     Args:
         theirs: one array of each new model of the original.
-        ours: one of each `init`.
+        ours: one array of each `init`.
     """
     if theirs[0].shape != ours[0].shape:
         return f"shape {ours[0].shape}, the original has {theirs[0].shape}"
     left, right = (
-        np.stack([np.asarray(one, np.float64).reshape(-1) for one in many])
+        np.stack([np.asarray(array, np.float64).reshape(-1) for array in many])
         for many in (theirs, ours)
     )
     fixed = (left == left[0]).all(axis=0) if len(left) > 1 else np.zeros(left.shape[1], bool)
@@ -150,12 +150,15 @@ def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
     off = np.abs(right[:, fixed] - left[0, fixed]).max(initial=0.0)
     if off > _ROUNDING * scale:
         return f"a constant is off by {off:.3g}"
-    x, y = (_some(one[:, ~fixed].reshape(-1)) for one in (left, right))
+    x, y = (_some(array[:, ~fixed].reshape(-1)) for array in (left, right))
     return _samples(x, y) if x.size else ""
 
 
 def _coincidences(shape: tuple[int, ...]) -> int:
-    """How many elements are alike in all of some arrays by chance: more are so less than `_RARELY`."""
+    """Number of elements that may be equal by chance in all of some arrays.
+
+    More has a probability below `_RARELY`.
+    """
     arrays, elements = shape
     if arrays < 2:
         return 0
@@ -177,12 +180,12 @@ def _some(values: Array) -> Array:
 
 
 def _samples(x: Array, y: Array) -> str:
-    """What tells two samples of independent draws apart."""
+    """Return how two samples of independent draws differ."""
     means, deviations = (x.mean(), y.mean()), (x.std(), y.std())
     error = np.hypot(deviations[0], deviations[1]) / np.sqrt(x.size)
     if abs(means[0] - means[1]) > _ERRORS * error:
         return f"mean {means[1]:.3g}, the original's {means[0]:.3g}"
-    tails = [np.mean(((one - one.mean()) / max(one.std(), 1e-30)) ** 4) for one in (x, y)]
+    tails = [np.mean(((array - array.mean()) / max(array.std(), 1e-30)) ** 4) for array in (x, y)]
     wide = _ERRORS * np.sqrt(max(*tails, 1.0) / x.size)
     if abs(deviations[0] - deviations[1]) > wide * max(deviations):
         return f"standard deviation {deviations[1]:.3g}, the original's {deviations[0]:.3g}"
@@ -203,5 +206,5 @@ def _samples(x: Array, y: Array) -> str:
 def _largest_gap(x: Array, y: Array) -> float:
     """The largest distance of the two samples' distribution functions."""
     both = np.concatenate([x, y])
-    shares = [np.searchsorted(np.sort(one), both, side="right") / one.size for one in (x, y)]
+    shares = [np.searchsorted(np.sort(array), both, side="right") / array.size for array in (x, y)]
     return float(np.abs(shares[0] - shares[1]).max())

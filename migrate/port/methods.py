@@ -12,8 +12,8 @@ from migrate.parity.ground.errors import InputsError
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.port.original import SEED, Given, Original
-from migrate.port.proof import Arrays, Asked, asked
+from migrate.port.original import SEED, OriginalInputs, OriginalModel
+from migrate.port.proof import Arrays, Comparison, asked
 
 
 def specs_by_method(
@@ -28,12 +28,12 @@ def specs_by_method(
             others[name].append(rest)
         else:
             own.append(spec)
-    return tuple(own), {name: tuple(made) for name, made in others.items()}
+    return tuple(own), {name: tuple(method_names) for name, method_names in others.items()}
 
 
 def inputs_of_methods(
-    original: Original,
-    given: Given,
+    original: OriginalModel,
+    original_inputs: OriginalInputs,
     specs: Mapping[str, Sequence[str]],
     count: int,
     folder: Path,
@@ -42,10 +42,10 @@ def inputs_of_methods(
 
     Args:
         original: the model.
-        given: what its forward is given.
+        original_inputs: what its forward is given.
         specs: method → what the user says of its inputs; nothing: they are those of the forward, by name.
         count: how many inputs to make.
-        folder: where they are written.
+        folder: folder for the inputs.
 
     Raises:
         GraphError: the model has no such method.
@@ -53,35 +53,41 @@ def inputs_of_methods(
         ParityError: it raises; the line names the place.
     """
     return {
-        name: _inputs(original, given, name, own, count, folder / name)
+        name: _inputs(original, original_inputs, name, own, count, folder / name)
         for name, own in specs.items()
     }
 
 
 def _inputs(
-    original: Original, given: Given, method: str, specs: Sequence[str], count: int, folder: Path
+    original: OriginalModel,
+    original_inputs: OriginalInputs,
+    method: str,
+    specs: Sequence[str],
+    count: int,
+    folder: Path,
 ) -> InputSet:
     import torch
 
     from migrate.parity.sides.torch.call import call, parameters
 
-    require_method(given.model, method)
+    require_method(original_inputs.model, method)
     shown = f"{original.target.shown}, method {method}"
-    with as_forward(given.model, method):
-        takes = parameters(given.model)
+    with as_forward(original_inputs.model, method):
+        takes = parameters(original_inputs.model)
         if specs:
-            made = make_inputs(specs, count, SEED, folder)
+            method_inputs = make_inputs(specs, count, SEED, folder)
         else:
-            made = _of_forward(given.inputs, takes, method, shown, folder)
-        names = [takes[int(name)][0] if name.isdecimal() else name for name in made.names]
-        if names != list(made.names):
+            method_inputs = _of_forward(original_inputs.inputs, takes, method, shown, folder)
+        names = [takes[int(name)][0] if name.isdecimal() else name for name in method_inputs.names]
+        if names != list(method_inputs.names):
             arrays: list[Mapping[str, Any]] = [
-                dict(zip(names, made[number].values(), strict=True)) for number in range(made.count)
+                dict(zip(names, method_inputs[number].values(), strict=True))
+                for number in range(method_inputs.count)
             ]
-            made = write_inputs(folder / "named", arrays, made.described)
+            method_inputs = write_inputs(folder / "named", arrays, method_inputs.described)
         with torch.no_grad():
-            call(given.model, given.model, tensors_of(made[0]), shown)
-    return made
+            call(original_inputs.model, original_inputs.model, tensors_of(method_inputs[0]), shown)
+    return method_inputs
 
 
 def _of_forward(
@@ -116,13 +122,13 @@ def tensors_of(arrays: Arrays) -> dict[str, Any]:
 
 def asked_of_method(
     model: Any, method: Any, inputs: InputSet, takes: Callable[[Arrays], bool], trains: bool
-) -> list[Asked]:
+) -> list[Comparison]:
     """The comparisons of a method: in float32, its gradients, training mode, other sizes of free axes.
 
     Args:
         model: the original in float32.
-        method: of the port.
-        inputs: as given.
+        method: method of the port.
+        inputs: the inputs, as given.
         takes: whether a call of the original takes an input at all.
         trains: whether the port computes otherwise in training.
     """

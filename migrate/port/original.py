@@ -1,4 +1,4 @@
-"""What is to be ported: the torch module that the user named, with its weights and inputs."""
+"""Load the original: the torch module that the user named, with its weights and inputs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Original:
+class OriginalModel:
     """A torch module that was built.
 
     Attributes:
-        target: as the user named it.
-        runner: it, as a side of `migrate parity`.
+        target: the target, as the user named it.
+        runner: the original, as a side of `migrate parity`.
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
         construction: the call of its constructor; None: it was not seen.
         starts: how its factory was seen to initialise it; None: that could not be watched.
@@ -63,15 +63,15 @@ class Original:
     def fresh(self, seed: int) -> torch.nn.Module | None:
         """The model as its factory makes it after another seed; None: the user named a module, no factory."""
         if self.folder is not None:
-            made: torch.nn.Module = untrained(self.folder, seed)
-            return made
+            module: torch.nn.Module = untrained(self.folder, seed)
+            return module
         runner, _ = load_runner(self.target, seed)
         again: Any = runner
         return None if again.module is self.module else again.module
 
     @property
     def weights(self) -> str:
-        """Where its weights come from, in words."""
+        """Origin of its weights, in words."""
         if self.checkpoint is not None:
             return f"from {self.checkpoint}"
         seeded = f"drawn by the factory after torch.manual_seed({SEED})"
@@ -82,8 +82,8 @@ class Original:
         )
 
 
-def load_original(text: str, weights: Path | None, work: Path) -> Original:
-    """Build what the user named, and give it the weights in a checkpoint, if one is named.
+def load_original(text: str, weights: Path | None, work: Path) -> OriginalModel:
+    """Build the model that the user named, and load the weights of a checkpoint, if one is named.
 
     Raises:
         PortError: it is no torch module, or holds tensors of dtypes that JAX does not compute with.
@@ -105,26 +105,26 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
                 "name a class of a module, or a function without arguments that returns a module",
             )
         raise PortError(f"{text}: is a {runner.kind} module already", "name a torch module")
-    made: Any = runner
-    _require_dtypes(made.module, text)
-    construction = seen.of(made.module)
+    program: Any = runner
+    _require_dtypes(program.module, text)
+    construction = seen.of(program.module)
     folder = Path(target.spec)
     if folder.is_dir() and has_weights(folder):
         starts = _untrained_starts(folder)
         if weights is None:
-            return Original(target, made, folder, construction, starts)
+            return OriginalModel(target, program, folder, construction, starts)
     else:
-        starts = watch.starts(made.module)
+        starts = watch.starts(program.module)
     if weights is not None:
         from migrate.parity.align.weight_map import load_file
         from migrate.parity.sides.side import InProcess
 
-        load_file(InProcess(made, work), weights, work)
-    return Original(target, made, weights, construction, starts)
+        load_file(InProcess(program, work), weights, work)
+    return OriginalModel(target, program, weights, construction, starts)
 
 
 def _untrained_starts(folder: Path) -> Any:
-    """How the model of a folder with weights starts without them; None where it cannot be built so."""
+    """Return the initial state of the model of a folder without the folder's weights, or None."""
     try:
         with watching() as watch:
             module = untrained(folder, SEED)
@@ -151,7 +151,7 @@ def _require_dtypes(module: torch.nn.Module, shown: str) -> None:
 
 
 @dataclass(frozen=True)
-class Given:
+class OriginalInputs:
     """The inputs of a port.
 
     Attributes:
@@ -165,7 +165,7 @@ class Given:
     notes: tuple[str, ...] = ()
 
     def tensors(self, arrays: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
-        """One input as torch takes it: the first, or other values of it."""
+        """Return one input as torch tensors: the first, or other values of it."""
         import torch
 
         from migrate.parity.sides.torch.call import tensors
@@ -173,8 +173,12 @@ class Given:
         return tensors(arrays or self.inputs[0], torch.device("cpu"), SideSettings())
 
 
-def given_inputs(original: Original, specs: Sequence[str], count: int, folder: Path) -> Given:
-    """Make the inputs that the user says, else those that the model tells; the model must take them.
+def given_inputs(
+    original: OriginalModel, specs: Sequence[str], count: int, folder: Path
+) -> OriginalInputs:
+    """Make the inputs from the user's specification, or those that the model suggests.
+
+    The model must accept them.
 
     Raises:
         InputsError: they cannot be made, or the model takes other arguments.
@@ -185,29 +189,29 @@ def given_inputs(original: Original, specs: Sequence[str], count: int, folder: P
 
     runner, shown = original.runner, original.target.shown
     if specs:
-        made = make_inputs(specs, count, SEED, folder / "given")
+        inputs = make_inputs(specs, count, SEED, folder / "given")
     else:
-        made = runner.suggest_inputs(count, SEED, folder / "given")
+        inputs = runner.suggest_inputs(count, SEED, folder / "given")
     takes = [name for name, _ in parameters(runner.module)]
-    named = {name: _parameter(name, takes, shown) for name in made.names}
+    named = {name: _parameter(name, takes, shown) for name in inputs.names}
     if list(named) != list(named.values()):
         arrays: list[Mapping[str, Any]] = [
-            {named[name]: array for name, array in made[number].items()}
-            for number in range(made.count)
+            {named[name]: array for name, array in inputs[number].items()}
+            for number in range(inputs.count)
         ]
-        made = write_inputs(folder / "named", arrays, made.described)
-    runner.prepare(SideSettings(), made)
+        inputs = write_inputs(folder / "named", arrays, inputs.described)
+    runner.prepare(SideSettings(), inputs)
     model, _ = runner.variant(SideSettings())
-    given = Given(made, model)
+    original_inputs = OriginalInputs(inputs, model)
     import torch
 
     with torch.no_grad():
-        call(model, model, given.tensors(), shown)
-    return _with_numbers(given, shown, folder / "kept")
+        call(model, model, original_inputs.tensors(), shown)
+    return _with_numbers(original_inputs, shown, folder / "kept")
 
 
-def _with_numbers(given: Given, shown: str, folder: Path) -> Given:
-    """The inputs without those for which the model gives NaN: no comparison says anything of them.
+def _with_numbers(original_inputs: OriginalInputs, shown: str, folder: Path) -> OriginalInputs:
+    """Drop the inputs for which the model gives NaN: they cannot be compared.
 
     Raises:
         InputsError: it gives NaN for all of them.
@@ -218,32 +222,42 @@ def _with_numbers(given: Given, shown: str, folder: Path) -> Given:
     from migrate.parity.sides.torch.call import call
 
     nan: dict[int, str] = {}
-    for number in range(given.inputs.count):
+    for number in range(original_inputs.inputs.count):
         with torch.no_grad():
-            outputs = call(given.model, given.model, given.tensors(given.inputs[number]), shown)
-        for path, one in outputs:
-            if one.is_floating_point() and bool(one.isnan().any()):
+            outputs = call(
+                original_inputs.model,
+                original_inputs.model,
+                original_inputs.tensors(original_inputs.inputs[number]),
+                shown,
+            )
+        for path, output in outputs:
+            if output.is_floating_point() and bool(output.isnan().any()):
                 nan[number] = f"output {path}" if path else "its output"
                 break
     if not nan:
-        return given
-    names = ", ".join(given.inputs.names)
-    if len(nan) == given.inputs.count:
+        return original_inputs
+    names = ", ".join(original_inputs.inputs.names)
+    if len(nan) == original_inputs.inputs.count:
         raise InputsError(
-            f"{shown}: returns NaN for all {given.inputs.count} inputs ({nan[0]}): "
+            f"{shown}: returns NaN for all {original_inputs.inputs.count} inputs ({nan[0]}): "
             f"the values of {names} do not suit the model",
             "pass realistic inputs (an adjacency matrix, values between 0 and 1, sorted lengths): "
             "--inputs data.py:batches, a file, or --from-script train.py",
         )
     kept: list[Mapping[str, Any]] = [
-        given.inputs[one] for one in range(given.inputs.count) if one not in nan
+        original_inputs.inputs[number]
+        for number in range(original_inputs.inputs.count)
+        if number not in nan
     ]
     numbers = ", ".join(map(str, nan))
     note = (
-        f"the original gives NaN for {len(nan)} of {given.inputs.count} inputs ({numbers}), which were left "
-        "out: give inputs that it is made for (--inputs data.py:batches, a file, or --from-script train.py)"
+        f"the original gives NaN for {len(nan)} of {original_inputs.inputs.count} inputs ({numbers}), "
+        "which were left out: give inputs that it is made for "
+        "(--inputs data.py:batches, a file, or --from-script train.py)"
     )
-    return Given(write_inputs(folder, kept, given.inputs.described), given.model, (note,))
+    return OriginalInputs(
+        write_inputs(folder, kept, original_inputs.inputs.described), original_inputs.model, (note,)
+    )
 
 
 def _parameter(name: str, takes: Sequence[str], shown: str) -> str:

@@ -1,4 +1,4 @@
-"""Padded batches: what a port that takes a mask is compared with beside the inputs that it was given."""
+"""Padded batches, on which a port that takes a mask is compared in addition to the given inputs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def padded_batches(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[s
 
     Args:
         arrays: the input.
-        arguments: those of the port.
+        arguments: the arguments of the port.
     """
     masks, positions = _named(arguments, arrays, _MASK), _named(arguments, arrays, _POSITIONS)
-    made: dict[str, dict[str, Array]] = {}
+    padded: dict[str, dict[str, Array]] = {}
     for name, pad in _PADDINGS.items() if masks else ():
-        made[name] = dict(arrays)
+        padded[name] = dict(arrays)
         for mask, tokens in masks.items():
-            made[name][mask] = pad(tokens.shape)
+            padded[name][mask] = pad(tokens.shape)
         for place, tokens in positions.items():
             mask = place.replace(_POSITIONS, _MASK)
-            seen = made[name].get(mask, np.ones(tokens.shape, np.int64))
-            made[name][place] = np.clip(np.cumsum(seen, axis=1) - 1, 0, None)
-    return made
+            seen = padded[name].get(mask, np.ones(tokens.shape, np.int64))
+            padded[name][place] = np.clip(np.cumsum(seen, axis=1) - 1, 0, None)
+    return padded
 
 
 def write_padding(file: Path, arrays: Arrays, batches: Mapping[str, Arrays]) -> None:
@@ -59,9 +59,9 @@ def _right(shape: tuple[int, ...]) -> Array:
 
 
 def _empty(shape: tuple[int, ...]) -> Array:
-    made = _right(shape)
-    made[0] = 0
-    return made
+    mask = _right(shape)
+    mask[0] = 0
+    return mask
 
 
 _PADDINGS: Mapping[str, Callable[[tuple[int, ...]], Array]] = {
@@ -73,11 +73,11 @@ _PADDINGS: Mapping[str, Callable[[tuple[int, ...]], Array]] = {
 
 def _named(arguments: Sequence[Any], arrays: Arrays, kind: str) -> dict[str, Array]:
     """Arguments of a kind, each with its tokens: the decoder's of `decoder_attention_mask`."""
-    found: dict[str, Array] = {}
-    for one in arguments:
-        if not one.name.endswith(kind) or not one.dtype.startswith(("int", "bool")):
+    masks: dict[str, Array] = {}
+    for argument in arguments:
+        if not argument.name.endswith(kind) or not argument.dtype.startswith(("int", "bool")):
             continue
-        tokens = arrays.get(one.name.removesuffix(kind) + _TOKENS)
-        if tokens is not None and tokens.ndim == len(one.shape) == 2 and len(tokens[0]) > 1:
-            found[one.name] = tokens
-    return found
+        tokens = arrays.get(argument.name.removesuffix(kind) + _TOKENS)
+        if tokens is not None and tokens.ndim == len(argument.shape) == 2 and len(tokens[0]) > 1:
+            masks[argument.name] = tokens
+    return masks

@@ -21,7 +21,7 @@ from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
-from migrate.port.results import GRADIENTS, LOW_PRECISION, TRAINING, Case
+from migrate.port.results import GRADIENTS, LOW_PRECISION, TRAINING, ProofCase
 from migrate.progress import Progress, no_progress
 
 Array = np.ndarray[Any, Any]
@@ -34,17 +34,17 @@ PADDED = "padded batches"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One comparison that is to be made.
+class Comparison:
+    """A comparison to make.
 
     Attributes:
-        name: see `Case`.
+        name: see `ProofCase`.
         inputs: what is fed; empty: it is not made, `skipped` says why.
-        precision: of float32 matmuls on both sides.
+        precision: precision of float32 matmuls on both sides.
         layers: whether each layer is compared, not only the outputs.
         gradients: whether the gradients of parameters and floating inputs are compared.
         modes: whether training mode is compared.
-        skipped: see `Case`.
+        skipped: see `ProofCase`.
     """
 
     name: str
@@ -62,87 +62,95 @@ def asked(
     takes: Callable[[Arrays], bool],
     trains: bool = False,
     padded: Sequence[Arrays] = (),
-) -> Iterator[Asked]:
+) -> Iterator[Comparison]:
     """Yield the comparisons: the inputs as given, in float32 and in a TPU's precision, their gradients, and
     other shapes of them.
 
     Args:
-        inputs: as given.
+        inputs: the inputs, as given.
         arguments: those of the port: name, a shape of numbers and names (what is named is free), whether it
             holds for the values of the first input only.
         takes: whether the original takes an input at all.
         trains: whether the port computes otherwise in training.
         padded: padded batches, of a port that takes a mask.
     """
-    fixed = {one.name: inputs[0][one.name] for one in arguments if one.fixed}
-    given = [{**inputs[number], **fixed} for number in range(inputs.count)]
-    yield Asked("float32", tuple(given))
-    few = alike(given)[:_FEW]
-    yield Asked(GRADIENTS, few, layers=False, gradients=True)
+    fixed = {argument.name: inputs[0][argument.name] for argument in arguments if argument.fixed}
+    examples = [{**inputs[number], **fixed} for number in range(inputs.count)]
+    yield Comparison("float32", tuple(examples))
+    few = alike(examples)[:_FEW]
+    yield Comparison(GRADIENTS, few, layers=False, gradients=True)
     if trains:
-        yield Asked(TRAINING, few, layers=False, modes=True)
+        yield Comparison(TRAINING, few, layers=False, modes=True)
     if padded:
-        batches = tuple({**one, **fixed} for one in padded)
-        yield Asked(PADDED, batches, layers=False)
-        yield Asked(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
-    spared = [one.name for one in arguments if one.optional and one.name in given[0]]
+        batches = tuple({**example, **fixed} for example in padded)
+        yield Comparison(PADDED, batches, layers=False)
+        yield Comparison(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
+    spared = [
+        argument.name
+        for argument in arguments
+        if argument.optional and argument.name in examples[0]
+    ]
     if spared:
-        bare = tuple({n: array for n, array in one.items() if n not in spared} for one in few)
-        yield Asked(f"without {', '.join(spared)}", bare, layers=False)
-    yield Asked(LOW_PRECISION, few, precision="default")
-    for name, axes in free_axes(arguments, given[0]).items():
+        bare = tuple(
+            {n: array for n, array in example.items() if n not in spared} for example in few
+        )
+        yield Comparison(f"without {', '.join(spared)}", bare, layers=False)
+    yield Comparison(LOW_PRECISION, few, precision="default")
+    for name, axes in free_axes(arguments, examples[0]).items():
         argument, axis = axes[0]
-        old = given[0][argument].shape[axis]
+        old = examples[0][argument].shape[axis]
         for sizes in ((1,), (old + 1, 2 * old)) if name == BATCH else (_sizes(old),):
             if old in sizes:
                 continue
-            found = next(
+            first = next(
                 (
-                    (size, tuple(resized(one, axes, size) for one in few))
+                    (size, tuple(resized(example, axes, size) for example in few))
                     for size in sizes
                     if takes(resized(few[0], axes, size))
                 ),
                 None,
             )
-            if found is None:
+            if first is None:
                 tried = " or ".join(map(str, sizes))
-                yield Asked(f"{name} {tried}", (), skipped="the original takes no such inputs")
+                yield Comparison(f"{name} {tried}", (), skipped="the original takes no such inputs")
             else:
-                yield Asked(f"{name} {found[0]}", found[1], layers=False)
+                yield Comparison(f"{name} {first[0]}", first[1], layers=False)
 
 
-def free_axes(arguments: Sequence[Any], given: Arrays) -> dict[str, list[tuple[str, int]]]:
+def free_axes(arguments: Sequence[Any], arrays: Arrays) -> dict[str, list[tuple[str, int]]]:
     """Name of a free size → the arguments and axes that have it.
 
     Two axes have one size if they have one name, or, as rows of inputs do, one place, and are as long as each
     other in what is given: the recording gives names to sizes that need not be equal.
     """
-    found: list[tuple[str, int, list[tuple[str, int]]]] = []
+    free: list[tuple[str, int, list[tuple[str, int]]]] = []
     for argument in arguments:
         for axis, side in enumerate(argument.shape):
-            if not isinstance(side, str) or argument.name not in given:
+            if not isinstance(side, str) or argument.name not in arrays:
                 continue
-            size = given[argument.name].shape[axis]
-            for name, other, axes in found:
+            size = arrays[argument.name].shape[axis]
+            for name, other, axes in free:
                 if other == size and (name == side or axis in [at for _, at in axes]):
                     axes.append((argument.name, axis))
                     break
             else:
-                found.append((side, size, [(argument.name, axis)]))
-    names = [name for name, _, _ in found]
+                free.append((side, size, [(argument.name, axis)]))
+    names = [name for name, _, _ in free]
     return {
         name if names.count(name) == 1 else f"{name} of {axes[0][0]}": axes
-        for name, _, axes in found
+        for name, _, axes in free
     }
 
 
 def resized(arrays: Arrays, axes: Sequence[tuple[str, int]], size: int) -> dict[str, Array]:
     """The inputs with so many entries along these axes: the first ones, or all of them again and again."""
-    made = dict(arrays)
+    changed = dict(arrays)
     for name, axis in axes:
-        if name in made:
-            made[name] = np.take(made[name], np.arange(size) % made[name].shape[axis], axis=axis)
-    return made
+        if name in changed:
+            changed[name] = np.take(
+                changed[name], np.arange(size) % changed[name].shape[axis], axis=axis
+            )
+    return changed
 
 
 def _sizes(old: int) -> tuple[int, ...]:
@@ -150,17 +158,19 @@ def _sizes(old: int) -> tuple[int, ...]:
     return tuple(size for size in (old - 1, old + 1, old // 2, 2 * old) if size > 1)
 
 
-def alike(given: Sequence[Arrays]) -> tuple[Arrays, ...]:
-    """Those of the shapes of the first."""
-    first = {name: one.shape for name, one in given[0].items()}
-    return tuple(one for one in given if {name: a.shape for name, a in one.items()} == first)
+def alike(examples: Sequence[Arrays]) -> tuple[Arrays, ...]:
+    """Return the inputs whose shapes are those of the first."""
+    first = {name: array.shape for name, array in examples[0].items()}
+    return tuple(
+        example for example in examples if {name: a.shape for name, a in example.items()} == first
+    )
 
 
 def proven(
     original: Target,
     folder: Path,
     shown: Path,
-    cases: Sequence[Asked],
+    cases: Sequence[Comparison],
     state: Path | None,
     params: Path | None,
     seed: int,
@@ -168,19 +178,19 @@ def proven(
     progress: Progress,
     method: str = "",
     drawn: tuple[HostDrawn, ...] = (),
-) -> tuple[Case, ...]:
+) -> tuple[ProofCase, ...]:
     """Compare the original with the folder, each in a process of its own.
 
     Args:
-        original: as the user named it.
-        folder: of the port.
-        shown: where it will be, for messages.
+        original: the original, as the user named it.
+        folder: folder of the port.
+        shown: final path of the folder, for messages.
         cases: what is compared.
         state: the original's weights; None: it has none.
         params: the port's; None: it has none.
-        seed: of the factory.
+        seed: seed of the factory.
         timeout: seconds for one request to a side.
-        progress: told what is being done.
+        progress: receives the progress.
         method: which is compared in place of the forward; "": the forward.
         drawn: what takes the place of what the original draws by Python or numpy in training.
     """
@@ -197,11 +207,11 @@ def proven(
             named = {"A": (original, options.a), "B": (port, options.b)}
             a, b = started(named, options, work, stack)
         except (ParityError, ConversionError) as error:
-            return (Case("loading", "", None, str(error)),)
-        done: list[Case] = []
+            return (ProofCase("loading", "", None, str(error)),)
+        done: list[ProofCase] = []
         for number, case in enumerate(cases):
             if case.skipped:
-                done.append(Case(case.name, "", None, skipped=case.skipped))
+                done.append(ProofCase(case.name, "", None, skipped=case.skipped))
                 continue
             progress(f"comparing: {case.name}", number, len(cases), "comparison")
             place = work / f"case{number}"
@@ -221,14 +231,16 @@ def proven(
             )
             shapes = described(case.inputs[0])
             try:
-                found = compare_sides(a, b, how, place, no_progress)
+                parity = compare_sides(a, b, how, place, no_progress)
             except NoGradientsError:
-                done.append(Case(case.name, shapes, None, skipped="its outputs have no gradients"))
+                done.append(
+                    ProofCase(case.name, shapes, None, skipped="its outputs have no gradients")
+                )
                 continue
             except (ParityError, ConversionError) as error:
-                done.append(Case(case.name, shapes, None, _line(error, folder, shown)))
+                done.append(ProofCase(case.name, shapes, None, _line(error, folder, shown)))
                 break  # what does not run once runs no second time
-            done.append(Case(case.name, shapes, _named_finally(found, folder, shown)))
+            done.append(ProofCase(case.name, shapes, _named_finally(parity, folder, shown)))
         return tuple(done)
 
 
@@ -257,7 +269,7 @@ def _named_finally(parity: Parity, folder: Path, shown: Path) -> Parity:
 
 
 def _line(error: Exception, folder: Path, shown: Path) -> str:
-    """What it says, with the folder's final name; the last line of what a side printed, if it died."""
+    """Return the message with the folder's final name, or the last line that a dead side printed."""
     text = str(error).replace(str(folder), str(shown))
     output = getattr(error, "output", "")
     last = output.strip().splitlines()[-1:] if output else []

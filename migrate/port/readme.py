@@ -1,4 +1,4 @@
-"""The README of a port: what it is, what to know, and the proof."""
+"""README of a port: description, notes and proof."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate.counts import many
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
 from migrate.port.numerics.results import Numerics
-from migrate.port.results import Case, Initialisation
+from migrate.port.results import Initialisation, ProofCase
 from migrate.port.sizes.results import Sizes
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
@@ -22,7 +22,7 @@ def readme_text(
     target: str,
     port: Any,
     weights: str,
-    cases: Sequence[Case],
+    cases: Sequence[ProofCase],
     start: Initialisation | None,
     files: Iterable[str],
     command: str,
@@ -33,15 +33,15 @@ def readme_text(
     """The page.
 
     Args:
-        name: of the package.
+        name: name of the package.
         target: what the user named.
         port: what the compiler gave.
-        weights: where the values in params.safetensors come from; "" without such a file.
+        weights: origin of the values in params.safetensors; "" without such a file.
         cases: the proof; empty: there was none.
         start: how `init` draws; None: it was not compared.
-        files: of the port.
-        command: that makes it anew.
-        versions: of the frameworks.
+        files: files of the port.
+        command: command that makes the port again.
+        versions: versions of the frameworks.
         sizes: what was proven at another size; None: nothing was tried.
         numerics: the proof in bfloat16.
     """
@@ -54,7 +54,7 @@ def readme_text(
         _weights(weights),
         _list(
             "## Free dimensions",
-            [*port.free, *(one.text for one in port.bounds), *_free_of_methods(port)],
+            [*port.free, *(bound.text for bound in port.bounds), *_free_of_methods(port)],
             "None: it takes the inputs that it was recorded with.",
         ),
         _masks(port),
@@ -90,7 +90,7 @@ _FILES = {
 
 
 def _file_text(file: str) -> str:
-    """What a file of a port is."""
+    """Description of a file of the port."""
     method = re.fullmatch(r"test_inputs_(\w+)\.safetensors", file)
     return f"what that test feeds `{method[1]}` with" if method else _FILES.get(file, "")
 
@@ -108,17 +108,18 @@ def _file(path: str) -> str:
 
 def _use(name: str, port: Any, weights: bool) -> str:
     shapes = ", ".join(
-        f"`{one.name}` {one.dtype}[{', '.join(map(str, one.shape))}]{' (optional)' * one.optional}"
-        for one in port.inputs
+        f"`{input_.name}` {input_.dtype}[{', '.join(map(str, input_.shape))}]"
+        f"{' (optional)' * input_.optional}"
+        for input_ in port.inputs
     )
-    given = _given(port)
+    call_arguments = _given(port)
     keys = enumerate(port.streams)
     rngs = ", ".join(f'"{name}": jax.random.key({number})' for number, name in keys)
     drawn = f", rngs={{{rngs}}}" if rngs else ""
     loaded = (
         "variables = load_params()  # or of a file of convert.py"
         if weights
-        else f"variables = model.init(jax.random.key(0), {given})"
+        else f"variables = model.init(jax.random.key(0), {call_arguments})"
     )
     lines = [
         "```python",
@@ -127,7 +128,7 @@ def _use(name: str, port: Any, weights: bool) -> str:
         "",
         f"model = {port.model_class}({port.config_class}())",
         loaded,
-        f"outputs = jax.jit(model.apply)(variables, {given}{drawn})",
+        f"outputs = jax.jit(model.apply)(variables, {call_arguments}{drawn})",
         "```",
         "",
         f"Inputs: {shapes}; laid out as torch has them.",
@@ -139,7 +140,7 @@ def _use(name: str, port: Any, weights: bool) -> str:
 
 def _given(port: Any) -> str:
     """The arguments of a call: what may be left out is."""
-    return _arguments([one.name for one in port.inputs if not one.optional])
+    return _arguments([input_.name for input_ in port.inputs if not input_.optional])
 
 
 def _arguments(names: Sequence[str]) -> str:
@@ -147,18 +148,18 @@ def _arguments(names: Sequence[str]) -> str:
 
 
 def _masks(port: Any) -> str:
-    """What the inputs do that may be left out, and which of the original's the port does not take."""
-    drawn = {one.name for one in port.drawn}
-    optional = [one for one in port.inputs if one.optional and one.name not in drawn]
+    """Describe the inputs that may be left out, and the original's inputs that the port does not take."""
+    drawn = {drawn.name for drawn in port.drawn}
+    optional = [input_ for input_ in port.inputs if input_.optional and input_.name not in drawn]
     lines = []
-    for one in optional:
-        of_tokens = len(one.shape) == 2 and one.dtype.startswith(("int", "bool"))
+    for drawn_input in optional:
+        of_tokens = len(drawn_input.shape) == 2 and drawn_input.dtype.startswith(("int", "bool"))
         known = _SAID.items() if of_tokens else ()
-        said = next((text for end, text in known if one.name.endswith(end)), _USUAL)
-        needs = f" It is refused without `{one.needs}`." if one.needs else ""
-        lines.append(f"`{one.name}`: {said}{needs}")
+        said = next((text for end, text in known if drawn_input.name.endswith(end)), _USUAL)
+        needs = f" It is refused without `{drawn_input.needs}`." if drawn_input.needs else ""
+        lines.append(f"`{drawn_input.name}`: {said}{needs}")
     for name, why in port.left.items():
-        there = any(one.name == name for one in port.inputs)
+        there = any(input_.name == name for input_ in port.inputs)
         what = "has to be given" if there else "is not in this port"
         lines.append(f"`{name}` {what}, though the original can do without it and with it: {why}.")
     return _list("## Masks and other optional inputs", lines, "")
@@ -173,13 +174,13 @@ _USUAL = "None in the original if it is left out, and here."
 
 
 def _methods(port: Any) -> list[str]:
-    """How the further methods are called."""
+    """Describe the calls of the further methods."""
     if not port.methods:
         return []
     lines = ["", "Further methods:", "", "```python"]
     for method in port.methods:
-        given = ", ".join(f"{one.name}={one.name}" for one in method.inputs)
-        lines.append(f'model.apply(variables, {given}, method="{method.name}")')
+        call_arguments = ", ".join(f"{input_.name}={input_.name}" for input_ in method.inputs)
+        lines.append(f'model.apply(variables, {call_arguments}, method="{method.name}")')
     return [*lines, "```"]
 
 
@@ -187,7 +188,7 @@ def _free_of_methods(port: Any) -> list[str]:
     return [
         f"{method.name}: {text}"
         for method in port.methods
-        for text in (*method.free, *(one.text for one in method.bounds))
+        for text in (*method.free, *(bound.text for bound in method.bounds))
     ]
 
 
@@ -202,7 +203,7 @@ def _weights(weights: str) -> str:
 
 
 def _training(port: Any) -> str:
-    """How the port is trained, or why it refuses to be."""
+    """Describe how to train the port, or why it refuses."""
     if port.refused:
         return (
             "## Training\n\n`deterministic=False` raises: what the original does in training is not in this "
@@ -210,19 +211,19 @@ def _training(port: Any) -> str:
         )
     if not port.trains:
         return ""
-    spared = [one.name for one in port.drawn]
-    given = ", ".join(filter(None, [_given(port), _arguments(spared)]))
+    spared = [drawn.name for drawn in port.drawn]
+    call_arguments = ", ".join(filter(None, [_given(port), _arguments(spared)]))
     lines = ["## Training", "", "```python"]
     mutable = ", mutable=['batch_stats']" if port.statistics else ""
     outputs = "outputs, updates" if port.statistics else "outputs"
     rngs = ", rngs={'dropout': key}" if port.draws else ""
-    call = f"model.apply(variables, {given}, deterministic=False{rngs}{mutable})"
+    call = f"model.apply(variables, {call_arguments}, deterministic=False{rngs}{mutable})"
     lines += [f"{outputs} = {call}".replace("'", '"')]
     lines += ["variables = {**variables, **updates}"] if port.statistics else []
     lines += ["```"]
-    for one in port.drawn:
-        place = f"{PurePath(one.place[0]).name}:{one.place[1]}"
-        lines += ["", _DRAWN.format(name=one.name, place=place)]
+    for drawn in port.drawn:
+        place = f"{PurePath(drawn.place[0]).name}:{drawn.place[1]}"
+        lines += ["", _DRAWN.format(name=drawn.name, place=place)]
     return "\n".join(lines)
 
 
@@ -245,7 +246,7 @@ def _sizes(sizes: Sizes | None) -> str:
     if sizes.held:
         lines += ["", _HELD, ""]
         lines += ["| size | value | why |", "|---|---|---|"]
-        lines += [f"| `{one.name}` | {one.value} | {_cell(one.why)} |" for one in sizes.held]
+        lines += [f"| `{held.name}` | {held.value} | {_cell(held.why)} |" for held in sizes.held]
     if sizes.axes:
         lines += ["", "Axes of inputs that have one size: the model refuses another one.", ""]
         lines += [f"- {name} axis {axis}: {size}" for (name, axis), size in sizes.axes.items()]
@@ -281,12 +282,15 @@ def _cell(text: str) -> str:
 def _missing(missing: Sequence[Any]) -> str:
     if not missing:
         return ""
-    rows = [f"| `{one.op}` | {one.reason} | `{one.path}` | `{one.line}` |" for one in missing]
+    rows = [
+        f"| `{operation.op}` | {operation.reason} | `{operation.path}` | `{operation.line}` |"
+        for operation in missing
+    ]
     head = ["## To be written\n", "Stubs stand in `modeling.py` for these operators.", ""]
     return "\n".join([*head, "| operator | why | module | source |", "|---|---|---|---|", *rows])
 
 
-def _proof(cases: Sequence[Case], stubs: bool) -> str:
+def _proof(cases: Sequence[ProofCase], stubs: bool) -> str:
     if not cases:
         why = "stubs are to be filled in first" if stubs else "made with `--no-proof`"
         return f"**Not proven**: {why}. `migrate parity ORIGINAL port:THIS_FOLDER` compares them."
@@ -296,7 +300,7 @@ def _proof(cases: Sequence[Case], stubs: bool) -> str:
         *(_row(case) for case in cases),
     ]
     said = dict.fromkeys(case.reference for case in cases if case.reference)
-    return "\n".join([*rows, *(f"\n{one[:1].upper()}{one[1:]}." for one in said)])
+    return "\n".join([*rows, *(f"\n{note[:1].upper()}{note[1:]}." for note in said)])
 
 
 def _numerics(numerics: Sequence[Numerics]) -> str:
@@ -304,21 +308,22 @@ def _numerics(numerics: Sequence[Numerics]) -> str:
     if not numerics:
         return ""
     rows = [
-        f"| {one.setting} | {error_text(one.port, one)} | {error_text(one.original, one)} "
-        f"| {one.verdict if one.matches else f'**{one.verdict}**'} |"
-        for one in numerics
+        f"| {numeric.setting} | {error_text(numeric.port, numeric)} "
+        f"| {error_text(numeric.original, numeric)} "
+        f"| {numeric.verdict if numeric.matches else f'**{numeric.verdict}**'} |"
+        for numeric in numerics
     ]
     head = "| weights and computation | port, relative L2 to float64 | original in bfloat16 | verdict |"
     return "\n".join([head, "|---|---|---|---|", *rows])
 
 
 def error_text(error: float, of: Numerics) -> str:
-    """An error of a comparison in bfloat16; "" where nothing was compared."""
+    """An error of a comparison in bfloat16, or "" if nothing was compared."""
     return "" if of.skipped or of.error else f"{error:.1e}"
 
 
 def _start(port: Any, start: Initialisation | None) -> str:
-    """How `init` draws, and what it draws otherwise than the original."""
+    """Describe how `init` draws, and how that differs from the original."""
     if not port.watched:
         return "Not known: nobody watched the original being made. `init` draws as Flax does."
     lines = []
@@ -343,7 +348,7 @@ def _start(port: Any, start: Initialisation | None) -> str:
     return "\n\n".join([lines[0], "\n".join(lines[1:])])
 
 
-def _row(case: Case) -> str:
+def _row(case: ProofCase) -> str:
     if case.skipped:
         return f"| {case.name} | | | | not tried: {case.skipped} |"
     if case.parity is None:
@@ -353,7 +358,7 @@ def _row(case: Case) -> str:
     return f"| {case.name} | {case.inputs} | {worst} | {layers_text(case)} | {verdict} |"
 
 
-def worst_text(case: Case) -> str:
+def worst_text(case: ProofCase) -> str:
     """The relative L2 of the worst output, or of the worst gradient with its name."""
     if case.worst_gradient is not None:
         name, distance = case.worst_gradient
@@ -362,10 +367,10 @@ def worst_text(case: Case) -> str:
     return "" if case.worst is None else f"{case.worst:.1e}"
 
 
-def layers_text(case: Case) -> str:
-    """How many layers match, of those that both sides have: "74 of 74"; "" where none were compared."""
+def layers_text(case: ProofCase) -> str:
+    """Number of matching layers, among those of both sides: "74 of 74"; "" if none were compared."""
     if case.parity is None:
         return ""
-    both = [one for one in case.parity.layers if one.verdict is not LayerVerdict.ALONE]
-    fine = [one for one in both if one.verdict in _FINE]
+    both = [layer for layer in case.parity.layers if layer.verdict is not LayerVerdict.ALONE]
+    fine = [layer for layer in both if layer.verdict in _FINE]
     return f"{len(fine)} of {len(both)}" if both else ""

@@ -1,4 +1,4 @@
-"""What `migrate port` gives: frozen values that the reports show."""
+"""Results of `migrate port`: frozen values that the reports show."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LOW_PRECISION = "the precision of a TPU, emulated"
 
 
 @dataclass(frozen=True)
-class Case:
-    """One comparison of the port with its original.
+class ProofCase:
+    """A comparison of the port with its original.
 
     Attributes:
         name: what is special about it: "float32", "batch 1", "length 65".
@@ -63,9 +63,9 @@ class Case:
         parity = self.parity
         if parity is None or parity.verdict is not ParityVerdict.BOTH_WORSE:
             return False
-        alone = any(one.verdict is LayerVerdict.B_PARTS for one in parity.layers)
-        outputs = [one for one in self._rows("outputs") if not one.passed]
-        near = all(one.a and one.b and one.b <= LIMIT * one.a for one in outputs)
+        alone = any(layer.verdict is LayerVerdict.B_PARTS for layer in parity.layers)
+        outputs = [check for check in self._rows("outputs") if not check.passed]
+        near = all(check.a and check.b and check.b <= LIMIT * check.a for check in outputs)
         return self.name.endswith(LOW_PRECISION) and near and not alone
 
     @property
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def sentence(self) -> str:
-        """The verdict for a reader, with what differs; "" where nothing was compared."""
+        """The verdict for a reader, with what differs, or "" if nothing was compared."""
         if self.parity is None:
             return ""
         wrong = self._wrong()
@@ -89,10 +89,10 @@ class Case:
             return self.parity.sentence
         worst = max(wrong, key=lambda check: check.b or 0.0)
         if not worst.name.startswith("gradient "):
-            told = f" ({worst.note})" if worst.note else ""
+            note = f" ({worst.note})" if worst.note else ""
             return (
                 f"differs: {worst.name} in {TRAINING}: {worst.b:.1e}, where {worst.limit:.1e} is "
-                f"allowed{told}; rows that differ: {len(wrong)}"
+                f"allowed{note}; rows that differ: {len(wrong)}"
             )
         why = f"; {', '.join(self.suspects)}: a gradient of its own, which the port lacks"
         return (
@@ -109,13 +109,13 @@ class Case:
     @property
     def worst_gradient(self) -> tuple[str, float] | None:
         """The parameter or input whose gradient is the worst, and its relative L2 against float64."""
-        found = self._measured(GRADIENTS) or {
+        differences = self._measured(GRADIENTS) or {
             name: value
             for name, value in self._measured(TRAINING).items()
             if name.startswith(("gradient ", "statistics "))
         }
-        name = max(found, key=lambda one: found[one], default=None)
-        return None if name is None else (_weight(name), found[name])
+        name = max(differences, key=lambda name: differences[name], default=None)
+        return None if name is None else (_weight(name), differences[name])
 
     def _wrong(self) -> list[ParityCheck]:
         """The rows of gradients or of training that failed, where nothing else did."""
@@ -131,28 +131,30 @@ class Case:
     def _rows(self, name: str) -> list[ParityCheck]:
         """The rows of a section, without those of several parameters together."""
         sections = () if self.parity is None else self.parity.sections
-        rows = [check for one in sections if one.name == name for check in one.checks]
+        rows = [check for section in sections if section.name == name for check in section.checks]
         return [check for check in rows if check.name != ALL_PARAMETERS]
 
     @property
     def reference(self) -> str:
-        """How the reference was computed, where that is not float64 throughout; "" otherwise."""
+        """Description of the reference if it is not float64 throughout; "" otherwise."""
         notes = () if self.parity is None else self.parity.notes
-        return narrower(one.removeprefix("truth: ") for one in notes if one.startswith("truth: "))
+        return narrower(
+            note.removeprefix("truth: ") for note in notes if note.startswith("truth: ")
+        )
 
     @property
     def first(self) -> LayerResult | None:
-        """The first module that parts."""
+        """The first module that differs."""
         return None if self.parity is None else self.parity.first
 
 
 @dataclass(frozen=True)
 class Initialisation:
-    """How `Model.init` draws, compared with the original's factory.
+    """Comparison of the draws of `Model.init` with the original's factory.
 
     Attributes:
         arrays: how many were compared.
-        builds: of the original, each after another seed.
+        builds: number of builds of the original, each with another seed.
         otherwise: arrays that are known to start otherwise: key of the state dict → why.
         differs: arrays of which the comparison says so though they should not: path → what was measured.
         error: why there was no comparison; "" otherwise.
@@ -180,11 +182,11 @@ class Ported:
     """A port that was written.
 
     Attributes:
-        folder: where.
-        files: in it.
+        folder: folder of the port.
+        files: files in the folder.
         target: what the user named.
         port: what the compiler gave (`converters.graph.Port`).
-        weights: where the values in params.safetensors come from; "" without such a file.
+        weights: origin of the values in params.safetensors; "" without such a file.
         cases: the proof; empty: none was asked for, or stubs stand in the way.
         notes: what else to know, one line each.
         lost: files with edits of the user's that were written over.
@@ -198,7 +200,7 @@ class Ported:
     target: str
     port: Any
     weights: str
-    cases: tuple[Case, ...]
+    cases: tuple[ProofCase, ...]
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     sizes: Sizes | None = None
@@ -209,6 +211,6 @@ class Ported:
     def matches(self) -> bool:
         """Whether the exit code is 0: nothing parts, and nothing is left to be filled in."""
         proven = all(case.matches for case in self.cases)
-        in_bfloat16 = all(one.matches for one in self.numerics)
+        in_bfloat16 = all(numeric.matches for numeric in self.numerics)
         start = self.initialisation is None or self.initialisation.matches
         return proven and in_bfloat16 and start and not self.port.missing

@@ -33,8 +33,8 @@ def build():
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a run of a script showed.
+class RecordedModel:
+    """Record of a run of a script.
 
     Attributes:
         inputs: a folder of what the model was given, as `--inputs` takes it.
@@ -58,20 +58,20 @@ def record_script(
     timeout: float,
     folder: Path,
     originals: Path,
-) -> Recorded:
+) -> RecordedModel:
     """Run a script on the CPU until its model has been called often enough.
 
     Args:
         script: the training script.
-        args: of the script.
+        args: arguments of the script.
         target: the model that the user named; None: the script's own.
         count: calls to record.
         timeout: seconds until then.
         folder: an empty folder for the record.
-        originals: where the factory of a model goes that nobody named.
+        originals: folder for the factory of a model that nobody named.
 
     Raises:
-        PortError: it ended, failed or ran on without calling the model so often.
+        PortError: the script ended, failed or ran too long without enough calls of the model.
     """
     if not script.is_file():
         raise PortError(f"--from-script {script}: no such file", "check the path")
@@ -86,18 +86,18 @@ def record_script(
             break
     if not facts.exists():
         raise _failure(script, code, place.text_outside(said), timeout, count)
-    found = json.loads(place.text_outside(facts.read_text()))
-    if not found["names"]:
+    values = json.loads(place.text_outside(facts.read_text()))
+    if not values["names"]:
         raise PortError(
-            f"{script}: its model {found['name']} gets no tensors",
+            f"{script}: its model {values['name']} gets no tensors",
             "name the submodule that gets tensors: migrate port net.py:Net --from-script …",
         )
-    made = target or _factory(found, script, originals)
+    factory = target or _factory(values, script, originals)
     inputs = originals / f"{script.stem}_inputs"
     shutil.rmtree(inputs, ignore_errors=True)
     shutil.copytree(folder / "inputs", inputs)
-    name = found["name"].rpartition(".")[2]
-    return Recorded(inputs, made, name, tuple(_notes(found, script, inputs)))
+    name = values["name"].rpartition(".")[2]
+    return RecordedModel(inputs, factory, name, tuple(_notes(values, script, inputs)))
 
 
 def _run(
@@ -143,12 +143,12 @@ def _failure(script: Path, code: int | None, said: str, timeout: float, count: i
     )
 
 
-def _factory(found: dict[str, Any], script: Path, originals: Path) -> str:
+def _factory(facts: dict[str, Any], script: Path, originals: Path) -> str:
     """Write a file with a function that makes the model; what names it."""
-    if "why" in found:
+    if "why" in facts:
         raise PortError(
-            f"{script}: its model {found['name']} was built with values that cannot be written as source"
-            f" ({found['why']})",
+            f"{script}: its model {facts['name']} was built with values that cannot be written as source"
+            f" ({facts['why']})",
             "write a function that builds it: migrate port net.py:build --from-script …",
         )
     originals.mkdir(parents=True, exist_ok=True)
@@ -156,20 +156,20 @@ def _factory(found: dict[str, Any], script: Path, originals: Path) -> str:
     file.write_text(
         _FACTORY.format(
             script=script.name,
-            folders=found["folders"],
-            imports="\n".join(found["imports"]),
-            call=found["call"],
+            folders=facts["folders"],
+            imports="\n".join(facts["imports"]),
+            call=facts["call"],
         )
     )
     return f"{file}:build"
 
 
-def _notes(found: dict[str, Any], script: Path, inputs: Path) -> list[str]:
+def _notes(facts: dict[str, Any], script: Path, inputs: Path) -> list[str]:
     notes = [
-        f"inputs: what {script.name} gave to {found['name']} in {found['count']} calls; "
+        f"inputs: what {script.name} gave to {facts['name']} in {facts['count']} calls; "
         f"--inputs {inputs} gives them again"
     ]
-    if found["beside"]:
-        given = ", ".join(f"{name}={value}" for name, value in found["beside"].items())
-        notes.append(f"{script.name} gives {given} beside the tensors: the port does without")
+    if facts["beside"]:
+        beside = ", ".join(f"{name}={value}" for name, value in facts["beside"].items())
+        notes.append(f"{script.name} gives {beside} beside the tensors: the port does without")
     return notes

@@ -1,4 +1,4 @@
-"""How a script made its model, as source: the class, and the arguments of its constructor."""
+"""Source of a model's construction in a script: the class and the constructor's arguments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class UnspelledError(ValueError):
     """A value has no form in source; the message names it."""
 
 
-class Constructions:
-    """With which arguments the modules of this process were made."""
+class RecordedConstructions:
+    """Constructor arguments of the modules that this process made."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, tuple[Any, ...], Mapping[str, Any]]] = {}
@@ -31,19 +31,19 @@ class Constructions:
         from torch import nn
 
         def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            made = object.__new__(cls)
-            self._made[id(made)] = made, args, kwargs
-            return made
+            instance = object.__new__(cls)
+            self._made[id(instance)] = instance, args, kwargs
+            return instance
 
         setattr(nn.Module, "__new__", staticmethod(new))  # noqa: B010
 
     def of(self, module: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
-        """The arguments of a module's constructor; None where nobody saw it."""
-        found = self._made.get(id(module))
-        return None if found is None else found[1:]
+        """The arguments of a module's constructor, or None if nobody saw it."""
+        construction = self._made.get(id(module))
+        return None if construction is None else construction[1:]
 
 
-def spelled(module: Any, constructions: Constructions) -> dict[str, Any]:
+def spelled(module: Any, constructions: RecordedConstructions) -> dict[str, Any]:
     """The model as source: `imports`, `folders` and `call`; or `why` there is none."""
     writer = _Writer(constructions)
     try:
@@ -60,7 +60,7 @@ def spelled(module: Any, constructions: Constructions) -> dict[str, Any]:
 class _Writer:
     """Writes values; notes what has to be imported, and from which folders."""
 
-    def __init__(self, constructions: Constructions) -> None:
+    def __init__(self, constructions: RecordedConstructions) -> None:
         self._constructions = constructions
         self.imports: set[str] = set()
         self.folders: set[str] = set()
@@ -83,7 +83,7 @@ class _Writer:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = [one.name for one in dataclasses.fields(value) if one.init]
+            fields = [field.name for field in dataclasses.fields(value) if field.init]
             return self._call(self.name(type(value)), (), {n: getattr(value, n) for n in fields})
         if isinstance(value, argparse.Namespace | types.SimpleNamespace):
             module = type(value).__module__
@@ -102,15 +102,15 @@ class _Writer:
         if type(value) in (list, tuple, dict):
             if not isinstance(value, dict):
                 return repr(value)
-            pairs = (f"{self.value(key)}: {self.value(one)}" for key, one in value.items())
+            pairs = (f"{self.value(key)}: {self.value(element)}" for key, element in value.items())
             return f"{{{', '.join(pairs)}}}"
         raise UnspelledError(f"{type(value).__name__} {repr(value)[:60]}")
 
     def _module(self, module: Any) -> str:
-        found = self._constructions.of(module)
-        if found is None:
+        construction = self._constructions.of(module)
+        if construction is None:
             raise UnspelledError(f"{type(module).__name__}, of which no constructor was seen")
-        return self._call(self.name(type(module)), *found)
+        return self._call(self.name(type(module)), *construction)
 
     def _tensor(self, tensor: Any) -> str:
         if tensor.numel() > _SMALL:
@@ -119,8 +119,11 @@ class _Writer:
         return f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
 
     def _call(self, name: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-        given = [*map(self.value, args), *(f"{key}={self.value(v)}" for key, v in kwargs.items())]
-        return f"{name}({', '.join(given)})"
+        arguments = [
+            *map(self.value, args),
+            *(f"{key}={self.value(v)}" for key, v in kwargs.items()),
+        ]
+        return f"{name}({', '.join(arguments)})"
 
     def name(self, what: Any) -> str:
         """A class or function by its name, imported from its module."""
@@ -131,10 +134,10 @@ class _Writer:
             return str(name)
         first = name.partition(".")[0]
         if module != "__main__":
-            found = getattr(sys.modules.get(module), "__file__", None)
-            if found and "site-packages" not in found and "/lib/python3" not in found:
-                depth = module.count(".") + (Path(found).name == "__init__.py")
-                self.folders.add(str(Path(found).resolve().parents[depth]))
+            file_name = getattr(sys.modules.get(module), "__file__", None)
+            if file_name and "site-packages" not in file_name and "/lib/python3" not in file_name:
+                depth = module.count(".") + (Path(file_name).name == "__init__.py")
+                self.folders.add(str(Path(file_name).resolve().parents[depth]))
         else:
             file = Path(inspect.getfile(what)).resolve()
             module = file.stem

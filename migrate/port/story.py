@@ -1,4 +1,4 @@
-"""`migrate port`: from what the user names to a folder with source, weights and proof."""
+"""`migrate port`: make a folder with source, weights and proof from what the user names."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from migrate.port.methods import (
 from migrate.port.numerics.compare import compared
 from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
-from migrate.port.original import SEED, Given, Original, given_inputs, load_original
+from migrate.port.original import SEED, OriginalInputs, OriginalModel, given_inputs, load_original
 from migrate.port.padded import padded_batches, write_padding
 from migrate.port.proof import Arrays, alike, asked, described, proven
 from migrate.port.readme import readme_text
-from migrate.port.results import Case, Ported
+from migrate.port.results import Ported, ProofCase
 from migrate.port.scripted import record_script
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes, unproven
 from migrate.port.texts import TEST_PADDING, convert_text, inputs_file, package_text, test_text
-from migrate.port.texts import Original as Way
+from migrate.port.texts import OriginalTexts as Way
 from migrate.port.unused import notes_on_methods, unused_paths
-from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
+from migrate.port.weights import INITIAL, PARAMS, PortWeights, stirred, write_weights
 from migrate.progress import Progress
 from migrate.versions import installed
 
@@ -52,12 +52,12 @@ _LINE = 100
 
 @dataclass(frozen=True)
 class PortOptions:
-    """What is asked of a port.
+    """Options of a port.
 
     Attributes:
         output: the folder into which the port's own goes.
-        name: of it, and of the package; None: as the target is called.
-        inputs: as of `migrate parity --inputs`; none: what the model tells.
+        name: name of the port and its package. None: the name of the target.
+        inputs: inputs, as for `migrate parity --inputs`. Empty: those that the model suggests.
         count: inputs to make for the proof.
         weights: a torch checkpoint; None: the folder's, or those that the factory makes.
         stages: a folder for what each stage of the compiler made.
@@ -66,11 +66,12 @@ class PortOptions:
         force: how often `--force` was said.
         proof: whether the port is compared with the original.
         timeout: seconds for one request to a side of the comparison.
-        api: of Flax.
+        api: API of Flax.
         script: a training script whose run gives the inputs, and the model where nobody names it.
-        args: of that script.
-        methods: of the original that are ported beside its forward.
-        comparisons: which are made, of `Case`'s names and "sizes", "bfloat16", "initialisation"; None: all.
+        args: arguments of that script.
+        methods: methods of the original to port beside its forward.
+        comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
+            "initialisation". None: all.
     """
 
     output: Path
@@ -103,8 +104,8 @@ def port_model(
     Args:
         target: what the user named; None: the model of `options.script`.
         options: what is asked.
-        command: that makes it anew, for its README.
-        progress: told what is being done.
+        command: command that makes the port again, for its README.
+        progress: receives the progress.
 
     Raises:
         PortError: there is nothing to port, or no place to write to.
@@ -141,45 +142,72 @@ def port_model(
         lost = require_place(folder, options.force)
         progress("making inputs")
         own, of_methods = specs_by_method(specs, options.methods)
-        given = given_inputs(original, own, options.count, work / "inputs")
-        methods = inputs_of_methods(original, given, of_methods, options.count, work / "methods")
+        original_inputs = given_inputs(original, own, options.count, work / "inputs")
+        methods = inputs_of_methods(
+            original, original_inputs, of_methods, options.count, work / "methods"
+        )
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         how["starts"] = original.starts
         how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
-        made = compiled(
-            given.model, given.tensors(), target, allow_stubs=options.allow_stubs, **how
+        port_result = compiled(
+            original_inputs.model,
+            original_inputs.tensors(),
+            target,
+            allow_stubs=options.allow_stubs,
+            **how,
         )
-        takes = _takes(original, given)
-        batches, apart = _padded(given, made, takes, original.target.shown)
+        takes = _takes(original, original_inputs)
+        batches, apart = _padded(original_inputs, port_result, takes, original.target.shown)
         with writing(folder) as place:
             progress("writing source and weights")
-            weights = _written(place, folder, name, original, given, made, work, methods, batches)
+            weights = _written(
+                place, folder, name, original, original_inputs, port_result, work, methods, batches
+            )
             first = {name: inputs[0] for name, inputs in methods.items()}
             sizes = None
-            if not made.missing:
+            if not port_result.missing:
                 progress("building both at another size")
-                sizes = _sizes(place, original, given, made, options, progress, first)
-                made = made.limited(sizes.limits)
-                _write_limited(place, made)
+                sizes = _sizes(
+                    place, original, original_inputs, port_result, options, progress, first
+                )
+                port_result = port_result.limited(sizes.limits)
+                _write_limited(place, port_result)
             of_them = notes_on_methods(place, first)
             if of_them:
-                made = replace(made, notes=(*made.notes, *of_them))
-            notes = [*said, *given.notes, *weights.notes, *apart, *formatted(place)]
-            cases: tuple[Case, ...] = ()
+                port_result = replace(port_result, notes=(*port_result.notes, *of_them))
+            notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
+            cases: tuple[ProofCase, ...] = ()
             numerics: tuple[Numerics, ...] = ()
-            if options.proof and not made.missing:
+            if options.proof and not port_result.missing:
                 padded = tuple(batches.values())
-                wanted = list(asked(given.inputs, made.inputs, takes, made.trains, padded))
-                wanted = [one for one in wanted if options.compares(one.name)]
+                wanted = list(
+                    asked(
+                        original_inputs.inputs,
+                        port_result.inputs,
+                        takes,
+                        port_result.trains,
+                        padded,
+                    )
+                )
+                wanted = [comparison for comparison in wanted if options.compares(comparison.name)]
                 state, params = weights.state, place / PARAMS if weights.state else None
                 if state is not None and original.checkpoint is None:
-                    state, params, note = _stirred(name, original, given, made, work)
+                    state, params, note = _stirred(
+                        name, original, original_inputs, port_result, work
+                    )
                     notes += note
                 if options.compares("bfloat16"):
                     progress("comparing: bfloat16")
-                    made, numerics = _in_bfloat16(
-                        place, given, made, state, params, work, options.timeout, padded
+                    port_result, numerics = _in_bfloat16(
+                        place,
+                        original_inputs,
+                        port_result,
+                        state,
+                        params,
+                        work,
+                        options.timeout,
+                        padded,
                     )
                 cases = proven(
                     original.target,
@@ -191,16 +219,18 @@ def port_model(
                     SEED,
                     options.timeout,
                     progress,
-                    drawn=_drawn(made, work),
+                    drawn=_drawn(port_result, work),
                 )
                 runs = not any(case.error for case in cases)  # else it does not run here either
-                for method in made.methods if runs else ():
+                for method in port_result.methods if runs else ():
                     inputs = methods[method.name]
                     cases += proven(
                         original.target,
                         place,
                         folder,
-                        asked_of_method(given.model, method, inputs, takes, made.trains),
+                        asked_of_method(
+                            original_inputs.model, method, inputs, takes, port_result.trains
+                        ),
                         state,
                         params,
                         SEED,
@@ -210,18 +240,24 @@ def port_model(
                     )
                 if any(case.error for case in cases):
                     numerics = ()  # what does not run is said once
-            cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
+            cases = tuple(replace(case, suspects=port_result.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
             start = None
-            if options.compares("initialisation") and not made.missing and made.watched:
+            if (
+                options.compares("initialisation")
+                and not port_result.missing
+                and port_result.watched
+            ):
                 progress("comparing: initialisation")
-                start = initialisation.compared(original, place, name, made, _example(given), work)
+                start = initialisation.compared(
+                    original, place, name, port_result, _example(original_inputs), work
+                )
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             page = readme_text(
                 name,
                 target,
-                made,
+                port_result,
                 whose,
                 cases,
                 start,
@@ -237,7 +273,7 @@ def port_model(
             folder,
             files,
             target,
-            made,
+            port_result,
             whose,
             cases,
             tuple(notes),
@@ -249,7 +285,7 @@ def port_model(
 
 
 def _require_readable(options: PortOptions) -> None:
-    """What cannot be read is said before anything is loaded."""
+    """Report unreadable files before anything is loaded."""
     if options.args and options.script is None:
         raise PortError(
             f"{options.args[0]}: arguments after -- belong to a script",
@@ -265,8 +301,8 @@ def _require_readable(options: PortOptions) -> None:
             raise PortError(f"{said} {path}: no such file", "check the path")
 
 
-def _proposed(original: Original) -> str:
-    """What the port is called where the user does not say it."""
+def _proposed(original: OriginalModel) -> str:
+    """Name of the port if the user gives none."""
     if original.folder is not None:
         named = original.folder.resolve().name
         kind = getattr(getattr(original.module, "config", None), "model_type", "")
@@ -276,7 +312,7 @@ def _proposed(original: Original) -> str:
     return original.target.spec.rpartition(":")[2].rpartition(".")[2]
 
 
-def _takes(original: Original, given: Given) -> Callable[[Arrays], bool]:
+def _takes(original: OriginalModel, original_inputs: OriginalInputs) -> Callable[[Arrays], bool]:
     import torch
 
     from migrate.parity.sides.torch.call import call
@@ -284,7 +320,12 @@ def _takes(original: Original, given: Given) -> Callable[[Arrays], bool]:
     def takes(arrays: Arrays) -> bool:
         try:
             with torch.no_grad():
-                call(given.model, given.model, given.tensors(arrays), original.target.shown)
+                call(
+                    original_inputs.model,
+                    original_inputs.model,
+                    original_inputs.tensors(arrays),
+                    original.target.shown,
+                )
         except ParityError:
             return False
         return True
@@ -293,7 +334,7 @@ def _takes(original: Original, given: Given) -> Callable[[Arrays], bool]:
 
 
 def _padded(
-    given: Given, made: Any, takes: Callable[[Arrays], bool], shown: str
+    original_inputs: OriginalInputs, port_result: Any, takes: Callable[[Arrays], bool], shown: str
 ) -> tuple[dict[str, Arrays], list[str]]:
     """Padded batches that the original takes, and a note on those for which it gives NaN."""
     import torch
@@ -302,13 +343,15 @@ def _padded(
 
     batches: dict[str, Arrays] = {}
     notes: list[str] = []
-    for name, arrays in padded_batches(given.inputs[0], made.inputs).items():
+    for name, arrays in padded_batches(original_inputs.inputs[0], port_result.inputs).items():
         if not takes(arrays):
             continue
         with torch.no_grad():
-            outputs = call(given.model, given.model, given.tensors(arrays), shown)
-        floating = [one for _, one in outputs if one.is_floating_point()]
-        if any(bool(one.isnan().any()) for one in floating):
+            outputs = call(
+                original_inputs.model, original_inputs.model, original_inputs.tensors(arrays), shown
+            )
+        floating = [output for _, output in outputs if output.is_floating_point()]
+        if any(bool(output.isnan().any()) for output in floating):
             notes.append(f"the original gives NaN for a batch with {name}: it was left out")
         else:
             batches[name] = arrays
@@ -319,32 +362,37 @@ def _written(
     place: Path,
     folder: Path,
     name: str,
-    original: Original,
-    given: Given,
-    made: Any,
+    original: OriginalModel,
+    original_inputs: OriginalInputs,
+    port_result: Any,
     work: Path,
     methods: Mapping[str, InputSet],
     padded: Mapping[str, Arrays],
-) -> Weights:
+) -> PortWeights:
     """Write everything but the README into the place, which will be the folder."""
-    sources = {"modeling.py": made.modeling, "config.py": made.config}
-    what = f"{made.model_class} in Flax"
+    sources = {"modeling.py": port_result.modeling, "config.py": port_result.config}
+    what = f"{port_result.model_class} in Flax"
     shapes = {
-        one: (array.shape, _narrow(array.dtype.name)) for one, array in given.inputs[0].items()
+        name: (array.shape, _narrow(array.dtype.name))
+        for name, array in original_inputs.inputs[0].items()
     }
-    names = (made.model_class, made.config_class, what, shapes)
-    example = _example(given)
-    weights = write_weights(original.module, name, made.constants, example, place, work)
+    names = (port_result.model_class, port_result.config_class, what, shapes)
+    example = _example(original_inputs)
+    weights = write_weights(original.module, name, port_result.constants, example, place, work)
     sources["__init__.py"] = package_text(*names, frozen=weights.frozen)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
-            made.model_class, made.config_class, spec, weights.by_mapping, bool(made.constants)
+            port_result.model_class,
+            port_result.config_class,
+            spec,
+            weights.by_mapping,
+            bool(port_result.constants),
         )
-    if made.initial:
+    if port_result.initial:
         from safetensors.numpy import save_file
 
-        save_file(dict(made.initial), place / INITIAL)
+        save_file(dict(port_result.initial), place / INITIAL)
     way = Way(
         spec,
         folder,
@@ -352,7 +400,15 @@ def _written(
         original.folder is None or original.checkpoint is not None,
     )
     params = weights.state is not None
-    how = (made.model_class, way, SEED, params, made.streams, tuple(methods), tuple(padded))
+    how = (
+        port_result.model_class,
+        way,
+        SEED,
+        params,
+        port_result.streams,
+        tuple(methods),
+        tuple(padded),
+    )
     sources["test_parity.py"] = test_text(*how)
     for file, text in sources.items():
         _require_python(file, text)
@@ -360,8 +416,8 @@ def _written(
     if unused := unused_paths(place):
         (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
     if padded:
-        write_padding(place / TEST_PADDING, given.inputs[0], padded)
-    first = {"": given.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}
+        write_padding(place / TEST_PADDING, original_inputs.inputs[0], padded)
+    first = {"": original_inputs.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}
     for method, arrays in first.items():
         written = write_inputs(work / f"test{method}", [arrays])
         (place / inputs_file(method)).write_bytes((written.folder / "000.safetensors").read_bytes())
@@ -370,25 +426,25 @@ def _written(
 
 def _sizes(
     place: Path,
-    original: Original,
-    given: Given,
-    made: Any,
+    original: OriginalModel,
+    original_inputs: OriginalInputs,
+    port_result: Any,
     options: PortOptions,
     progress: Progress,
     methods: Mapping[str, Arrays],
 ) -> Sizes:
-    """Which sizes the port follows; its source in the place is without limits afterwards."""
+    """Find the sizes that the port follows. Its source in the folder then has no limits."""
     if options.comparisons is not None and "sizes" not in options.comparisons:
-        return unproven(made, "left out")
-    texts = frozenset(one.text for one in made.bounds)
-    _write_limited(place, made.limited(Limits(lifted=texts)))
+        return unproven(port_result, "left out")
+    texts = frozenset(bound.text for bound in port_result.bounds)
+    _write_limited(place, port_result.limited(Limits(lifted=texts)))
     module, shown = original.module, original.target.shown
-    inputs, construction = given.inputs[0], original.construction
-    return sizes_of(made, place, module, construction, inputs, shown, progress, methods)
+    inputs, construction = original_inputs.inputs[0], original.construction
+    return sizes_of(port_result, place, module, construction, inputs, shown, progress, methods)
 
 
-def _write_limited(place: Path, made: Any) -> None:
-    for file, text in (("modeling.py", made.modeling), ("config.py", made.config)):
+def _write_limited(place: Path, port_result: Any) -> None:
+    for file, text in (("modeling.py", port_result.modeling), ("config.py", port_result.config)):
         (place / file).write_text(text)
 
 
@@ -397,29 +453,35 @@ def _narrow(dtype: str) -> str:
     return dtype.replace("64", "32")
 
 
-def _example(given: Given) -> tuple[tuple[int, ...], ...] | None:
+def _example(original_inputs: OriginalInputs) -> tuple[tuple[int, ...], ...] | None:
     """The shapes of the inputs, if these are images."""
-    first = given.inputs[0]
+    first = original_inputs.inputs[0]
     images = all(array.dtype.kind == "f" for array in first.values())
     return tuple(array.shape for array in first.values()) if images else None
 
 
 def _stirred(
-    name: str, original: Original, given: Given, made: Any, work: Path
+    name: str,
+    original: OriginalModel,
+    original_inputs: OriginalInputs,
+    port_result: Any,
+    work: Path,
 ) -> tuple[Path | None, Path, list[str]]:
     """Weights for the comparison where nobody trained any, for torch and for the port, and what to say."""
     model, count = stirred(original.module, SEED)
     folder = work / "stirred"
     folder.mkdir()
-    weights = write_weights(model, name, made.constants, _example(given), folder, folder)
+    weights = write_weights(
+        model, name, port_result.constants, _example(original_inputs), folder, folder
+    )
     note = f"compared with noise on {count} constant tensors (zeros hide what they multiply)"
     return weights.state, folder / PARAMS, [note] if count else []
 
 
 def _in_bfloat16(
     place: Path,
-    given: Given,
-    made: Any,
+    original_inputs: OriginalInputs,
+    port_result: Any,
     state: Path | None,
     params: Path | None,
     work: Path,
@@ -436,14 +498,16 @@ def _in_bfloat16(
     """
     import torch
 
-    model = given.model
+    model = original_inputs.model
     if state is not None:
         model = copied(model)
         model.load_state_dict(torch.load(state))
-    plain = alike([given.inputs[number] for number in range(given.inputs.count)])
+    plain = alike(
+        [original_inputs.inputs[number] for number in range(original_inputs.inputs.count)]
+    )
     first = (*plain[:2], *batches)
     inputs = (*first, *plain[2:])
-    tensors = [given.tensors(one) for one in inputs]
+    tensors = [original_inputs.tensors(example) for example in inputs]
 
     def measured(port: Any, name: str) -> tuple[Numerics, ...]:
         files = work / name
@@ -452,21 +516,23 @@ def _in_bfloat16(
         few = len(first)
         return compared(model, tensors, port, at, files, timeout, described(inputs[0]), few)
 
-    numerics = measured(made, "bfloat16")
-    if all(one.is_as_near for one in numerics) or any(one.error for one in numerics):
-        return made, numerics
-    exact = made.rounding_once()
+    numerics = measured(port_result, "bfloat16")
+    if all(numeric.is_as_near for numeric in numerics) or any(
+        numeric.error for numeric in numerics
+    ):
+        return port_result, numerics
+    exact = port_result.rounding_once()
     if exact is None:
-        return made, numerics
+        return port_result, numerics
     source = place / "modeling.py"
     before = source.read_text()
     source.write_text(exact.modeling)
     formatted(place)
     again = measured(exact, "rounding once")
-    if not all(one.matches for one in again):
+    if not all(numeric.matches for numeric in again):
         source.write_text(before)
-        return made, numerics
-    times = max(one.port / one.original for one in numerics if one.original)
+        return port_result, numerics
+    times = max(numeric.port / numeric.original for numeric in numerics if numeric.original)
     note = (
         "biases are added before the product is rounded, as torch does in bfloat16 "
         f"(rounded_once, DenseRoundedOnce): else its error would be {times:.1f} times the original's"
@@ -474,14 +540,14 @@ def _in_bfloat16(
     return replace(exact, notes=(*exact.notes, note)), again
 
 
-def _drawn(made: Any, work: Path) -> tuple[HostDrawn, ...]:
-    """What the original drew by Python or numpy in training when it was recorded, for both sides."""
-    found = []
-    for one in made.drawn:
-        file = work / f"drawn-{one.name}.npy"
-        np.save(file, one.value.numpy())
-        found.append(HostDrawn(one.name, one.place, file))
-    return tuple(found)
+def _drawn(port_result: Any, work: Path) -> tuple[HostDrawn, ...]:
+    """Return the values that the original drew by Python or numpy in training when it was recorded."""
+    host_drawn = []
+    for drawn in port_result.drawn:
+        file = work / f"drawn-{drawn.name}.npy"
+        np.save(file, drawn.value.numpy())
+        host_drawn.append(HostDrawn(drawn.name, drawn.place, file))
+    return tuple(host_drawn)
 
 
 def _require_python(file: str, text: str) -> None:
@@ -495,7 +561,7 @@ def _require_python(file: str, text: str) -> None:
 
 
 def formatted(folder: Path) -> Sequence[str]:
-    """Format the sources in the folder; a note where that cannot be done."""
+    """Format the sources in the folder. Return a note if that is impossible."""
     if not is_installed("ruff"):
         return [f"the source is not formatted: it needs ruff ({how_to_install('port')})"]
     ruff = [sys.executable, "-m", "ruff"]

@@ -13,7 +13,7 @@ TEST_PADDING = "test_padding.safetensors"
 
 
 def inputs_file(method: str) -> str:
-    """The file of what a test feeds to a method; "" is the forward."""
+    """Return the file of a method's test inputs; "" is the forward."""
     return f"test_inputs_{method}.safetensors" if method else TEST_INPUTS
 
 
@@ -238,7 +238,7 @@ def convert_text(model: str, config: str, original: str, by_mapping: bool, const
 
 def test_text(
     model: str,
-    how: Original,
+    how: OriginalTexts,
     seed: int,
     params: bool,
     streams: Sequence[str],
@@ -250,10 +250,10 @@ def test_text(
     Args:
         model: the model's class.
         how: how the test comes to the original.
-        seed: of the factory.
+        seed: seed of the factory.
         params: whether the port has weights.
-        streams: of random numbers that the model draws from.
-        methods: of the port beside its forward.
+        streams: streams of random numbers that the model draws from.
+        methods: methods of the port beside its forward.
         paddings: names of the padded batches whose masks are in `TEST_PADDING`.
     """
     weights = "package.load_params()" if params else "{}"
@@ -285,8 +285,8 @@ def test_text(
     )
 
 
-class Original:
-    """How a test of the port comes to the original.
+class OriginalTexts:
+    """Source lines by which a test of the port loads the original.
 
     Attributes:
         place: lines that name it.

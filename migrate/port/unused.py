@@ -1,4 +1,4 @@
-"""Which weights of the original its forward does not read, so that no port has a place for them."""
+"""Find weights that the original's forward does not read. A port has no place for them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def unused_paths(folder: Path) -> tuple[str, ...]:
 
 
 def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What to know of methods that use weights which the forward does not.
+    """Notes on methods that use weights which the forward does not use.
 
     Args:
-        folder: of the port.
+        folder: folder of the port.
         methods: what each is called with.
     """
     if not methods:
@@ -48,12 +48,12 @@ def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> 
             known = package.model_paths()
             for method, arrays in methods.items():
                 shapes = {
-                    name: jax.ShapeDtypeStruct(one.shape, one.dtype.name.replace("64", "32"))
-                    for name, one in arrays.items()
+                    name: jax.ShapeDtypeStruct(array.shape, array.dtype.name.replace("64", "32"))
+                    for name, array in arrays.items()
                 }
                 init = partial(package.build().init, method=method)
-                made = jax.eval_shape(init, jax.random.key(0), **shapes)
-                leaves = jax.tree_util.tree_leaves_with_path(made)
+                variables = jax.eval_shape(init, jax.random.key(0), **shapes)
+                leaves = jax.tree_util.tree_leaves_with_path(variables)
                 paths = {"/".join(str(step.key) for step in path) for path, _ in leaves}
                 if alone := sorted(paths - known):
                     shown = ", ".join(alone[:3]) + f" and {len(alone) - 3} more" * (len(alone) > 3)

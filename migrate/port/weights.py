@@ -22,15 +22,15 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What was written.
+class PortWeights:
+    """Written weights.
 
     Attributes:
         parameters: number of elements; 0: the model has no weights, and there are no files.
         by_mapping: whether the mapping file alone brings another checkpoint over; else torch computes some
             weights (weight_norm), and the original's class is needed.
         state: the original's state dict, as a file of `torch.save`; None without weights.
-        notes: of the conversion.
+        notes: notes on the conversion.
         frozen: paths of the parameters that the original does not train (`requires_grad=False`).
         paths: key of the state dict → its paths in Flax.
     """
@@ -50,16 +50,16 @@ def write_weights(
     example: Sequence[tuple[int, ...]] | None,
     folder: Path,
     work: Path,
-) -> Weights:
+) -> PortWeights:
     """Write the module's weights and the port's constants as Flax has them, and the mapping of keys to paths.
 
     Args:
         module: the original, with its weights.
-        name: of the port.
+        name: name of the port.
         constants: arrays that the port has beside weights, by path.
         example: the shapes of the model's inputs; None: not images.
         folder: the port's.
-        work: for what is in between.
+        work: folder for intermediate files.
 
     Raises:
         ConversionError: a weight has no place in Flax; all of them are named.
@@ -67,8 +67,8 @@ def write_weights(
     import torch
 
     state = module.state_dict()
-    if not any(isinstance(one, torch.Tensor) for one in state.values()) and not constants:
-        return Weights(0, True, None)
+    if not any(isinstance(entry, torch.Tensor) for entry in state.values()) and not constants:
+        return PortWeights(0, True, None)
     saved = work / f"{name}.pt"
     torch.save(state, saved)
     done = convert(
@@ -84,16 +84,16 @@ def write_weights(
         from safetensors.numpy import save_file
 
         save_file(dict(constants), folder / CONSTANTS)
-    computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
+    computed = any(rule.outcome is Outcome.REFUSED for rule in load_mapping(folder / MAPPING).rules)
     frozen = _frozen(module, done.plan)
     paths = {row.key: row.paths for row in done.plan.rows}
-    return Weights(done.parameters, not computed, saved, done.notes, frozen, paths)
+    return PortWeights(done.parameters, not computed, saved, done.notes, frozen, paths)
 
 
 def _with_computed(
     plan: Plan, module: torch.nn.Module, example: Sequence[tuple[int, ...]] | None
 ) -> Plan:
-    """A plan that also drops what the model computes itself: checkpoints of older versions may have it."""
+    """Return a plan that also drops what the model computes itself, for checkpoints of older versions."""
     there = {row.key for row in plan.rows}
     rows = [
         Row(slot.key, slot.shape, None, slot.outcome, kind=slot.kind, note=slot.note)
@@ -105,8 +105,8 @@ def _with_computed(
 
 def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:
     """A copy of a module that nobody trained, and how many of its tensors `stir` has changed."""
-    made: torch.nn.Module = copied(module)
-    return made, stir(made, seed)
+    clone: torch.nn.Module = copied(module)
+    return clone, stir(clone, seed)
 
 
 def stir(module: torch.nn.Module, seed: int) -> int:
@@ -116,7 +116,7 @@ def stir(module: torch.nn.Module, seed: int) -> int:
     port that is wrong there would match (a DiT as its constructor leaves it gives zeros for everything).
 
     Args:
-        module: as its constructor made it.
+        module: the module, as its constructor made it.
         seed: of the noise: normal, of standard deviation 0.02 on zeros, of a tenth of the value on others.
 
     Returns:
@@ -126,8 +126,8 @@ def stir(module: torch.nn.Module, seed: int) -> int:
 
     generator = torch.Generator().manual_seed(seed)
     statistics = [
-        getattr(one, name, None)
-        for one in module.modules()
+        getattr(submodule, name, None)
+        for submodule in module.modules()
         for name in ("running_mean", "running_var")
     ]
     count = 0
@@ -144,15 +144,16 @@ def stir(module: torch.nn.Module, seed: int) -> int:
 
 
 def _frozen(module: torch.nn.Module, plan: Plan) -> tuple[str, ...]:
-    """Paths, in the port, of parameters of which the original trains no part."""
+    """Return the port's paths of parameters that the original does not train."""
     trained = {
-        key: one.requires_grad for key, one in module.named_parameters(remove_duplicate=False)
+        key: parameter.requires_grad
+        for key, parameter in module.named_parameters(remove_duplicate=False)
     }
     if all(trained.values()):
         return ()
-    found: dict[str, bool] = {}
+    flags: dict[str, bool] = {}
     for row in plan.rows:
         for target in row.targets:
             if row.key in trained:
-                found[target.path] = found.get(target.path, False) or trained[row.key]
-    return tuple(sorted(path for path, is_trained in found.items() if not is_trained))
+                flags[target.path] = flags.get(target.path, False) or trained[row.key]
+    return tuple(sorted(path for path, is_trained in flags.items() if not is_trained))

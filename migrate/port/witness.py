@@ -1,4 +1,4 @@
-"""Record what the model of a script is given, from inside the script's process; loaded by `shims.activate`.
+"""Record the inputs of a script's model inside the script's process. `shims.activate` loads this module.
 
 The model is the module of the named class, else the largest module with trainable parameters that the
 script itself calls. Wrappers (DistributedDataParallel, DataParallel, torch.compile) are looked through.
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from migrate.port.spelled import Constructions, spelled
+from migrate.port.spelled import RecordedConstructions, spelled
 
 FOLDER, NAME, COUNT = "MIGRATE_PORT_FOLDER", "MIGRATE_PORT_NAME", "MIGRATE_PORT_COUNT"
 FACTS = "recorded.json"
@@ -38,7 +38,7 @@ class _Witness:
     """The calls of one process.
 
     Args:
-        folder: where the record goes.
+        folder: folder for the record.
         name: the class of the model; "" if nobody names it.
         count: how many calls are recorded.
     """
@@ -48,7 +48,7 @@ class _Witness:
         self._main = os.getpid()
         self._depth = threading.local()
         self._calls: dict[int, tuple[Any, list[dict[str, Any]]]] = {}
-        self._constructions = Constructions()
+        self._constructions = RecordedConstructions()
 
     def start(self) -> None:
         """Replace the call of every module."""
@@ -77,15 +77,15 @@ class _Witness:
             return False  # a worker that loads data
         if self._name:
             return type(module).__name__ == self._name
-        return depth == 0 and any(one.requires_grad for one in module.parameters())
+        return depth == 0 and any(parameter.requires_grad for parameter in module.parameters())
 
     def _take(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         _, calls = self._calls.setdefault(id(module), (module, []))
         calls.append(_bound(module, args, kwargs))
-        largest, found = max(self._calls.values(), key=lambda one: _size(one[0]))
-        if len(found) < self._count:
+        largest, recorded = max(self._calls.values(), key=lambda call: _size(call[0]))
+        if len(recorded) < self._count:
             return
-        self._write(largest, found)
+        self._write(largest, recorded)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -96,15 +96,15 @@ class _Witness:
 
         first = calls[0]
         names = [name for name, value in first.items() if isinstance(value, torch.Tensor)]
-        alike = [one for one in calls if [n for n in one if n in names] == names]
+        alike = [call for call in calls if [n for n in call if n in names] == names]
         beside = {
             name: repr(value)[:80]
             for name, value in first.items()
             if name not in names and not _is_default(module, name, value)
         }
         (self._folder / "inputs").mkdir()
-        for number, one in enumerate(alike):
-            tensors = {name: _kept(one[name]) for name in names}
+        for number, call in enumerate(alike):
+            tensors = {name: _kept(call[name]) for name in names}
             if tensors:
                 save_file(tensors, self._folder / "inputs" / f"{number:03d}.safetensors")
         facts = {
@@ -122,9 +122,9 @@ class _Witness:
 def _bound(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by the names that forward gives them, tensors as they are now."""
     signature = inspect.signature(module.forward)
-    given = signature.bind(*args, **kwargs).arguments
+    call_arguments = signature.bind(*args, **kwargs).arguments
     named: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in call_arguments.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             named |= value
         else:
@@ -148,4 +148,4 @@ def _is_default(module: Any, name: str, value: Any) -> bool:
 
 
 def _size(module: Any) -> int:
-    return sum(one.numel() for one in module.parameters() if one.requires_grad)
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from migrate.observe.divergences import Parting, alone, partings
+from migrate.observe.divergences import GraphDivergence, alone, partings
 from migrate.observe.records import read_lines
 from migrate.place import Place
 from migrate.progress import Progress, no_progress
@@ -388,7 +388,7 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
     return ()
 
 
-def _in_words(parting: Parting) -> str:
+def _in_words(parting: GraphDivergence) -> str:
     """Line of each replica, and the operations that only the second graph has."""
     lines = (
         f"{Path(frame.file).name}:{frame.line}" if frame else "nothing more"

@@ -1,4 +1,4 @@
-"""Apply the edits of a plan to the tree, then mend the imports."""
+"""Apply the edits of a plan to the tree, then fix the imports."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _holds_step_loop(path: Path, analysis: Analysis) -> bool:
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:
-    """Whether a file trains for several replicas, or starts these, though it speaks of none itself."""
+    """Whether a file starts training on several replicas, though it names no replicas itself."""
     top = analysis.scopes.get(path.resolve())
     if top is None:
         return False
@@ -218,7 +218,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Done:
-    """A file as far as it is, and the draft on which the next turn goes on.
+    """A file in its current state, with the draft for the next turn.
 
     Args:
         file: what has become of it.
@@ -248,7 +248,7 @@ def _go_on(job: _Job) -> _Done:
 
 
 def _tried(turn: Callable[[_Job], _Done], job: _Job) -> _Done:
-    """Return a file after a turn; as it was, with the reason, where that fails."""
+    """Return a file after a turn, or the file as it was, with the reason, if the turn fails."""
     try:
         return turn(job)
     except OwnShimsError:

@@ -234,7 +234,7 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
 
 
 def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
-    """Return how safe the edits are by which a hazard goes."""
+    """Return the safety of the edits that fix a hazard."""
     place = (hazard.cell, hazard.line, hazard.code)
     mends = {note.rule for note in edits if (note.cell, note.line, code_of(note)) == place}
     rules = (rules_by_name().get(name) for name in mends)

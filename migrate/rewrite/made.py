@@ -76,7 +76,7 @@ def impossible(plan: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
 
 
 def _failure(plan: Plan, edits: Sequence[Edit | Wrap]) -> str:
-    """Return why `edits` of a plan cannot be made; nothing where they can."""
+    """Return why `edits` of a plan cannot be made. Nothing if they can."""
     if not edits:
         return ""
     source = plan.context.source

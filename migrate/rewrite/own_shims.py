@@ -48,7 +48,7 @@ def refuse_own_shims(plan: Plan, notes: Sequence[Note]) -> None:
     """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`.
 
     Args:
-        found: the plan.
+        plan: the plan.
         notes: what is said of each of its edits.
     """
     script = plan.context

@@ -29,7 +29,10 @@ class Plan:
 
 
 def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
-    """Return the edits and the findings of `rules`, and, unless `rest` is false, what none speaks of."""
+    """Return the edits and findings of `rules`.
+
+    Unless `rest` is false, add constructs that no rule handles.
+    """
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     for rule in concerned(context.spelled, rules):
@@ -74,7 +77,7 @@ def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wra
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
-    """Return `edits` without those that yield to another one that speaks of their node."""
+    """Return `edits` without those that yield to another edit of the same node."""
     said: set[int] = set()
     for edit in edits:
         if isinstance(edit, Edit) and not edit.yields:
@@ -93,7 +96,7 @@ def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
 def _without_moot(
     edits: Sequence[Edit | Wrap], findings: Sequence[RuleFinding]
 ) -> tuple[list[Edit | Wrap], list[RuleFinding]]:
-    """Leave out what is said of code that another edit takes away: the code does not survive."""
+    """Drop findings in code that an edit removes."""
     gone: dict[int, set[str]] = defaultdict(set)  # the rules by which a node goes
     inside: set[int] = set()
     for edit in edits:

@@ -130,7 +130,7 @@ class Draft:
         path, before: the file, and its content at first.
         data: what it is after the turns so far.
         edits, findings: what was done and what is left to do by hand, at the lines it had at first.
-        turns: how many turns there were; none where the script has to be begun again, with more withdrawn.
+        turns: how many turns there were. None if the script has to be begun again, with more withdrawn.
         withdrawn: the edits that are not made.
         comments: which findings its comments silence.
         hints: what else is left and costs little.
@@ -161,7 +161,7 @@ def first_turn(
     options: RewriteOptions = DEFAULT,
     withdrawn: tuple[Withdrawn, ...] = (),
 ) -> tuple[Draft, Workspace]:
-    """Return what the rules make of a script, and what is known of it.
+    """Return the result of the first rules for a script, and the facts about it.
 
     The rules that look at what others have made have their turn next, or now where there was nothing
     to make.
@@ -239,7 +239,7 @@ def next_turn(
     calls: ModuleCalls | None = None,
     options: RewriteOptions = DEFAULT,
 ) -> tuple[Draft, Workspace]:
-    """Let the rules look at what the turns so far have made of a script.
+    """Run the rules on the result of the turns so far.
 
     The rules that look at what others have made have their turn. Another rule may change what the first turn
     has enabled, but not its own result: that edit is withdrawn, and the script is begun again without it.
@@ -392,7 +392,7 @@ def _is_named(hazard: Left, draft: Draft) -> bool:
 
 
 def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
-    """Return the rules that look at the script, and those that look at what these have made of it."""
+    """Return the rules that run on the script, and those that run on the result of the others."""
     return [rule for rule in rules if not rule.after], [rule for rule in rules if rule.after]
 
 

@@ -58,7 +58,7 @@ def culprits(
 
     Args:
         edits: the edits of a plan, which cannot all be made.
-        failure: returns why edits cannot be made; nothing where they can.
+        failure: returns why edits cannot be made. Nothing if they can.
     """
     kept: list[AnyEdit] = []
     for rule in dict.fromkeys(edit.rule for edit in edits):

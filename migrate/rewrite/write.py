@@ -42,7 +42,7 @@ def rewrite_into(
     force: bool = False,
     progress: Progress = no_progress,
 ) -> FolderRewrite:
-    """Rewrite `folder` and write it to the folder `to`, where one is given.
+    """Rewrite `folder`, and write it to the folder `to`, if given.
 
     Raises:
         UnreadableScriptError: there is no such folder.
@@ -126,7 +126,7 @@ def _copy(folder: Path, to: Path, contents: Mapping[Path, bytes]) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Return where the rewritten form of the script at `path` goes: `train.py` → `train_xla.py`."""
+    """Return the path of the rewritten form of the script at `path`: `train.py` → `train_xla.py`."""
     return path.with_name(f"{path.stem}_xla{path.suffix}")
 
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from migrate.assess.decide import decide
-from migrate.assess.found import Code, Fitted, Known, Ran, Todo
+from migrate.assess.found import AssessmentFacts, Code, Fitted, ObservedRun, Todo
 from migrate.assess.hours import read_hours
-from migrate.assess.money import Plan
+from migrate.assess.money import TrainingPlan
 from migrate.assess.prices import read_prices
-from migrate.assess.story import Assessment, Question
+from migrate.assess.story import Assessment, AssessQuestion
 from migrate.check.work import ManualWork
-from migrate.fit.lines import Bound
+from migrate.fit.lines import StepBound
 from migrate.fit.products import product_named
-from migrate.fit.verdict import State, Tried, Verdict
+from migrate.fit.verdict import FitVerdict, SliceResult, State
 
-PLAN = Plan("h100", 8, 0.41, 100_000, 20, 200.0)
+PLAN = TrainingPlan("h100", 8, 0.41, 100_000, 20, 200.0)
 
 
 def todo(work: ManualWork = ManualWork.STEP, *, look: bool = False, always: bool = True) -> Todo:
@@ -29,12 +29,12 @@ def code(*left: Todo) -> Code:
 
 def verdict(
     name: str = "v5e-8", seconds: float = 0.1, state: State = "fits", compiling: float = 30.0
-) -> Verdict:
+) -> FitVerdict:
     product = product_named(name)
-    bound = Bound(seconds, seconds / 2, 0.0)
+    bound = StepBound(seconds, seconds / 2, 0.0)
     room = int(product.generation.hbm)
     why = "" if state == "fits" else "the compiler says so"
-    return Verdict(
+    return FitVerdict(
         product,
         state,
         why,
@@ -47,26 +47,26 @@ def verdict(
 
 
 def assessment(
-    *verdicts: Verdict,
-    plan: Plan = PLAN,
+    *verdicts: FitVerdict,
+    plan: TrainingPlan = PLAN,
     left: Code | None = None,
-    ran: Ran | None = None,
+    ran: ObservedRun | None = None,
     why: str = "",
     batch: str = "",
-    largest: tuple[Tried, ...] = (),
+    largest: tuple[SliceResult, ...] = (),
     host: float = 0.0,
 ) -> Assessment:
     prices, hours = read_prices(), read_hours()
-    known = Known(
+    known = AssessmentFacts(
         Path("project"),
         Path("train.py"),
         ("--lr", "0.1"),
         left if left is not None else code(todo()),
-        ran or Ran(replicas=2, seconds=9.0, steps=12, compiled=2),
+        ran or ObservedRun(replicas=2, seconds=9.0, steps=12, compiled=2),
         Fitted(why, verdicts, ("a note",), batch, largest, host),
     )
     products = tuple(one.product for one in verdicts)
-    question = Question(
+    question = AssessQuestion(
         known.project, known.script, known.args, products, 2, 300.0, 1800.0, plan, prices, hours
     )
     return Assessment(question, known, decide(known, plan, prices, hours))
@@ -77,19 +77,22 @@ ALL = {
         verdict(), verdict("v6e-8", 0.06), verdict("v5p-8", 0.01, "too big")
     ),
     "batch": lambda: assessment(
-        verdict(), batch="-b 32", largest=(Tried("-b 96, the largest that fits", (verdict(),)),)
+        verdict(),
+        batch="-b 32",
+        largest=(SliceResult("-b 96, the largest that fits", (verdict(),)),),
     ),
-    "spared": lambda: assessment(verdict(), plan=Plan("h100", 8, 0.41, 100_000)),
+    "spared": lambda: assessment(verdict(), plan=TrainingPlan("h100", 8, 0.41, 100_000)),
     "one of each": lambda: assessment(
         verdict(compiling=1e6),
         plan=replace(PLAN, steps=1, runs=1),
         left=Code(1, 1, 1, 1, (todo(), todo(look=True)), 1),
-        ran=Ran(replicas=1, seconds=1.0, steps=1, compiled=1),
+        ran=ObservedRun(replicas=1, seconds=1.0, steps=1, compiled=1),
     ),
     "no price": lambda: assessment(verdict("tpu7x-8")),
     "kernels": lambda: assessment(left=code(todo(ManualWork.KERNELS), todo()), why="not compiled"),
     "dynamic": lambda: assessment(
-        verdict(), ran=Ran(replicas=2, seconds=9.0, steps=12, compiled=12, late=1.0, changes=("a",))
+        verdict(),
+        ran=ObservedRun(replicas=2, seconds=9.0, steps=12, compiled=12, late=1.0, changes=("a",)),
     ),
     "dear": lambda: assessment(verdict(seconds=3.0)),
     "nothing": lambda: assessment(verdict(state="too big"), verdict("v6e-8", state="refused")),

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from migrate.assess.errors import AssessError
-from migrate.assess.found import Ran
-from migrate.assess.money import Plan
+from migrate.assess.found import ObservedRun
+from migrate.assess.money import TrainingPlan
 from migrate.check.work import ManualWork
-from migrate.fit.verdict import Tried
+from migrate.fit.verdict import SliceResult
 from tests.assess import made
 from tests.assess.made import PLAN, assessment, code, todo, verdict
 
@@ -51,7 +51,7 @@ def test_the_batch_that_was_weighed_and_the_largest_are_told() -> None:
     (first, *_) = made.ALL["batch"]().decision.reasons
     assert first.endswith(" GiB of each device, with -b 32 (-b 96, the largest that fits)")
     big = verdict(state="too big")
-    smaller = Tried("-b 8, the largest that fits", (verdict(),))
+    smaller = SliceResult("-b 8, the largest that fits", (verdict(),))
     (reason,) = assessment(big, batch="-b 32", largest=(smaller,)).decision.reasons
     assert reason.endswith("; -b 8, the largest that fits")
 
@@ -147,7 +147,9 @@ def test_an_import_under_a_condition_is_a_risk_only() -> None:
 
 
 def test_what_a_run_showed_is_a_risk() -> None:
-    ran = Ran(steps=12, compiled=3, reads=("train.py:9",), on_cpu=("aten::nonzero (train.py:8)",))
+    ran = ObservedRun(
+        steps=12, compiled=3, reads=("train.py:9",), on_cpu=("aten::nonzero (train.py:8)",)
+    )
     risks = "\n".join(assessment(verdict(), ran=ran).decision.risks)
     assert "each step waits for a value at train.py:9" in risks
     assert "aten::nonzero (train.py:8)" in risks
@@ -156,17 +158,17 @@ def test_what_a_run_showed_is_a_risk() -> None:
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (Plan(gpus=0), "--gpus 0"),
-        (Plan(steps=-1), "--steps -1"),
-        (Plan(runs=0), "--runs 0"),
-        (Plan("h100", gpu_step_seconds=-0.1), "--gpu-step-seconds -0.1"),
-        (Plan(gpu_step_seconds=0.1), "--gpu-step-seconds: the GPU is unknown"),
-        (Plan(engineer_hour=-5.0), "--engineer-hour -5"),
-        (Plan(engineer_hour=float("nan")), "--engineer-hour nan"),
-        (Plan(share=0.0), "--share-of-bound 0"),
-        (Plan(share=1.5), "--share-of-bound 1.5"),
+        (TrainingPlan(gpus=0), "--gpus 0"),
+        (TrainingPlan(steps=-1), "--steps -1"),
+        (TrainingPlan(runs=0), "--runs 0"),
+        (TrainingPlan("h100", gpu_step_seconds=-0.1), "--gpu-step-seconds -0.1"),
+        (TrainingPlan(gpu_step_seconds=0.1), "--gpu-step-seconds: the GPU is unknown"),
+        (TrainingPlan(engineer_hour=-5.0), "--engineer-hour -5"),
+        (TrainingPlan(engineer_hour=float("nan")), "--engineer-hour nan"),
+        (TrainingPlan(share=0.0), "--share-of-bound 0"),
+        (TrainingPlan(share=1.5), "--share-of-bound 1.5"),
     ],
 )
-def test_figures_that_cannot_be_meant_are_refused(plan: Plan, says: str) -> None:
+def test_figures_that_cannot_be_meant_are_refused(plan: TrainingPlan, says: str) -> None:
     with pytest.raises(AssessError, match="^" + says):
         plan.require_sense()

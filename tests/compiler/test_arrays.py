@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrate.compiler.arrays import Array, leaves, read_result
+from migrate.compiler.arrays import HloArray, leaves, read_result
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from migrate.compiler.arrays import Array, leaves, read_result
 )
 def test_the_most_minor_sides_are_rounded_up_to_the_tile(text: str, padded: int) -> None:
     result, end = read_result(text)
-    assert isinstance(result, Array)
+    assert isinstance(result, HloArray)
     assert end == len(text)
     assert result.padded == padded
 

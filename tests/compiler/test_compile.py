@@ -8,7 +8,7 @@ import pytest
 
 from migrate import process
 from migrate.compiler.compile import compile_for_tpu
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 
 # As libtpu 0.0.42 says of float64 that becomes complex128.
 ABORT = """WARNING: Logging before InitGoogle() is written to STDERR
@@ -32,13 +32,13 @@ F1123 19:08:23.596898   22195 xprecision_rewriter.cc:2101] Unsupported CVT X{64}
 def test_an_abort_says_why(printed: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("libtpu")
     monkeypatch.setattr(process, "run", lambda *_, **__: (-6, printed))
-    found = compile_for_tpu(Program("f", "stablehlo", b""), [{}])
+    found = compile_for_tpu(CompilerProgram("f", "stablehlo", b""), [{}])
     assert found.undetermined == f"the TPU compiler ended by SIGABRT{why}"
 
 
 def test_a_compiler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libtpu", None)
-    found = compile_for_tpu(Program("f", "stablehlo", b""), [{}])
+    found = compile_for_tpu(CompilerProgram("f", "stablehlo", b""), [{}])
     assert found.undetermined == (
         "libtpu not installed; pip install '.[tpu]' in a clone of tpu-migrate"
     )

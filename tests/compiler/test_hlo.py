@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from migrate.compiler.hlo import Module, place_in
+from migrate.compiler.hlo import HloModule, place_in
 
 NET, LAYER = "/home/user/net.py", "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
 
@@ -52,11 +52,11 @@ ENTRY %main (a: f32[8], b: f32[8]) -> (f32[8], f32[8], f32[8]) {
 
 
 @pytest.fixture(scope="module")
-def module() -> Module:
-    return Module(TEXT)
+def module() -> HloModule:
+    return HloModule(TEXT)
 
 
-def test_instructions_of_the_entry_in_their_order(module: Module) -> None:
+def test_instructions_of_the_entry_in_their_order(module: HloModule) -> None:
     assert list(module.entry) == ["b", "a", "loop", "get", "out"]
     assert [module.entry[name].number for name in ("a", "b", "get")] == [0, 1, 2]
     loop = module.entry["loop"]
@@ -73,12 +73,12 @@ def test_instructions_of_the_entry_in_their_order(module: Module) -> None:
     assert len(module.root.arrays) == 3
 
 
-def test_what_is_donated(module: Module) -> None:
+def test_what_is_donated(module: HloModule) -> None:
     assert module.aliases == {0: 1, 2: 0}
 
 
 def test_a_line_is_the_users_and_shown_as_the_user_knows_it() -> None:
-    module = Module(TEXT, lambda place: place.replace("/home/user/", ""))
+    module = HloModule(TEXT, lambda place: place.replace("/home/user/", ""))
     double = module.computations["body"]["double"]
     assert module.sources.of(double.line) == "net.py:7"
     assert double.operation == "jit(f)/p['a']"
@@ -111,7 +111,7 @@ def test_what_the_compiler_puts_in_has_the_line_of_its_user_or_of_what_it_takes(
 }
 """
     head, _, _ = TEXT.partition("  %b = f32[8]{0:T(128)} parameter(1)")
-    module = Module(head + body)
+    module = HloModule(head + body)
     found = module.sources_in(module.entry)
     assert {found[name] for name in ("before", "made", "after")} == {"/home/user/net.py:7"}
     assert found["unused"] == ""
@@ -162,7 +162,7 @@ ENTRY %main (a: f32[8], n: s32[]) -> f32[8] {
 def test_turns_of_a_loop_are_counted_where_numbers_say_them(
     end: str, kept: str, turns: int | None
 ) -> None:
-    module = Module(COUNTING.replace("END", end).replace("MOST", kept))
+    module = HloModule(COUNTING.replace("END", end).replace("MOST", kept))
     assert module.trips(module.entry["loop"], module.entry) == turns
 
 
@@ -182,6 +182,6 @@ HOOK = (
 def test_a_hook_of_the_backward_pass_is_at_the_line_that_began_it() -> None:
     """No line is torch_xla's: the frames of what runs in a hook begin there."""
     for backward, line in (("/home/user/train.py:9", "train.py:9"), ("", "")):
-        module = Module(HOOK, lambda place: place.rpartition("/")[2], (), backward)
+        module = HloModule(HOOK, lambda place: place.rpartition("/")[2], (), backward)
         assert module.sources.of(module.entry["hook"].line) == line
         assert module.sources.of(module.entry["own"].line) == "train.py:7"

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from migrate.compiler.hlo import place_in
-from migrate.compiler.written import Operation, Written, written_in
+from migrate.compiler.written import WrittenOperation, WrittenProgram, written_in
 
 
-def of(function: Any, *args: Any) -> Written:
+def of(function: Any, *args: Any) -> WrittenProgram:
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
@@ -23,7 +23,7 @@ def of(function: Any, *args: Any) -> Written:
         return written_in(ir.Module.parse(text, context=context))
 
 
-def products(found: Written) -> list[Operation]:
+def products(found: WrittenProgram) -> list[WrittenOperation]:
     return [one for one in found.operations if one.kind == "product"]
 
 

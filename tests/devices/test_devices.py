@@ -19,10 +19,10 @@ from migrate.cli import commands
 from migrate.devices.examine import ProbeOptions, examine
 from migrate.devices.faults import KINDS, lost_chip, plant
 from migrate.devices.judge import judge
-from migrate.devices.probe import Events, Probe, collected
+from migrate.devices.probe import ChipProbe, Events, collected
 from migrate.devices.programs import (
     ALL_REDUCE,
-    Job,
+    ChipJob,
     checksum,
     digest,
     jobs,
@@ -44,7 +44,7 @@ class Simulated:
     def __init__(self, count: int) -> None:
         self.chips = tuple(Chip(10 + place, "simulated", "", "here") for place in range(count))
 
-    def prepared(self, job: Job) -> Any:
+    def prepared(self, job: ChipJob) -> Any:
         values = [one.astype(np.float32) for one in job.inputs]
         if job.kind == "all-reduce":
             made = values[0].sum(0)
@@ -59,7 +59,7 @@ class Simulated:
 def probed(folder: Path, fault: str = "", chips: int = 4, **options: Any) -> DevicesReport:
     given = {"repeats": 3, "size": 32, "answer_seconds": 0.5, "fault": fault} | options
     file = folder / "events"
-    Probe(Simulated(chips), Events(file), given).run()
+    ChipProbe(Simulated(chips), Events(file), given).run()
     return judge([json.loads(line) for line in file.read_text().splitlines()], 0.0)
 
 
@@ -119,7 +119,7 @@ def test_one_sound_chip_is_sound(tmp_path: Path) -> None:
 
 def test_a_fault_of_one_exchange_is_told_from_a_bad_chip(tmp_path: Path) -> None:
     file = tmp_path / "events"
-    Probe(
+    ChipProbe(
         Simulated(3), Events(file), {"repeats": 2, "size": 8, "answer_seconds": 1, "fault": ""}
     ).run()
     events = [json.loads(line) for line in file.read_text().splitlines()]
@@ -133,13 +133,15 @@ def test_a_fault_of_one_exchange_is_told_from_a_bad_chip(tmp_path: Path) -> None
 
 def test_a_program_that_does_not_run_is_a_finding(tmp_path: Path) -> None:
     class Old(Simulated):
-        def prepared(self, job: Job) -> Any:
+        def prepared(self, job: ChipJob) -> Any:
             if "int8" in job.name:
                 raise NotImplementedError("no such unit\nmore")
             return super().prepared(job)
 
     file = tmp_path / "events"
-    Probe(Old(2), Events(file), {"repeats": 2, "size": 8, "answer_seconds": 1, "fault": ""}).run()
+    ChipProbe(
+        Old(2), Events(file), {"repeats": 2, "size": 8, "answer_seconds": 1, "fault": ""}
+    ).run()
     report = judge([json.loads(line) for line in file.read_text().splitlines()], 0.0)
     (finding,) = report.findings
     assert (finding.kind, finding.chips) == ("failed", ())

@@ -88,23 +88,23 @@ def _in_this_process() -> None:
     """Let `migrate fit` lower Flax models and compile without starting processes."""
     from migrate.compiler import child
     from migrate.compiler.compile import ONE_CHIP, TOPOLOGY, Compiled, answered, request
-    from migrate.compiler.program import Program
+    from migrate.compiler.program import CompilerProgram
     from migrate.fit import judge, story
     from migrate.fit.lowered.of_jax import lower_jax
     from migrate.fit.lowered.start import lowered
-    from migrate.fit.lowered.step import Step, Wanted
+    from migrate.fit.lowered.step import LoweredStep, Wanted
     from migrate.parity.sides.jax.runner import JaxRunner
     from migrate.parity.sides.load import load_runner
     from migrate.parity.sides.target import parse_target
 
-    def lowered_here(wanted: Wanted, *, timeout: float) -> Step:
+    def lowered_here(wanted: Wanted, *, timeout: float) -> LoweredStep:
         runner, _ = load_runner(parse_target(wanted.target))
         if isinstance(runner, JaxRunner):
             return lower_jax(runner, wanted)
         return lowered(wanted, timeout=timeout)
 
     def compiled_here(
-        program: Program,
+        program: CompilerProgram,
         options: Any,
         *,
         topology: str = TOPOLOGY,

@@ -7,7 +7,7 @@ import pytest
 from migrate.fit.batch import batch_option, next_batch, with_batch
 from migrate.fit.errors import FitError
 from migrate.fit.products import product_named
-from migrate.fit.verdict import Verdict
+from migrate.fit.verdict import FitVerdict
 
 SLICE = product_named("v5e-1")
 
@@ -17,10 +17,10 @@ SLICE = product_named("v5e-1")
 def test_the_largest_batch_is_found_in_a_few_compiles(each: float, first: int) -> None:
     room = SLICE.generation.hbm
 
-    def judged(batch: int) -> Verdict:
+    def judged(batch: int) -> FitVerdict:
         needed = int(1e8 + each * batch * 1.02)  # a little more than what interpolation expects
         state = "fits" if needed <= room else "too big"
-        return Verdict(SLICE, state, needed=needed, available=int(room))  # type: ignore[arg-type]
+        return FitVerdict(SLICE, state, needed=needed, available=int(room))  # type: ignore[arg-type]
 
     known = {first: judged(first)}
     while (batch := next_batch(known, SLICE)) is not None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from migrate.compiler.hlo import Module
+from migrate.compiler.hlo import HloModule
 from migrate.fit.memory import memory_of
 from migrate.fit.products import product_named
-from migrate.fit.verdict import Verdict
+from migrate.fit.verdict import FitVerdict
 
 MB = 1 << 20
 A = "f32[256,1024]{1,0:T(8,128)}"  # 1 MB
 
 
-def of(body: str, head: str = "") -> Module:
-    return Module(f"HloModule m, is_scheduled=true{head}\n\nENTRY %main () -> f32[] {{\n{body}}}\n")
+def of(body: str, head: str = "") -> HloModule:
+    return HloModule(
+        f"HloModule m, is_scheduled=true{head}\n\nENTRY %main () -> f32[] {{\n{body}}}\n"
+    )
 
 
 def test_a_temporary_is_there_until_it_is_read_for_the_last_time() -> None:
@@ -86,7 +88,7 @@ ENTRY %main () -> f32[] {{
   ROOT %o = f32[]{{:T(128)}} fusion(%r), calls=%x
 }}
 """
-    found = memory_of(Module(text))
+    found = memory_of(HloModule(text))
     assert found.peak == 3 * MB + 512  # q, its copy that the loop turns over, and the body's own
     assert any(one.name == "fusion" for one in found.at_peak)
 
@@ -103,7 +105,7 @@ def test_an_exchange_in_place() -> None:
 
 
 def test_nothing_of_a_text_without_a_program() -> None:
-    assert memory_of(Module("")).peak == 0
+    assert memory_of(HloModule("")).peak == 0
 
 
 STACK = """
@@ -150,7 +152,7 @@ def test_temporaries_are_told_apart_by_the_pass_that_made_them(
   ROOT %t = f32[]{{:T(128)}} fusion(%a, %g, %d, %o), calls=%x
 """
     module = of(body, STACK)
-    known = Verdict(
+    known = FitVerdict(
         product_named("v5e-1"),
         "fits",
         memory=memory_of(module),

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import migrate.report.schema
 from migrate.fit.products import product_named
-from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
 from migrate.report.html.fit import write_fit_page
 from migrate.report.text.fit import fit_as_json, fit_summary
 from tests.fit.here import Here
@@ -24,7 +24,7 @@ MODELS = Path(__file__).with_name("models.py")
 
 def test_what_was_not_found_out_has_the_same_form() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    silent = Verdict(product_named("v5e-8"), "undetermined", "no answer in 5 s")
+    silent = FitVerdict(product_named("v5e-8"), "undetermined", "no answer in 5 s")
     said = fit_as_json(FitReport("train.py", True, (silent,))) | {
         "changes": [],
         "limits_passed": [],
@@ -35,8 +35,8 @@ def test_what_was_not_found_out_has_the_same_form() -> None:
 
 
 def test_a_remedy_that_could_not_be_tried_is_told_in_each_form(tmp_path: Path) -> None:
-    silent = Verdict(product_named("v5e-8"), "undetermined", "no answer in 5 s")
-    untried = Tried("shard: net.py:Net: a torch module runs as replicas", ())
+    silent = FitVerdict(product_named("v5e-8"), "undetermined", "no answer in 5 s")
+    untried = SliceResult("shard: net.py:Net: a torch module runs as replicas", ())
     found = FitReport("net.py:Net", True, (silent,), tried=(untried,))
     said = fit_as_json(found) | {"changes": [], "limits_passed": []}
     jsonschema.Draft202012Validator(SCHEMA).validate(said)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from migrate.compiler.hlo import Module
+from migrate.compiler.hlo import HloModule
 from migrate.fit.work import collectives_of, counted_once, work_of
 
 F = "{1,0:T(8,128)}"
 
 
-def of(body: str, before: str = "") -> Module:
-    return Module(
+def of(body: str, before: str = "") -> HloModule:
+    return HloModule(
         f"HloModule m, is_scheduled=true\n\n{before}ENTRY %main () -> f32[] {{\n{body}}}\n"
     )
 
 
-def convolution(left: str, right: str, made: str, rest: str) -> Module:
+def convolution(left: str, right: str, made: str, rest: str) -> HloModule:
     return of(
         f"""  %l = {left} parameter(0)
   %r = {right} parameter(1)

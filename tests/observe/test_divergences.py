@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from migrate.observe.graph_dump import Frame
-from migrate.observe.places import Cause
+from migrate.observe.graph_dump import DumpFrame
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, read_lines, write_line
 from migrate.observe.report import observed
 from tests.waiting import LIMIT
 
-BLOCK = Frame("worker", "/home/user/train.py", 19)
-READ = Frame("worker", "/home/user/train.py", 23)
+BLOCK = DumpFrame("worker", "/home/user/train.py", 19)
+READ = DumpFrame("worker", "/home/user/train.py", 23)
 SUM = "%1 = f32[] xla::cross_replica_sum(%0), scale=1, xla_shape=f32[]"
 NODE = "%0 = f32[{}]{{0}} xla::device_data(), location=worker@train.py:3, xla_shape=f32[8]{{0}}"
 
@@ -41,12 +41,12 @@ def step(rank: int, number: int, *executions: Execution) -> Interval:
 
 
 def sync(graph: str, size: int = 8) -> Execution:
-    return Execution(graph, Cause.SYNC, BLOCK, True, (NODE.format(size),))
+    return Execution(graph, ExecutionCause.SYNC, BLOCK, True, (NODE.format(size),))
 
 
 def cut(graph: str, size: int = 8) -> Execution:
     """What the simulation cuts off at a collective."""
-    return replace(sync(graph, size), cause=Cause.SIMULATION)
+    return replace(sync(graph, size), cause=ExecutionCause.SIMULATION)
 
 
 def written(folder: Path, *steps: Interval) -> Path:
@@ -112,7 +112,7 @@ def test_another_graph_is_named_with_what_differs(on_a_tpu: bool, tmp_path: Path
     assert found.changes == ("the shape of an input: f32[8] → f32[5] (train.py:3)",)
 
 
-LOCAL = Execution("r", Cause.READ, READ, True, (NODE.format(3),))
+LOCAL = Execution("r", ExecutionCause.READ, READ, True, (NODE.format(3),))
 
 
 def test_a_read_of_one_replica_before_a_collective(tmp_path: Path) -> None:
@@ -155,10 +155,11 @@ def test_shards_of_unequal_length_are_compiled_and_keep_nobody_waiting(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("end", "pending"), [(Cause.SYNC, False), (Cause.READ, True), (Cause.COMPILED, True)]
+    ("end", "pending"),
+    [(ExecutionCause.SYNC, False), (ExecutionCause.READ, True), (ExecutionCause.COMPILED, True)],
 )
 def test_after_a_read_alone_a_collective_may_be_pending(
-    end: Cause, pending: bool, tmp_path: Path
+    end: ExecutionCause, pending: bool, tmp_path: Path
 ) -> None:
     """A read runs what its value needs: on a TPU the collective before it may go into the next graph."""
     last = replace(sync("a"), cause=end, line=READ)
@@ -170,7 +171,7 @@ def test_after_a_read_alone_a_collective_may_be_pending(
 
 
 def test_after_a_sync_no_collective_is_pending(tmp_path: Path) -> None:
-    last = replace(sync("a"), cause=Cause.READ, line=READ)
+    last = replace(sync("a"), cause=ExecutionCause.READ, line=READ)
     for rank, own in ((0, (LOCAL,)), (1, ())):
         written(tmp_path, step(rank, 1, cut("g"), last, sync("b"), *own))
         written(tmp_path, step(rank, 2, cut("g"), sync("a")))
@@ -189,7 +190,7 @@ def test_another_collective_after_unequal_shards_is_a_divergence(tmp_path: Path)
 
 
 def test_a_read_beside_a_sync_of_the_same_graph_with_a_collective(tmp_path: Path) -> None:
-    for rank, cause, frame in ((0, Cause.READ, READ), (1, Cause.SYNC, BLOCK)):
+    for rank, cause, frame in ((0, ExecutionCause.READ, READ), (1, ExecutionCause.SYNC, BLOCK)):
         one = replace(sync("a"), cause=cause, line=frame)
         written(tmp_path, step(rank, 1, cut("g"), one), step(rank, 2, cut("h"), sync("b")))
     (found,) = observed(tmp_path).divergences
@@ -198,7 +199,7 @@ def test_a_read_beside_a_sync_of_the_same_graph_with_a_collective(tmp_path: Path
 
 
 def test_a_read_beside_a_sync_of_the_same_graph_without_one(tmp_path: Path) -> None:
-    for rank, cause, frame in ((0, Cause.READ, READ), (1, Cause.SYNC, BLOCK)):
+    for rank, cause, frame in ((0, ExecutionCause.READ, READ), (1, ExecutionCause.SYNC, BLOCK)):
         one = replace(sync("a"), cause=cause, line=frame)
         written(tmp_path, step(rank, 1, one), step(rank, 2, cut("h"), sync("b")))
     report = observed(tmp_path)
@@ -216,7 +217,9 @@ def test_a_replica_that_runs_nothing_more(tmp_path: Path) -> None:
 def test_a_constant_and_a_rendezvous_are_the_same_program(tmp_path: Path) -> None:
     # Another hash, equal nodes: torch_xla does not print the values of constants.
     for rank in (0, 1):
-        meeting = Execution(f"m{rank}", Cause.RENDEZVOUS, BLOCK, True, (NODE.format(rank + 1),))
+        meeting = Execution(
+            f"m{rank}", ExecutionCause.RENDEZVOUS, BLOCK, True, (NODE.format(rank + 1),)
+        )
         written(tmp_path, step(rank, 1, meeting, cut("g"), sync(f"a{rank}")))
     assert observed(tmp_path).divergences == ()
 

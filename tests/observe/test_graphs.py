@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 import shims
-from migrate.observe.graph_dump import Frame, executions
+from migrate.observe.graph_dump import DumpFrame, executions
 from migrate.observe.graphs import differences, parse_node, without_places
-from migrate.observe.places import Cause, cause_of, is_the_users, users_frame
+from migrate.observe.places import ExecutionCause, cause_of, is_the_users, users_frame
 
 # As torch_xla 2.9 writes it, shortened.
 DUMP = """[ScheduleSyncTensorsGraph]
@@ -42,7 +42,7 @@ def node(op: str, shape: str, rest: str = "location=f@train.py:3") -> str:
 def test_an_execution_is_read_and_a_torn_entry_left_out() -> None:
     (one,) = executions(DUMP)
     assert one.graph == "b325df00e4da5f3c15efae7ddf78e059"
-    assert one.frames[0] == Frame("worker", "/home/user/train.py", 28)
+    assert one.frames[0] == DumpFrame("worker", "/home/user/train.py", 28)
     assert len(one.frames) == 2
     parsed = [parse_node(text) for text in one.nodes]
     assert [(n.op, n.shape, n.place) for n in parsed if n] == [
@@ -77,8 +77,8 @@ class TestWhatDiffers:
 
 
 class TestWhoAsked:
-    USER = Frame("worker", "/home/user/train.py", 3)
-    SYNC = Frame("sync", "/env/lib/python3.11/site-packages/torch_xla/torch_xla.py", 87)
+    USER = DumpFrame("worker", "/home/user/train.py", 3)
+    SYNC = DumpFrame("sync", "/env/lib/python3.11/site-packages/torch_xla/torch_xla.py", 87)
 
     def test_libraries_and_this_program_are_not_the_users(self) -> None:
         assert is_the_users("/home/user/train.py")
@@ -87,22 +87,22 @@ class TestWhoAsked:
         assert not is_the_users("<frozen runpy>")
 
     def test_a_sync_a_read_and_a_cut_of_the_simulation(self) -> None:
-        assert cause_of([self.SYNC, self.USER]) is Cause.SYNC
-        assert cause_of([self.USER]) is Cause.READ
+        assert cause_of([self.SYNC, self.USER]) is ExecutionCause.SYNC
+        assert cause_of([self.USER]) is ExecutionCause.READ
         # Code of the user's that is called from a sync, as a step closure, reads by itself.
-        assert cause_of([self.USER, self.SYNC]) is Cause.READ
+        assert cause_of([self.USER, self.SYNC]) is ExecutionCause.READ
         # Not imported: it imports torch_xla.
-        cut = Frame("_fetch", str(Path(shims.__file__).parent / "_simulated/replica.py"), 346)
-        assert cause_of([cut, self.USER]) is Cause.SIMULATION
-        meeting = Frame(
+        cut = DumpFrame("_fetch", str(Path(shims.__file__).parent / "_simulated/replica.py"), 346)
+        assert cause_of([cut, self.USER]) is ExecutionCause.SIMULATION
+        meeting = DumpFrame(
             "xla_rendezvous", self.SYNC.file.replace("torch_xla.py", "core/xla_model.py"), 9
         )
-        assert cause_of([cut, meeting, self.USER]) is Cause.RENDEZVOUS
+        assert cause_of([cut, meeting, self.USER]) is ExecutionCause.RENDEZVOUS
         assert users_frame([self.SYNC, self.USER]) == self.USER
-        wrapper = Frame("__init__", torch.nn.parallel.distributed.__file__, 900)
-        assert cause_of([wrapper, self.USER]) is Cause.WRAPPING
+        wrapper = DumpFrame("__init__", torch.nn.parallel.distributed.__file__, 900)
+        assert cause_of([wrapper, self.USER]) is ExecutionCause.WRAPPING
         # The forward of the wrapped model, and a wrapper of the user's own, read as others do.
-        assert cause_of([self.USER, wrapper]) is Cause.READ
+        assert cause_of([self.USER, wrapper]) is ExecutionCause.READ
         assert users_frame([self.SYNC]) is None
 
 

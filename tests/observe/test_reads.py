@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.observe.graph_dump import Frame
-from migrate.observe.places import Cause
+from migrate.observe.graph_dump import DumpFrame
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, write_line
-from migrate.observe.report import Read, observed
+from migrate.observe.report import ObservedRead, observed
 
-TRAIN = Frame("main", "/home/user/train.py", 19)
-EVALUATE = Frame("evaluate", "/home/user/train.py", 40)
-LOSS = Frame("main", "/home/user/train.py", 25)
-SCORE = Frame("evaluate", "/home/user/train.py", 44)
-WRAP = Frame("main", "/home/user/train.py", 12)
+TRAIN = DumpFrame("main", "/home/user/train.py", 19)
+EVALUATE = DumpFrame("evaluate", "/home/user/train.py", 40)
+LOSS = DumpFrame("main", "/home/user/train.py", 25)
+SCORE = DumpFrame("evaluate", "/home/user/train.py", 44)
+WRAP = DumpFrame("main", "/home/user/train.py", 12)
 
 
-def interval(rank: int, number: int, line: Frame | None, *executions: Execution) -> Interval:
+def interval(rank: int, number: int, line: DumpFrame | None, *executions: Execution) -> Interval:
     return Interval(rank, number, line, 0.1, 0.0, 0, 0.1, 0, 0, 1, {}, executions)
 
 
-def execution(cause: Cause, line: Frame) -> Execution:
+def execution(cause: ExecutionCause, line: DumpFrame) -> Execution:
     return Execution("graph", cause, line, False, ())
 
 
-def report(folder: Path, ranks: int) -> dict[int, Read]:
+def report(folder: Path, ranks: int) -> dict[int, ObservedRead]:
     """Return the reads of a run by line: 6 steps, of which each is read, and evaluation after every third."""
     for rank in range(ranks):
         number = 0
         before = [
-            execution(Cause.WRAPPING, WRAP),
-            execution(Cause.RENDEZVOUS, Frame("main", "/home/user/train.py", 60)),
+            execution(ExecutionCause.WRAPPING, WRAP),
+            execution(ExecutionCause.RENDEZVOUS, DumpFrame("main", "/home/user/train.py", 60)),
         ]
         with (folder / f"observed.{rank}.jsonl").open("w") as file:
             for turn in range(6):
                 file.write(write_line(interval(rank, number, TRAIN, *before)))
-                before, number = [execution(Cause.READ, LOSS)], number + 1
+                before, number = [execution(ExecutionCause.READ, LOSS)], number + 1
                 for _ in range(4) if turn % 3 == 2 else ():
                     file.write(write_line(interval(rank, number, EVALUATE, *before)))
-                    before, number = [execution(Cause.READ, SCORE)], number + 1
+                    before, number = [execution(ExecutionCause.READ, SCORE)], number + 1
             file.write(write_line(interval(rank, number, None, *before)))
     return {read.line.line: read for read in observed(folder).reads if read.line is not None}
 

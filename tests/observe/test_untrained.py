@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from migrate.observe.untrained import Optimizers, untrained
+from migrate.observe.untrained import OptimizerWatch, untrained
 from tests.waiting import LIMIT
 
 SCRIPT = """
@@ -86,7 +86,7 @@ def test_a_script_that_starts_one_process(
 
 def test_a_parameter_with_a_gradient_is_enough(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    optimizers = Optimizers(lambda: 0)
+    optimizers = OptimizerWatch(lambda: 0)
     trained, idle = (
         torch.optim.SGD([torch.nn.Parameter(torch.ones(2)) for _ in range(2)], lr=0.1)
         for _ in range(2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, ParityVerdict, Section
-from migrate.port.results import LOW_PRECISION, Case
+from migrate.port.results import LOW_PRECISION, ProofCase
 from tests.parity.made import matching
 
 
@@ -33,4 +33,4 @@ def both_off(a: float, b: float, layer: LayerVerdict = LayerVerdict.MATCH) -> Pa
 def test_a_port_that_is_off_as_its_original_is_no_fault(
     name: str, parity: Parity, matches: bool
 ) -> None:
-    assert Case(name, "x float32[2,3]", parity).matches is matches
+    assert ProofCase(name, "x float32[2,3]", parity).matches is matches

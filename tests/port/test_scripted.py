@@ -20,8 +20,8 @@ from migrate.errors import MigrateError
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.target import parse_target
 from migrate.port.original import given_inputs, load_original
-from migrate.port.scripted import Recorded, record_script
-from migrate.port.spelled import Constructions, spelled
+from migrate.port.scripted import RecordedModel, record_script
+from migrate.port.spelled import RecordedConstructions, spelled
 from tests.waiting import LIMIT
 
 NET = """
@@ -95,7 +95,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def recorded(
     project: Path, *args: str, target: str | None = None, count: int = 2, script: str = "train.py"
-) -> Recorded:
+) -> RecordedModel:
     return record_script(
         project / script,
         args,
@@ -169,7 +169,7 @@ def test_words_that_name_no_script_are_one_line(project: Path, words: str, line:
 
 
 def test_what_has_no_form_in_source_is_named() -> None:
-    assert spelled(nn.Linear(2, 3), Constructions()) == {
+    assert spelled(nn.Linear(2, 3), RecordedConstructions()) == {
         "why": "Linear, of which no constructor was seen"
     }
 

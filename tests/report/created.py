@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from migrate.compiler.arrays import Array
-from migrate.fit.lines import Bound, Line
-from migrate.fit.memory import Held, Memory
+from migrate.compiler.arrays import HloArray
+from migrate.fit.lines import LineCost, StepBound
+from migrate.fit.memory import LiveArray, Memory
 from migrate.fit.products import product_named
-from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
 from migrate.fit.waste import Waste
 from migrate.fit.work import Collective
 from migrate.observe import report as observe
-from migrate.observe.graph_dump import Frame
-from migrate.observe.places import Cause
+from migrate.observe.graph_dump import DumpFrame
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval
 from migrate.observe.report import Observed
 from migrate.prove.compare import verdict as prove
@@ -119,7 +119,7 @@ PROOFS: dict[str, Callable[[], Proof | ResumeProof]] = {
     ),
 }
 
-_FRAME = Frame("main", "train.py", 31)
+_FRAME = DumpFrame("main", "train.py", 31)
 _LINE = observe.Line("train.py", 31, "with torch_xla.step():")
 _LONG = observe.Line(
     "project/training/loop.py", 131, "history.append(criterion(model(batch), labels).item())"
@@ -128,7 +128,7 @@ _LONG = observe.Line(
 
 def _interval(rank: int, number: int) -> Interval:
     compiles = number in (1, 5)
-    causes = (Cause.SYNC, Cause.READ, Cause.SIMULATION)
+    causes = (ExecutionCause.SYNC, ExecutionCause.READ, ExecutionCause.SIMULATION)
     return Interval(
         rank=rank,
         number=number,
@@ -169,7 +169,7 @@ def _slow() -> Observed:
     change = "the shape of an input: f32[8,4] → f32[12,4] (functional.py:3885)"
     return dataclasses.replace(
         _observed(),
-        reads=(observe.Read(_LONG, Cause.READ, 48, 1.0, tuple(range(RANKS))),),
+        reads=(observe.Read(_LONG, ExecutionCause.READ, 48, 1.0, tuple(range(RANKS))),),
         recompilations=(observe.Recompilation(5, _LINE, (change, change), (0, 2)),),
         fallbacks=(observe.Fallback("aten::nonzero", 3, (_LINE, _LONG)),),
         alone=(
@@ -196,17 +196,19 @@ RUNS: dict[str, Callable[[], Observed]] = {
 }
 
 
-def _verdict(name: str, fraction: float) -> Verdict:
+def _verdict(name: str, fraction: float) -> FitVerdict:
     product = product_named(name)
     available = int(product.generation.hbm)
-    array = Array("f32", (8192, 4096), (1, 0), (8, 128))
+    array = HloArray("f32", (8192, 4096), (1, 0), (8, 128))
     held = (
-        Held(array, "argument", "state/mu/blocks_11/attention/query/kernel", "", 1),
-        Held(array, "temporary", "dot_general", "project/models/attention.py:131", phase="forward"),
+        LiveArray(array, "argument", "state/mu/blocks_11/attention/query/kernel", "", 1),
+        LiveArray(
+            array, "temporary", "dot_general", "project/models/attention.py:131", phase="forward"
+        ),
     )
     peak = int(fraction * available)
     too_big = fraction > 1
-    return Verdict(
+    return FitVerdict(
         product,
         "too big" if too_big else "fits",
         why="it takes more HBM than there is" if too_big else "",
@@ -217,8 +219,11 @@ def _verdict(name: str, fraction: float) -> Verdict:
         trains=True,
         roles=(("input", "x"), ("optimizer state", "mu")),
         collectives=(Collective("all-reduce", 10**6, 8, 2, False, "train.py:31"),),
-        bound=None if too_big else Bound(0.02, 0.03, 0.01),
-        lines=(Line("project/models/attention.py:131", 0.6, 2e12, 10**9), Line("", 0.1, 0.0, 10)),
+        bound=None if too_big else StepBound(0.02, 0.03, 0.01),
+        lines=(
+            LineCost("project/models/attention.py:131", 0.6, 2e12, 10**9),
+            LineCost("", 0.1, 0.0, 10),
+        ),
         waste=(Waste("padding", "net.py:3", "12 % of a tile are padding", "use 128 columns", 0.1),),
         counted_once=("net.py:9",),
         compiler="libtpu 0.0.42.1 for TPU v5 lite",
@@ -235,8 +240,8 @@ FITS: dict[str, Callable[[], FitReport]] = {
         True,
         (_verdict("v5e-8", 4.2), _verdict("v6e-8", 0.8)),
         tried=(
-            Tried("bf16", (_verdict("v5e-8", 0.9),)),
-            Tried("remat: nothing to compute again", ()),
+            SliceResult("bf16", (_verdict("v5e-8", 0.9),)),
+            SliceResult("remat: nothing to compute again", ()),
         ),
     ),
 }

@@ -18,19 +18,19 @@ from converters.mapping.plan import Outcome, Plan, Row
 from migrate.check.hazard import Severity
 from migrate.cli import commands
 from migrate.cli.show import show
-from migrate.devices.report import Chip, DevicesReport, Program
+from migrate.devices.report import Chip, ChipProgram, DevicesReport
 from migrate.doctor import Check, Diagnosis, Status
 from migrate.fit.verdict import FitReport
-from migrate.observe.graph_dump import Frame
-from migrate.observe.places import Cause
+from migrate.observe.graph_dump import DumpFrame
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Interval
 from migrate.observe.report import (
     Divergence,
     Fallback,
-    Line,
     Loop,
     Observed,
-    Read,
+    ObservedLine,
+    ObservedRead,
     Recompilation,
     Unended,
     Untrained,
@@ -89,12 +89,12 @@ def folder() -> Iterable[Any]:
 
 
 def ran() -> Iterable[Any]:
-    line = Line("train.py", 100, "loss.item()")
-    interval = Interval(0, 1, Frame("main", "train.py", 1), 0.1, 0.1, 1, 0.1, 1, 1, 1, {}, ())
+    line = ObservedLine("train.py", 100, "loss.item()")
+    interval = Interval(0, 1, DumpFrame("main", "train.py", 1), 0.1, 0.1, 1, 0.1, 1, 1, 1, {}, ())
     found = Observed(
         ranks=2,
         loops=(Loop(line, 3, 3, 1, 1, 0.5, 0.5, 0.1, 1.0, 0.0),),
-        reads=(Read(line, Cause.READ, 2, 1.0, (0,)),),
+        reads=(ObservedRead(line, ExecutionCause.READ, 2, 1.0, (0,)),),
         recompilations=(Recompilation(2, line, ("a shape",), (0, 1)),),
         fallbacks=(Fallback("aten::nonzero", 1, (line,)),),
         divergences=(Divergence(1, (0, 1), (line, None), ("an op",)),),
@@ -130,7 +130,7 @@ def doctor() -> Iterable[Any]:
 
 
 def devices() -> Iterable[Any]:
-    chip, program = Chip(0, "TPU", "core 0", "host"), Program("matmul", "12ab", 0.0, 1.0, 1)
+    chip, program = Chip(0, "TPU", "core 0", "host"), ChipProgram("matmul", "12ab", 0.0, 1.0, 1)
     return devices_summary(marked(DevicesReport("x", (chip,), (program,), 2, 8, (), ("n",), 1.0)))
 
 

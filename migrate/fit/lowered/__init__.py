@@ -1,1 +1,1 @@
-"""From what a user names to the program that a compiler is given: a step of training, or a forward pass."""
+"""Lower what a user names to the program that a compiler gets: a training step or a forward pass."""

@@ -26,7 +26,7 @@ def moment() -> int:
 
 
 class Began:
-    """When the forward pass of the step that is running began.
+    """Record of when the forward pass of the running step began.
 
     Attributes:
         first: number of the first node that a backward pass has met since the last reset; None before.

@@ -1,4 +1,4 @@
-"""What `--try` changes of torch code, made in the process that runs it, before it runs."""
+"""Changes that `--try` makes to torch code, in the process that runs it, before it runs."""
 
 from __future__ import annotations
 

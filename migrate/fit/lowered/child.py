@@ -11,15 +11,15 @@ from pathlib import Path
 from converters.errors import ConversionError
 from converters.installing import missing_behind
 from migrate.errors import MigrateError
-from migrate.fit.lowered.step import Step, Wanted
+from migrate.fit.lowered.step import LoweredStep, Wanted
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import parse_target
 
 
-def lower(wanted: Wanted) -> Step:
-    """Load what the user named, and lower it with its framework.
+def lower(wanted: Wanted) -> LoweredStep:
+    """Load the target that the user named, and lower it with its framework.
 
     Raises:
         MigrateError: it cannot be loaded, or does not take the inputs.
@@ -47,7 +47,7 @@ def suggested(runner: Runner) -> tuple[str, ...]:
         )
 
 
-def _lowered(runner: Runner, wanted: Wanted) -> Step:
+def _lowered(runner: Runner, wanted: Wanted) -> LoweredStep:
     if isinstance(runner, JaxRunner):
         from migrate.fit.lowered.of_jax import lower_jax
 

@@ -21,7 +21,7 @@ def lacks_memory(code: int | None, said: str) -> bool:
     """Whether a process ended for want of memory.
 
     Args:
-        code: its exit code, negative for a signal.
+        code: exit code of the process, negative for a signal.
         said: what it printed.
     """
     if code is None or code == 0:

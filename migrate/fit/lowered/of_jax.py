@@ -12,11 +12,11 @@ import numpy as np
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import ConversionError
 from converters.output.sharding import load_rules, partition
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.optimizers import optimizer_named
 from migrate.fit.lowered.shapes import shapes_of
-from migrate.fit.lowered.step import Argument, Part, Step, Wanted
+from migrate.fit.lowered.step import LoweredStep, ProgramArgument, StepProgram, Wanted
 from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.values import tensors
 from migrate.parity.sides.jax.passes import in_user_code
@@ -35,7 +35,7 @@ _ROLES = {
 _BATCH_AXES = ("data", "batch", "fsdp", "dp", "replica")
 
 
-def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
+def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
     """Lower a step for a mesh of devices that are not there.
 
     Raises:
@@ -74,10 +74,10 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
         donated = (0, 1, 2) if wanted.optimizer else ()
         traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*args)
         text = traced.lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
-    program = Program(wanted.target, "stablehlo", text.encode(), partitioned=True)
+    program = CompilerProgram(wanted.target, "stablehlo", text.encode(), partitioned=True)
     roles = _arguments(args, training=bool(wanted.optimizer))
     notes = tuple(_notes(wanted, layout.replicas))
-    return Step((Part(program, roles),), bool(wanted.optimizer), notes)
+    return LoweredStep((StepProgram(program, roles),), bool(wanted.optimizer), notes)
 
 
 def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
@@ -95,11 +95,11 @@ def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
 
 
 class _Layout:
-    """How arrays lie on a mesh whose devices are not there.
+    """Layout of arrays on a mesh whose devices are absent.
 
     Attributes:
         mesh: axis → devices.
-        replicas: that each take a batch of their own.
+        replicas: number of replicas, each with a batch of its own.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -120,7 +120,7 @@ class _Layout:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
     def cut(self, array: Any, spec: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Its longest axis that is whole and can be cut goes along the axes of the batch."""
+        """Shard the longest axis that is whole and divisible along the axes of the batch."""
         there = (*spec, *[None] * (len(array.shape) - len(spec)))
         used = {axis for each in there for axis in (each if isinstance(each, tuple) else (each,))}
         free = [
@@ -138,7 +138,7 @@ class _Layout:
         return self._over if len(self._over) > 1 else self._over[0]
 
     def batch(self, array: Any) -> Any:
-        """What all replicas take together, of what one takes."""
+        """Return the batch of all replicas together, from the batch of one replica."""
         if not array.shape:
             return self.placed(array, ())
         whole = _struct((array.shape[0] * self.replicas, *array.shape[1:]), array.dtype)
@@ -248,7 +248,7 @@ def _like(path: Any, leaf: Any, trained: Mapping[str, Any], specs: Mapping[str, 
     return ()
 
 
-def _arguments(args: tuple[Any, ...], *, training: bool) -> tuple[Argument, ...]:
+def _arguments(args: tuple[Any, ...], *, training: bool) -> tuple[ProgramArgument, ...]:
     import jax
 
     names = list(_ROLES) if training else ["trained", "args", "kwargs"]
@@ -256,7 +256,7 @@ def _arguments(args: tuple[Any, ...], *, training: bool) -> tuple[Argument, ...]
     for name, tree in zip(names, args, strict=True):
         for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
             text = jax.tree_util.keystr(path, simple=True, separator="/")
-            arguments.append(Argument(_ROLES[name], text))
+            arguments.append(ProgramArgument(_ROLES[name], text))
     return tuple(arguments)
 
 

@@ -19,7 +19,7 @@ from migrate.counts import many
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS
 from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
-from migrate.fit.lowered.step import Step, part_of
+from migrate.fit.lowered.step import LoweredStep, part_of
 from migrate.fit.lowered.watch import (
     AT,
     CHANGED,
@@ -55,21 +55,21 @@ def lower_script(
     places: Callable[[str], str] = str,
     torchrun: bool = False,
     changed: str = "",
-) -> Step:
+) -> LoweredStep:
     """Run a torch_xla script until the program of its training step comes a second time.
 
     Args:
-        script: it; a rewritten form may lie in a folder of its own.
-        args: its arguments.
+        script: the script. A rewritten form may be in a folder of its own.
+        args: arguments of the script.
         devices: how many replicas it is to believe in.
         shown: what the user named.
         timeout: seconds until then.
-        places: from a place in the file that runs to the one that the user knows.
+        places: maps a location in the file that runs to the location that the user knows.
         torchrun: whether it is started with the variables that torchrun gives to the first of them.
-        changed: one of `migrate.fit.lowered.changed.CHANGES`, made while it runs; "" for none.
+        changed: one of `migrate.fit.lowered.changed.CHANGES`, made while it runs, or "" for none.
 
     Raises:
-        FitError: it ended, failed or ran on without a training step.
+        FitError: the script ended, failed or ran too long without a training step.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
         folder = Path(name).resolve()
@@ -126,14 +126,14 @@ def _lasting(hlo: bytes, script: Path, folder: Path) -> bytes:
 
 
 def _lasting_name(folder: Path) -> str:
-    """Of a temporary folder the name without what is random in it; of another one its name."""
+    """Name of a folder, without the random part of a temporary folder's name."""
     return _RANDOM.sub(lambda match: match[1] + "_" * len(match[2]), str(folder))
 
 
 def _known(
     script: Path, folder: Path, place: Place, places: Callable[[str], str]
 ) -> Callable[[str], str]:
-    """From a place in a file that ran, also as `_lasting` names it, to the one that the user knows."""
+    """Map a location in a file that ran, also as `_lasting` names it, to the location that the user knows."""
 
     def known(text: str) -> str:
         for candidate in (script.parent, folder):
@@ -153,7 +153,7 @@ def _run(
     timeout: float,
     extra: Mapping[str, str],
 ) -> tuple[int | None, str]:
-    """Run the script until it has written a program, or ends; its exit code, and what it printed."""
+    """Run the script until it has written a program, or ends. Return its exit code and its output."""
     environment = {
         **os.environ,
         **activate.environment(activate.NO_BACKEND, 1, ["migrate.fit.lowered.watch:install"]),
@@ -184,7 +184,7 @@ def _run(
 
 
 def as_torchrun(devices: int) -> dict[str, str]:
-    """What torchrun tells the first of its processes, which is the only one here."""
+    """Environment variables that torchrun sets in its first process, the only one here."""
     counts = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(devices))
     firsts = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -198,7 +198,7 @@ def failure(
     """The error of a script that has made no step.
 
     Args:
-        code: that it ended with; None: its time was over.
+        code: exit code of the script, or None after a timeout.
         said: what it printed.
         shown, timeout, places: see `lower_script`.
     """
@@ -227,7 +227,7 @@ def failure(
 
 
 def _at(said: str, places: Callable[[str], str]) -> str:
-    """Where a script failed: its innermost line that a traceback names last, as " at train.py:93"."""
+    """Return where a script failed, as " at train.py:93": the innermost line in a traceback."""
     if (
         "_RemoteTraceback" in said
     ):  # of the process that `torch_xla.launch` starts: its own comes first
@@ -239,7 +239,7 @@ def _at(said: str, places: Callable[[str], str]) -> str:
 
 def _step(
     facts: dict[str, Any], shown: str, places: Callable[[str], str], changed: Sequence[str]
-) -> Step:
+) -> LoweredStep:
     parts = tuple(
         replace(part_of(program, shown), times=program["times"]) for program in facts["programs"]
     )
@@ -262,4 +262,4 @@ def _step(
     for path in changed:
         notes.append(f"{path} was changed by the run: it is too large to be copied for it")
     cuts = tuple(places(cut) for cut in facts["cuts"])
-    return Step(parts, True, tuple(notes), places, cuts, facts["host"], facts["backward"])
+    return LoweredStep(parts, True, tuple(notes), places, cuts, facts["host"], facts["backward"])

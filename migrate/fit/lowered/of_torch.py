@@ -8,7 +8,7 @@ from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS, change
 from migrate.fit.lowered.pending import World, pending_program
 from migrate.fit.lowered.shapes import shapes_of
-from migrate.fit.lowered.step import Step, Wanted, part_of
+from migrate.fit.lowered.step import LoweredStep, Wanted, part_of
 from migrate.parity.sides.torch.call import call
 from migrate.parity.sides.torch.training import loss_of, optimizer_of
 
@@ -17,8 +17,8 @@ _WARM_UP = 2
 _ANY_RATE = 1e-3
 
 
-def lower_torch(module: Any, wanted: Wanted) -> Step:
-    """Run a module on XLA:CPU until its steps are all alike, and lower the next one.
+def lower_torch(module: Any, wanted: Wanted) -> LoweredStep:
+    """Run a module on XLA:CPU until its steps are equal, and lower the next step.
 
     Raises:
         FitError: nothing is computed on the device, or it is asked for what only Flax models have.
@@ -63,7 +63,7 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
             f"{wanted.target}: computes nothing on the device",
             "name a module that computes tensors",
         )
-    return Step((part_of(program, wanted.target),), bool(wanted.optimizer))
+    return LoweredStep((part_of(program, wanted.target),), bool(wanted.optimizer))
 
 
 def _forward(module: Any, inputs: dict[str, Any], wanted: Wanted) -> Any:

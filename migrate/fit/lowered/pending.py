@@ -29,7 +29,7 @@ _THERE = ("xla::device_data", "None")
 
 
 class World:
-    """What a process believes about its replicas.
+    """View of the replicas in a process that is one of N.
 
     The script sees N of them from the beginning: it cuts its data and its batches for so many. Collectives
     see one, as there is one, until the step comes that is only traced and not run; then they see N too.
@@ -99,7 +99,7 @@ def _meet_nobody(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any,
 
 
 def pending_hash() -> str | None:
-    """By what torch_xla keeps the program that a sync would run now; None where nothing is pending."""
+    """Hash of the pending graph, or None."""
     import torch_xla
 
     tensors = [tensor for tensor, _ in _computed()]
@@ -108,7 +108,7 @@ def pending_hash() -> str | None:
 
 
 def pending_program(before: Mapping[int, Role] = NOBODY) -> dict[str, Any] | None:
-    """What a sync would run now; None where nothing is pending.
+    """Return the program that a sync would run now, or None.
 
     Args:
         before: `roles()` when the step began: a weight that is another tensor afterwards is a weight too.
@@ -213,7 +213,7 @@ def _computed() -> Iterator[tuple[Any, int]]:
 
 
 def _is_pending(said: str) -> bool:
-    """By what torch_xla says of a tensor, whether its value is still to be computed."""
+    """Whether torch_xla says that the value of a tensor is still to be computed."""
     graph = _IR.search(said)
     return graph is not None and not any(there in graph[1].partition(",")[0] for there in _THERE)
 
@@ -235,7 +235,7 @@ def _tensors() -> Iterator[Any]:
 
 
 def roles() -> dict[int, Role]:
-    """By the number of a tensor's memory, what it is to the script."""
+    """Map the number of a tensor's memory to the tensor's role in the script."""
     import torch
     import torch_xla
 

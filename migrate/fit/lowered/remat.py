@@ -58,7 +58,7 @@ def in_pieces(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _opened(closed: Any) -> Any:
-    """The same, with the equations of what it calls in the places of the calls."""
+    """Return the same equations, with called functions inlined."""
     pieces, start = [], 0
     for is_call, each in itertools.groupby(closed.jaxpr.eqns, _is_call):
         stop = start + len(list(each))
@@ -89,7 +89,7 @@ def _run(closed: Any, args: Sequence[Any], pieces: Sequence[_Piece]) -> list[Any
 def _cut(
     jaxpr: Any, piece: _Piece, last: Mapping[Any, int]
 ) -> tuple[list[Any], list[Any], Callable[..., list[Any]]]:
-    """What a piece takes, what it gives, and itself; its equations keep their lines."""
+    """Return the inputs of a piece, its outputs, and the piece. Its equations keep their lines."""
     equations = jaxpr.eqns[piece.start : piece.stop]
     if piece.how == "opened":
         (call,) = equations
@@ -177,7 +177,7 @@ def _alive(jaxpr: Any) -> list[int]:
 
 
 def _last_uses(jaxpr: Any) -> dict[Any, int]:
-    """By value, the last equation that takes it; what is given is taken after all of them."""
+    """Map each value to the last equation that uses it. Outputs are used after all equations."""
     last: dict[Any, int] = {}
     for number, equation in enumerate(jaxpr.eqns):
         last |= dict.fromkeys(filter(_is_variable, equation.invars), number)
@@ -206,11 +206,11 @@ def _is_loop(equation: Any) -> bool:
 
 
 def _names(equation: Any) -> Iterator[str]:
-    """What is done in the functions that it holds."""
+    """Yield the names of the primitives in the functions that the equation holds."""
     for closed in held(equation):
-        for one in closed.jaxpr.eqns:
-            yield one.primitive.name
-            yield from _names(one)
+        for inner in closed.jaxpr.eqns:
+            yield inner.primitive.name
+            yield from _names(inner)
 
 
 def _bytes(variable: Any) -> int:

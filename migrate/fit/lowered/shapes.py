@@ -1,4 +1,4 @@
-"""The shapes of what `--inputs` says, without their values."""
+"""Shapes from `--inputs`, without values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the words of a user to a program: by a process of its own, or a file that holds one already."""
+"""Turn the user's words into a program: in a process of its own, or from a file that holds one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from migrate import process
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
-from migrate.fit.lowered.step import Argument, Part, Step, Wanted
+from migrate.fit.lowered.step import LoweredStep, ProgramArgument, StepProgram, Wanted
 
 # A file with one of these ends holds a program.
 PROGRAMS = (".mlir", ".stablehlo", ".mlirbc")
@@ -23,15 +23,15 @@ _TAIL = 400
 _GRADIENTS = b"transpose(jvp"  # as JAX names what computes them
 
 
-def lowered(wanted: Wanted, *, timeout: float) -> Step:
-    """The program of what the user named.
+def lowered(wanted: Wanted, *, timeout: float) -> LoweredStep:
+    """Return the program of the target that the user named.
 
     Args:
-        wanted: it; without inputs those that the model tells (`child.suggested`).
+        wanted: the program to make. Without inputs, those that the model suggests (`child.suggested`).
         timeout: seconds for loading and lowering.
 
     Raises:
-        FitError: it cannot be made; the message is that of the process that tried.
+        FitError: the program cannot be made. The message is that of the process that tried.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
         request, answer, data = (Path(folder, name) for name in ("request", "answer", "program"))
@@ -56,7 +56,7 @@ def lowered(wanted: Wanted, *, timeout: float) -> Step:
         facts = json.loads(answer.read_text())
         if "what" in facts:
             raise FitError(facts["what"], facts["remedy"])
-        program = Program(
+        program = CompilerProgram(
             facts["name"],
             facts["format"],
             data.read_bytes(),
@@ -64,11 +64,11 @@ def lowered(wanted: Wanted, *, timeout: float) -> Step:
             tuple((a, b) for a, b in facts["aliases"]),
         )
     arguments, outputs = (
-        tuple(Argument(kind, name) for kind, name in facts[which])
+        tuple(ProgramArgument(kind, name) for kind, name in facts[which])
         for which in ("arguments", "outputs")
     )
-    part = Part(program, arguments, outputs=outputs)
-    return Step((part,), facts["trains"], tuple(facts["notes"]))
+    part = StepProgram(program, arguments, outputs=outputs)
+    return LoweredStep((part,), facts["trains"], tuple(facts["notes"]))
 
 
 def _why(code: int | None, said: str, timeout: float) -> str:
@@ -80,8 +80,8 @@ def _why(code: int | None, said: str, timeout: float) -> str:
     return f"lowering it failed: {last[-_TAIL:]}"
 
 
-def read_program(path: Path) -> Step:
-    """A StableHLO module that lies in a file; its arguments are not told apart.
+def read_program(path: Path) -> LoweredStep:
+    """Read a StableHLO module from a file. The kinds of its arguments are unknown.
 
     Raises:
         FitError: it cannot be read, or is none.
@@ -96,11 +96,13 @@ def read_program(path: Path) -> Step:
             f"{path}: holds no StableHLO module",
             "write a module with jax.jit(f).lower(…).as_text()",
         )
-    program = Program(path.name, "stablehlo", data, partitions_of(data) > 1)
-    return Step((Part(program, ()),), _GRADIENTS in data, ("its arguments are unknown",))
+    program = CompilerProgram(path.name, "stablehlo", data, partitions_of(data) > 1)
+    return LoweredStep(
+        (StepProgram(program, ()),), _GRADIENTS in data, ("its arguments are unknown",)
+    )
 
 
 def partitions_of(data: bytes) -> int:
-    """Over how many devices a StableHLO module is spread; 1 where it does not say so."""
+    """Return the number of devices of a StableHLO module, or 1 if it names none."""
     match = re.search(rb"mhlo\.num_partitions = (\d+)", data)
     return int(match[1]) if match else 1

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 
 REMEDIES = ("bf16", "remat", "shard", "batch")
 
 
 @dataclass(frozen=True)
-class Argument:
+class ProgramArgument:
     """An argument of the program.
 
     Attributes:
         kind: "parameter", "gradient", "optimizer state", "statistics", "input" or "constant".
-        name: as the framework calls it.
+        name: name in the framework.
     """
 
     kind: str
@@ -26,17 +26,17 @@ class Argument:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be made a program.
+    """Description of the program to make.
 
     Attributes:
         target: `file.py:factory`, `linen:…`, `torch:…`, `port:folder`, ….
         inputs: what `--inputs` was given: what one data-parallel replica takes.
-        optimizer: of a step of training; "" for a forward pass.
+        optimizer: optimizer of a training step, or "" for a forward pass.
         loss: "mse", "cross_entropy", "auto" or `file.py:function`.
         mesh: axis → devices along it; {} is data=N.
         rules: a file that says which axis of which weight is cut along which axis of the mesh; "" for none.
         devices: N.
-        dtype: that weights and real inputs are cast to; "" leaves them.
+        dtype: dtype to which weights and real inputs are cast; "" leaves them.
         remat: whether values are computed again for the gradients.
         shard: whether what `rules` leaves whole is cut along the axes of the batch.
     """
@@ -54,38 +54,38 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the programs of a step.
+class StepProgram:
+    """A program of a step.
 
     Attributes:
-        program: it.
-        arguments: by their number.
+        program: the program.
+        arguments: the arguments, by number.
         times: how often the step runs it.
-        outputs: by their number, as far as they are known: new values of arguments have their names.
+        outputs: the known outputs, by number. New values of arguments have the arguments' names.
     """
 
-    program: Program
-    arguments: tuple[Argument, ...]
+    program: CompilerProgram
+    arguments: tuple[ProgramArgument, ...]
     times: int = 1
-    outputs: tuple[Argument, ...] = ()
+    outputs: tuple[ProgramArgument, ...] = ()
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a compiler can be given: one program, or several that make one step.
+class LoweredStep:
+    """Input of a compiler: one program, or several that make one step.
 
     Attributes:
         parts: the programs, in the order of their first run.
         trains: whether it is a step of training, with gradients.
         notes: what the report must say of it.
-        shown: from a place in a file that ran to the one that the user knows.
-        cuts: where a value was read inside of the step, so that the program is a part of it only.
+        shown: maps a location in a file that ran to the location that the user knows.
+        cuts: locations of reads inside the step. The program is then only a part of the step.
         host_seconds: processor time that Python took to make the step's inputs and programs here; 0 where
             that was not measured.
         backward: the line that began the backward pass, as a place in a file that ran; "" if unknown.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[StepProgram, ...]
     trains: bool
     notes: tuple[str, ...] = ()
     shown: Callable[[str], str] = str
@@ -100,15 +100,17 @@ class Step:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """What `--try` can change of it."""
+        """Changes of the step that `--try` can make."""
         if self.of_torch:
             return tuple(remedy for remedy in REMEDIES if remedy != "shard")
         return REMEDIES if any(part.arguments for part in self.parts) else ()  # of a file none
 
 
-def part_of(facts: dict[str, Any], shown: str) -> Part:
+def part_of(facts: dict[str, Any], shown: str) -> StepProgram:
     """A program that was pending, as the compiler is given it."""
     aliases = tuple((int(a), int(b)) for a, b in facts["aliases"])
-    arguments = tuple(Argument(kind, name) for kind, name in facts["arguments"])
-    outputs = tuple(Argument(kind, name) for kind, name in facts["outputs"])
-    return Part(Program(shown, "hlo", facts["hlo"], aliases=aliases), arguments, outputs=outputs)
+    arguments = tuple(ProgramArgument(kind, name) for kind, name in facts["arguments"])
+    outputs = tuple(ProgramArgument(kind, name) for kind, name in facts["outputs"])
+    return StepProgram(
+        CompilerProgram(shown, "hlo", facts["hlo"], aliases=aliases), arguments, outputs=outputs
+    )

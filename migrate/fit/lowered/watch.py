@@ -53,7 +53,7 @@ _READS = ("item", "tolist", "cpu", "to", "numpy", "__float__", "__int__", "__boo
 
 def install() -> None:
     """Watch this process, once it imports torch_xla."""
-    activate.after_import("torch_xla", lambda: _Watch().start())
+    activate.after_import("torch_xla", lambda: _StepWatch().start())
     if PORT in os.environ:
         activate.after_import("torch_xla._internal.rendezvous", _meet)
 
@@ -66,7 +66,7 @@ def _meet() -> None:
 
 
 def graphs_taken() -> int:
-    """How many pending graphs have been taken to be run, counted when they are taken.
+    """Number of pending graphs that have been taken to run, counted when they are taken.
 
     `ExecuteTime` would count when they end: a step that still runs beside a read looks as if the read ran it.
     """
@@ -104,7 +104,7 @@ def written_value(place: str, name: str, value: Any) -> str:
 
 
 def read_values(text: str) -> dict[tuple[str, str], Any]:
-    """What the reads of a run gave last, by place and method."""
+    """Values that the reads of a run returned last, by location and method."""
     import torch
 
     values: dict[tuple[str, str], Any] = {}
@@ -137,7 +137,7 @@ def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     )
 
 
-class _Watch:
+class _StepWatch:
     """The steps of one process."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class _Watch:
             self._values = read_values((self._folder / VALUES).read_text())
 
     def start(self) -> None:
-        """Be told of each sync, of each optimizer step and of the end."""
+        """Register for each sync, each optimizer step and the end."""
         import torch
         import torch_xla
         from torch.nn.parallel import distributed
@@ -192,7 +192,7 @@ class _Watch:
         self._optimizers += 1
 
     def _watched(self, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of a tensor that notes where it made XLA run what was pending."""
+        """Wrap a method of a tensor to record where it made XLA run pending work."""
 
         @functools.wraps(read)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -222,7 +222,7 @@ class _Watch:
         return watched
 
     def _as_before(self, place: str, name: str, read: Any) -> Any:
-        """What a read between the programs of the step that is only traced gave the last time.
+        """Return what a read between the programs of the step that is only traced returned the last time.
 
         Nothing has been computed: what was all-reduced among N replicas cannot run here.
         """
@@ -249,7 +249,7 @@ class _Watch:
         self._host = time.thread_time()
 
     def _synchronise(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Look at what is pending before it is run; where it is only traced, it is not."""
+        """Inspect what is pending before it runs. If it is only traced, it does not run."""
         if self._traced and not self._optimizers and self._is_before():
             result = run(*args, **kwargs)
             self._host = time.thread_time()
@@ -271,7 +271,7 @@ class _Watch:
         return run(*args, **kwargs)
 
     def _stepped_once(self) -> None:
-        """A step has ended: is it like an earlier one, and the next one to be taken?"""
+        """Decide after a step whether it equals an earlier one and the next one is to be taken."""
         step = tuple(program for at, program in self._step if self._began.holds(at))
         self._part_cuts()
         self._steady = step in self._steps

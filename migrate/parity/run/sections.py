@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import Section
@@ -86,4 +86,4 @@ def _of_the_compiler(
     progress("compiling for a TPU with and without excess precision")
     file = side.work / f"{id(side)}.program"
     name, form = side.ask(protocol.LowerProgram(settings, ready.inputs, file))
-    yield excess_section(find_excess(Program(name, form, file.read_bytes())))
+    yield excess_section(find_excess(CompilerProgram(name, form, file.read_bytes())))

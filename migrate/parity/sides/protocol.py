@@ -271,7 +271,7 @@ class LowerProgram(Request[tuple[str, program.Format]]):
 
     def answer(self, runner: Any) -> tuple[str, program.Format]:
         """Write the program; return its name and format."""
-        lowered: program.Program = runner.program(self.settings, self.inputs)
+        lowered: program.CompilerProgram = runner.program(self.settings, self.inputs)
         self.file.write_bytes(lowered.data)
         return lowered.name, lowered.format
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
-from migrate.compiler.hlo import Sources, computations
-from migrate.compiler.program import Program
+from migrate.compiler.hlo import SourceTable, computations
+from migrate.compiler.program import CompilerProgram
 from migrate.parity.ground.results import ParityCheck, Section
 
 FLAG = "xla_allow_excess_precision"
@@ -68,7 +68,9 @@ class Excess:
     undetermined: str = ""
 
 
-def find_excess(program: Program, *, topology: str = TOPOLOGY, timeout: float = 300.0) -> Excess:
+def find_excess(
+    program: CompilerProgram, *, topology: str = TOPOLOGY, timeout: float = 300.0
+) -> Excess:
     """Compile a program with the flag on and off, and compare."""
     compiled = compile_for_tpu(
         program, [{FLAG: True}, {FLAG: False}], topology=topology, timeout=timeout
@@ -114,7 +116,7 @@ def excess_section(excess: Excess) -> Section:
 
 def _roundings(text: str) -> Iterator[tuple[str, str, tuple[int, ...], str]]:
     """Yield operation, instruction, shape and source of each reduce-precision's operand in an HLO module."""
-    sources = Sources(text)
+    sources = SourceTable(text)
     for computation in computations(text):
         for instruction in computation.values():
             if instruction.opcode == "reduce-precision":

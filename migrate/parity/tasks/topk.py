@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from migrate.compiler.compile import TOPOLOGY, compile_for_tpu
-from migrate.compiler.program import Program
+from migrate.compiler.program import CompilerProgram
 from migrate.parity.ground.results import ParityCheck, Section
 
 SOURCE = "the recall that the program asks for"
@@ -169,7 +169,7 @@ def _recall(
 
 
 def bins_of(
-    program: Program, topology: str = TOPOLOGY, timeout: float = 300.0
+    program: CompilerProgram, topology: str = TOPOLOGY, timeout: float = 300.0
 ) -> tuple[Bins, ...] | str:
     """Partial reductions that the TPU's compiler makes of a program, or a line that says why there is no
     answer.

@@ -25,8 +25,8 @@ from migrate.port.numerics.results import (
     SETTINGS,
     Folder,
     Numerics,
+    NumericsRun,
     Products,
-    Run,
     allowed,
 )
 
@@ -48,26 +48,31 @@ def compared(
 
     Args:
         model: the original in float32, in evaluation mode.
-        inputs: of one shape.
+        inputs: inputs of one shape.
         port: what the compiler gave.
-        folder: of the port.
-        work: for files in between.
+        folder: folder of the port.
+        work: folder for intermediate files.
         timeout: seconds for the port's process.
         described: the shapes, for reports.
         few: how many of the inputs are run; all of them where outputs have few numbers, or with these the
             port's error is too large.
     """
     if port.same_dtype:
-        return tuple(Numerics(one, described, skipped=port.same_dtype) for one in SETTINGS)
-    found: tuple[Numerics, ...] = ()
+        return tuple(Numerics(setting, described, skipped=port.same_dtype) for setting in SETTINGS)
+    numerics_results: tuple[Numerics, ...] = ()
     # What is chosen by scores that nearly tie is off by chance: more inputs tell that from a fault.
     for count in sorted({min(few, len(inputs)), len(inputs)}):
         place = work / f"{count}"
         place.mkdir(exist_ok=True)
-        found, ran = _compared(model, inputs, port, folder, place, timeout, described, count)
-        if ran == len(inputs) or all(one.is_as_near or one.skipped or one.error for one in found):
+        numerics_results, ran = _compared(
+            model, inputs, port, folder, place, timeout, described, count
+        )
+        if ran == len(inputs) or all(
+            numerics_result.is_as_near or numerics_result.skipped or numerics_result.error
+            for numerics_result in numerics_results
+        ):
             break
-    return found
+    return numerics_results
 
 
 def _compared(
@@ -84,22 +89,22 @@ def _compared(
     from migrate.port.numerics.original import in_bfloat16, reference
 
     try:
-        runs = [in_bfloat16(model, one) for one in inputs[:few]]
-        numbers = [one.size for one in runs[0].outputs.values() if one.dtype.kind in "fc"]
+        runs = [in_bfloat16(model, input_) for input_ in inputs[:few]]
+        numbers = [output.size for output in runs[0].outputs.values() if output.dtype.kind in "fc"]
         if allowed(len(runs) * min(numbers, default=0)) > LIMIT:
-            runs += [in_bfloat16(model, one) for one in inputs[few:]]
+            runs += [in_bfloat16(model, input_) for input_ in inputs[few:]]
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         line = " ".join(str(error).split())[:200]
         why = f"the original does not run in bfloat16 ({type(error).__name__}: {line})"
-        return tuple(Numerics(one, described, skipped=why) for one in SETTINGS), 0
+        return tuple(Numerics(setting, described, skipped=why) for setting in SETTINGS), 0
     inputs = inputs[: len(runs)]
-    exact = [reference(model, one) for one in inputs]
+    exact = [reference(model, example) for example in inputs]
     answer = _asked(inputs, port, folder, work, timeout)
     if "error" in answer:
-        return tuple(Numerics(one, described, error=answer["error"]) for one in SETTINGS), 0
-    given = [_outputs(work, at, len(inputs)) for at in range(len(SETTINGS))]
+        return tuple(Numerics(setting, described, error=answer["error"]) for setting in SETTINGS), 0
+    port_outputs = [_outputs(work, at, len(inputs)) for at in range(len(SETTINGS))]
     return tuple(
-        _judged(setting, described, runs, exact, answer[setting], given[at])
+        _judged(setting, described, runs, exact, answer[setting], port_outputs[at])
         for at, setting in enumerate(SETTINGS)
     ), len(inputs)
 
@@ -114,9 +119,9 @@ def _asked(
     from safetensors.torch import save_file
 
     files = []
-    for number, one in enumerate(inputs):
+    for number, example in enumerate(inputs):
         files.append(str(work / f"input{number}.safetensors"))
-        save_file({name: tensor.contiguous() for name, tensor in one.items()}, files[-1])
+        save_file({name: tensor.contiguous() for name, tensor in example.items()}, files[-1])
     request, answer = work / "request.json", work / "answer.json"
     asked = {
         "folder": str(folder.path),
@@ -143,8 +148,8 @@ def _asked(
     if not answer.exists():
         last = done.stderr.strip().splitlines()[-1:] or ["nothing was printed"]
         return {"error": f"its process ended with {done.returncode}: {last[0]}"}
-    found: dict[str, Any] = json.loads(answer.read_text())
-    return found
+    facts: dict[str, Any] = json.loads(answer.read_text())
+    return facts
 
 
 def _outputs(work: Path, at: int, count: int) -> list[dict[str, Any]]:
@@ -156,15 +161,15 @@ def _outputs(work: Path, at: int, count: int) -> list[dict[str, Any]]:
 def _judged(
     setting: str,
     described: str,
-    runs: Sequence[Run],
+    runs: Sequence[NumericsRun],
     exact: Sequence[Mapping[str, Any]],
     answer: Mapping[str, Any],
-    given: Sequence[Mapping[str, Any]],
+    port_outputs: Sequence[Mapping[str, Any]],
 ) -> Numerics:
     paths = list(exact[0])
     names = {path: path or "output" for path in paths}
-    if set(names.values()) != set(given[0]):
-        if len(paths) != len(given[0]):
+    if set(names.values()) != set(port_outputs[0]):
+        if len(paths) != len(port_outputs[0]):
             return Numerics(setting, described, error="it gives other outputs than the original")
         # A model that gives an object: its port gives the same tensors in the same order.
         names = dict(zip(paths, answer["dtypes"], strict=True))
@@ -176,16 +181,16 @@ def _judged(
         wanted = runs[0].dtypes[path]
         if kind.replace("64", "32") != wanted.replace("64", "32"):
             differences.append(f"output {path or 0} is {kind}, the original's {wanted}")
-        mine = [one[names[path]] for one in given]
-        theirs = [one.outputs[path] for one in runs]
-        truth = [one[path] for one in exact]
+        mine = [outputs[names[path]] for outputs in port_outputs]
+        theirs = [run.outputs[path] for run in runs]
+        truth = [outputs[path] for outputs in exact]
         if truth[0].dtype.kind not in "fc":
             continue
         if not _same_infinities(theirs, mine):
             differences.append(f"output {path or 0} is not finite where the original's is, or is")
             continue
         pair = (_distance(truth, mine), _distance(truth, theirs))
-        times = allowed(sum(one.size for one in truth))
+        times = allowed(sum(reference.size for reference in truth))
         if _ratio(pair) / times >= _ratio(worst) / limit:
             worst, limit = pair, times
     differences += _products(runs[0].products, answer["products"])
@@ -215,7 +220,7 @@ def _distance(truth: Sequence[Any], mine: Sequence[Any]) -> float:
 
 
 def _products(original: Products, port: Mapping[str, Iterable[str]]) -> list[str]:
-    """Where the port multiplies in another dtype than the original, module by module.
+    """Return where the port multiplies in another dtype than the original, module by module.
 
     What a module without a class of its own multiplies counts for the one around it.
     """
@@ -229,13 +234,13 @@ def _products(original: Products, port: Mapping[str, Iterable[str]]) -> list[str
 
 
 def _gathered(products: Mapping[str, Iterable[str]], common: set[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    names_by_kind: dict[str, set[str]] = {}
     for path, kinds in products.items():
         at = path
         while at and at not in common:
             at = at.rpartition(".")[0]
-        found.setdefault(at, set()).update(kinds)
-    return found
+        names_by_kind.setdefault(at, set()).update(kinds)
+    return names_by_kind
 
 
 def _said(kinds: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.torch.capture.tree import leaves
 from migrate.parity.sides.torch.draws import ComparisonDraws
 from migrate.parity.sides.torch.float64 import Float64Mode
-from migrate.port.numerics.results import SEED, Products, Run
+from migrate.port.numerics.results import SEED, NumericsRun, Products
 
 Tensors = Mapping[str, torch.Tensor]
 _PRODUCTS = {
@@ -33,12 +33,12 @@ _PRODUCTS = {
 _GIVEN = ("query", "key", "value")
 
 
-class _Products(TorchDispatchMode):
+class _ProductRecorder(TorchDispatchMode):
     """Notes what each module multiplies.
 
     Attributes:
         paused: whether what is multiplied now is part of a product that was noted.
-        path: of the module whose forward runs.
+        path: path of the running module.
         noted: see `Products`.
     """
 
@@ -58,17 +58,17 @@ class _Products(TorchDispatchMode):
         """Note what the module that runs multiplies."""
         tensors = pytree.tree_leaves(args)
         dtypes = {
-            _name(one.dtype)
-            for one in tensors
-            if isinstance(one, torch.Tensor) and one.is_floating_point()
+            _name(tensor.dtype)
+            for tensor in tensors
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
         }
         self.noted.setdefault(self.path[-1], set()).update(dtypes)
 
 
 class _Attentions(TorchFunctionMode):
-    """Notes what an attention is given; torch chooses the kernel, and what that computes in."""
+    """Recorder of attention calls, for which torch chooses the kernel and its dtype."""
 
-    def __init__(self, products: _Products) -> None:
+    def __init__(self, products: _ProductRecorder) -> None:
         super().__init__()
         self.products = products
 
@@ -76,8 +76,8 @@ class _Attentions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        given = [*args, *(kwargs[name] for name in _GIVEN if name in kwargs)]
-        self.products.note(given[:3])
+        operands = [*args, *(kwargs[name] for name in _GIVEN if name in kwargs)]
+        self.products.note(operands[:3])
         self.products.paused = True
         try:
             return func(*args, **kwargs)
@@ -90,33 +90,37 @@ def _name(dtype: torch.dtype) -> str:
 
 
 @contextlib.contextmanager
-def _paths(module: nn.Module, products: _Products) -> Iterator[None]:
+def _paths(module: nn.Module, products: _ProductRecorder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for name, one in module.named_modules():
+        for name, submodule in module.named_modules():
             if not name:
                 continue
-            before = one.register_forward_pre_hook(lambda *_, name=name: products.path.append(name))
-            after = one.register_forward_hook(lambda *_: products.path.pop() and None)
+            before = submodule.register_forward_pre_hook(
+                lambda *_, name=name: products.path.append(name)
+            )
+            after = submodule.register_forward_hook(lambda *_: products.path.pop() and None)
             stack.callback(before.remove)
             stack.callback(after.remove)
         yield
 
 
-def in_bfloat16(module: nn.Module, inputs: Tensors) -> Run:
+def in_bfloat16(module: nn.Module, inputs: Tensors) -> NumericsRun:
     """Run the original in bfloat16; buffers that it does not save keep their dtype."""
-    products = _Products()
+    products = _ProductRecorder()
     within = (in_compute_dtype(module), torch.no_grad(), _paths(module, products))
     modes = (_Attentions(products), MixedProducts(), ComparisonDraws(Draws(SEED)))
     with contextlib.ExitStack() as stack:
-        for one in (*within, products, *modes):
-            stack.enter_context(one)
-        given = list(leaves(module(**narrowed(inputs))))
-    outputs = {path: _array(one) for path, one in given}
-    return Run(outputs, {path: _name(one.dtype) for path, one in given}, products.noted)
+        for manager in (*within, products, *modes):
+            stack.enter_context(manager)
+        named_outputs = list(leaves(module(**narrowed(inputs))))
+    outputs = {path: _array(output) for path, output in named_outputs}
+    return NumericsRun(
+        outputs, {path: _name(output.dtype) for path, output in named_outputs}, products.noted
+    )
 
 
 def reference(module: nn.Module, inputs: Tensors) -> dict[str, Any]:
-    """What the original gives in float64 on the rounded weights and inputs.
+    """Return the outputs of the original in float64 on the rounded weights and inputs.
 
     Where a module cannot run in float64 it runs in float32, whose own rounding is four digits below what is
     measured.
@@ -131,24 +135,24 @@ def _reference(
     module: nn.Module, inputs: Tensors, dtype: torch.dtype, mode: Callable[[], Any]
 ) -> dict[str, Any]:
     rounded = {
-        name: one.to(dtype) if one.is_floating_point() else one
-        for name, one in narrowed(inputs).items()
+        name: array.to(dtype) if array.is_floating_point() else array
+        for name, array in narrowed(inputs).items()
     }
     default = torch.get_default_dtype()
     with _rounded(module, dtype), torch.no_grad(), mode(), ComparisonDraws(Draws(SEED)):
         torch.set_default_dtype(dtype)
         try:
-            return {path: _array(one) for path, one in leaves(module(**rounded))}
+            return {path: _array(output) for path, output in leaves(module(**rounded))}
         finally:
             torch.set_default_dtype(default)
 
 
 @contextlib.contextmanager
 def _rounded(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """The module with what it saves rounded to bfloat16, and all of it in a wide dtype."""
-    saved = {id(one) for one in saved_floats(module).values()}
+    """Return the module with its saved values rounded to bfloat16, all in a wide dtype."""
+    saved = {id(tensor) for tensor in saved_floats(module).values()}
     every = [*module.parameters(), *module.buffers()]
-    before = [(one, one.data) for one in every if one.is_floating_point()]
+    before = [(tensor, tensor.data) for tensor in every if tensor.is_floating_point()]
     try:
         for tensor, data in before:
             tensor.data = (data.to(torch.bfloat16) if id(tensor) in saved else data).to(dtype)
@@ -159,5 +163,5 @@ def _rounded(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    found = tensor.detach()
-    return (found.double() if found.is_floating_point() else found).numpy()
+    detached = tensor.detach()
+    return (detached.double() if detached.is_floating_point() else detached).numpy()

@@ -26,7 +26,7 @@ _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_ge
 
 
 def main(request: Path) -> None:
-    """Run the port as the request says."""
+    """Run the port as requested."""
     asked = json.loads(request.read_text())
     answer: dict[str, Any]
     try:
@@ -62,31 +62,32 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
             array = rounded if narrow else rounded.astype(array.dtype)
         node[name] = array
     inputs = [
-        {name: _narrowed(one) for name, one in load_file(file).items()} for file in asked["inputs"]
+        {name: _narrowed(array) for name, array in load_file(file).items()}
+        for file in asked["inputs"]
     ]
 
-    def traced(given: Mapping[str, Any]) -> Any:
+    def traced(arrays: Mapping[str, Any]) -> Any:
         # What it draws is the same in each pass, and what the original draws.
         rngs = {name: jax.random.key(SEED) for name in asked["streams"]}
         apply = partial(model.apply, rngs=rngs) if rngs else model.apply
         with drawn(Draws(SEED)) if rngs else nullcontext():
-            return jax.jit(apply).trace(variables, **given)
+            return jax.jit(apply).trace(variables, **arrays)
 
     first = traced(inputs[0])
     # An input may have a mask, or have none.
     runs = {tuple(inputs[0]): first.lower().compile()}
     dtypes: dict[str, str] = {}
-    for number, given in enumerate(inputs):
-        if tuple(given) not in runs:
-            runs[tuple(given)] = traced(given).lower().compile()
-        outputs = dict(_leaves(runs[tuple(given)](variables, **given)))
-        dtypes = {path: one.dtype.name for path, one in outputs.items()}
+    for number, arrays in enumerate(inputs):
+        if tuple(arrays) not in runs:
+            runs[tuple(arrays)] = traced(arrays).lower().compile()
+        outputs = dict(_leaves(runs[tuple(arrays)](variables, **arrays)))
+        dtypes = {path: output.dtype.name for path, output in outputs.items()}
         wide = {
-            path or "output": one.astype(jnp.float32) if one.dtype == jnp.bfloat16 else one
-            for path, one in outputs.items()
+            path or "output": output.astype(jnp.float32) if output.dtype == jnp.bfloat16 else output
+            for path, output in outputs.items()
         }
         save_file(
-            {path: jax.device_get(one) for path, one in wide.items()},
+            {path: jax.device_get(output) for path, output in wide.items()},
             Path(asked["outputs"]) / f"{at}_{number}.safetensors",
         )
     products: Products = {}
@@ -124,7 +125,7 @@ def _note(jaxpr: Any, above: tuple[str, ...], products: Products) -> None:
     for equation in jaxpr.eqns:
         names = (*above, *str(equation.source_info.name_stack).split("/"))
         if equation.primitive.name in _PRODUCTS:
-            kinds = {one.aval.dtype.name for one in equation.invars[:2]}
+            kinds = {variable.aval.dtype.name for variable in equation.invars[:2]}
             products.setdefault(_path(names), set()).update(kinds)
         for inner in core.jaxprs_in_params(equation.params):
             _note(inner, names, products)
@@ -149,8 +150,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         if hasattr(value, "shape"):
             yield path, value
         return
-    for key, one in inner:
-        yield from _leaves(one, f"{path}.{key}" if path else str(key))
+    for key, inner_value in inner:
+        yield from _leaves(inner_value, f"{path}.{key}" if path else str(key))
 
 
 def _place(error: BaseException) -> str:

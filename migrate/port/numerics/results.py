@@ -1,4 +1,4 @@
-"""What the comparison in bfloat16 gives."""
+"""Results of the comparison in bfloat16."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Products = dict[str, set[str]]
 
 
 def allowed(numbers: int) -> float:
-    """How many times the original's error the port's may be, in outputs of so many numbers.
+    """Return how many times the original's error the port's may be, in outputs of so many numbers.
 
     Errors of rounding are drawn as if by chance. In few numbers (a loss) those of two models that are equally
     exact are further apart than `LIMIT`, which is told apart from a fault in 64 numbers and more.
@@ -31,13 +31,13 @@ def allowed(numbers: int) -> float:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a model gave on one input.
+class NumericsRun:
+    """Outputs of a model on one input.
 
     Attributes:
         outputs: path → array, in float32 or as it is.
         dtypes: path → the dtype that the model gave.
-        products: of the pass.
+        products: products of the forward pass.
     """
 
     outputs: dict[str, Any]
@@ -50,11 +50,11 @@ class Numerics:
     """A comparison in one setting.
 
     Attributes:
-        setting: one of `SETTINGS`.
+        setting: a setting of `SETTINGS`.
         inputs: the shapes.
         original: relative L2 of the original's worst output in bfloat16 against its own in float64.
-        port: that of the port.
-        differences: where dtypes or infinite values are other than the original's, one line each.
+        port: error of the port.
+        differences: differences of dtypes or infinite values from the original, one line each.
         error: why it could not be compared; "" if it was.
         skipped: why there is nothing to compare: the original does not run in bfloat16; "" if it does.
         limit: how many times the original's error the port's may be.
@@ -105,7 +105,7 @@ class Folder:
 
     Attributes:
         path: the package.
-        params: its weights; None: it has none.
+        params: weights of the port, or None.
         unsaved: paths of the arrays that keep their dtype, as no checkpoint has them.
     """
 

@@ -10,41 +10,41 @@ from typing import Any
 from converters.graph.recording.guards import Bound
 from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import PortRefusesError, outputs_of
-from migrate.port.sizes.instance import Arrays, Axis, Instance, alive, resized, run
+from migrate.port.sizes.instance import Arrays, Axis, SizedModel, alive, resized, run
 
 # A longer input would cost more than the bound is worth.
 _MOST = 1024
 
 
 def lifted(port: Any, package: Any, folder: Path, module: Any, inputs: Arrays) -> tuple[str, ...]:
-    """The texts of bounds beyond which the port still gives what the original gives.
+    """Return the texts of bounds beyond which the port still agrees with the original.
 
     Args:
         port: what the compiler gave; its source asserts none of its bounds.
-        package: of the port.
-        folder: of the port.
+        package: package of the port.
+        folder: folder of the port.
         module: the original.
         inputs: what it was recorded with.
     """
-    asked = [one for one in port.bounds if list(_beyond(one))]
+    asked = [bound for bound in port.bounds if list(_beyond(bound))]
     if not asked:
         return ()
     own = copy.deepcopy(module).float().eval()
-    base = alive(Instance(own, {}, inputs, run(own, inputs)))
+    base = alive(SizedModel(own, {}, inputs, run(own, inputs)))
     names = port.model_class, port.config_class
-    found = []
+    texts = []
     for bound in asked:
         agree, refused = 0, True
         for size in _beyond(bound):
             side = bound.sides[0]
-            given = resized(inputs, _as_long(inputs, Axis(side.name, side.axis), size))
+            longer = resized(inputs, _as_long(inputs, Axis(side.name, side.axis), size))
             try:
-                wanted = Instance(own, {}, given, run(own, given))
+                wanted = SizedModel(own, {}, longer, run(own, longer))
             except Exception:  # the original takes no such input, so that the port need not
                 continue
             try:
                 refused = False
-                outputs = outputs_of(package, folder, names, {}, base.module, given)
+                outputs = outputs_of(package, folder, names, {}, base.module, longer)
             except PortRefusesError:
                 agree = -1
                 break
@@ -56,8 +56,8 @@ def lifted(port: Any, package: Any, folder: Path, module: Any, inputs: Arrays) -
         # An operator's least size is the original's own affair, if it takes no less.
         least = refused and not bound.of_model and ">=" in bound.condition
         if agree > 0 or least:
-            found.append(bound.text)
-    return tuple(found)
+            texts.append(bound.text)
+    return tuple(texts)
 
 
 def _beyond(bound: Bound) -> Iterator[int]:

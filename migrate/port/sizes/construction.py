@@ -37,7 +37,7 @@ class Construction:
         if not self.rest:
             return self.make(**arguments)
         first = [arguments[name] for name in self.ordered]
-        named = {name: one for name, one in arguments.items() if name not in self.ordered}
+        named = {name: argument for name, argument in arguments.items() if name not in self.ordered}
         return self.make(*first, *self.rest, **named)
 
 
@@ -49,23 +49,23 @@ def _copied(value: Any) -> Any:
 
 
 @dataclass
-class Constructions:
+class ConstructionCalls:
     """The constructors of modules that were called."""
 
     calls: dict[int, tuple[Any, Construction]] = field(default_factory=dict)
 
     def of(self, module: Any) -> Construction | None:
-        """The call that made a module; None where it was not seen."""
+        """The call that made a module, or None if it was not seen."""
         seen = self.calls.get(id(module))
         return seen[1] if seen is not None and seen[0] is module else None
 
 
 @contextmanager
-def constructions() -> Iterator[Constructions]:
+def constructions() -> Iterator[ConstructionCalls]:
     """Watch which arguments the constructors of torch modules are called with."""
     import torch
 
-    found = Constructions()
+    constructions = ConstructionCalls()
     before = sys.getprofile()
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
@@ -74,12 +74,12 @@ def constructions() -> Iterator[Constructions]:
             return
         values = frame.f_locals
         module = values.get(code.co_varnames[0])
-        if isinstance(module, torch.nn.Module) and id(module) not in found.calls:
-            found.calls[id(module)] = module, _construction(type(module), code, values)
+        if isinstance(module, torch.nn.Module) and id(module) not in constructions.calls:
+            constructions.calls[id(module)] = module, _construction(type(module), code, values)
 
     sys.setprofile(watch)
     try:
-        yield found
+        yield constructions
     finally:
         sys.setprofile(before)
 

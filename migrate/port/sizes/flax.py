@@ -26,7 +26,7 @@ _SHOWN = 160
 
 
 class PortRefusesError(Exception):
-    """The port does not run at these sizes; the text says why in one line."""
+    """Error of a port that does not run at these sizes. The text gives the reason in one line."""
 
 
 @contextmanager
@@ -43,8 +43,10 @@ def package_of(folder: Path) -> Iterator[Any]:
         spec.loader.exec_module(package)
         yield package
     finally:
-        for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
-            del sys.modules[one]
+        for module in [
+            module for module in sys.modules if module == name or module.startswith(f"{name}.")
+        ]:
+            del sys.modules[module]
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class PortAtSize:
     """A port at the sizes of another instance, with the weights of the original at these.
 
     Attributes:
-        package: of the port.
-        folder: of the port.
-        config: its configuration.
+        package: package of the port.
+        folder: folder of the port.
+        config: configuration of the port.
         model: the Flax model.
         arrays: path → array: its weights.
         inputs: what it is given.
@@ -92,13 +94,13 @@ class PortAtSize:
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
-        """What it gives.
+        """Return the outputs of the port.
 
         Args:
             method: a further method, and what it is given; None: the forward.
 
         Raises:
-            PortRefusesError: as of `shapes`, or it raises when it runs.
+            PortRefusesError: see `shapes`; or the port raises when it runs.
         """
         import jax
 
@@ -112,8 +114,8 @@ class PortAtSize:
             with drawn(Draws(SEED)):  # as the original is
                 program = jax.jit(apply).lower(variables, **inputs)
             options = {"xla_backend_optimization_level": 0}
-            made = program.compile(options)(variables, **inputs)
-            return [np.asarray(leaf) for leaf in flat(made)]
+            value = program.compile(options)(variables, **inputs)
+            return [np.asarray(leaf) for leaf in flat(value)]
 
     @property
     def apply(self) -> Any:
@@ -128,7 +130,7 @@ class PortAtSize:
         return {path: _narrow(array) for path, array in self.arrays.items()}
 
     def require_paths(self) -> None:
-        """Raise what the port's own package raises where weights are missing or have no place."""
+        """Raise the port package's own error if weights are missing or have no place."""
         if self.arrays:
             self.package.require_params(self.arrays, self.config, **_abstract(self.inputs))
 
@@ -153,15 +155,15 @@ def port_at(
     """Make a port at other sizes, with the weights of the original at these.
 
     Args:
-        package: of the port.
-        folder: of the port.
-        names: of its model's class, and of its configuration's.
+        package: package of the port.
+        folder: folder of the port.
+        names: names of its model class and its configuration class.
         settings: the sizes.
         module: the original at these.
         inputs: what both are given.
 
     Raises:
-        PortRefusesError: its mapping or its configuration refuses them.
+        PortRefusesError: the port's mapping or configuration refuses the sizes.
     """
     with refused(folder):
         config = getattr(package, names[1])(**settings)
@@ -179,7 +181,7 @@ def outputs_of(
     module: Any,
     inputs: Arrays,
 ) -> list[Array]:
-    """What a port gives at other sizes; see `port_at` for the arguments.
+    """Return the outputs of a port at other sizes. See `port_at` for the arguments.
 
     Raises:
         PortRefusesError: its classes, its mapping or its configuration refuse them.
@@ -223,17 +225,17 @@ def _converted(folder: Path, module: Any) -> dict[str, Array]:
         {"model": module} if computes_weights(folder) else {"mapping": folder / MAPPING}
     )
     with quiet():
-        made: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))
+        arrays: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))
     constants = folder / CONSTANTS
-    return made | (load_file(constants) if constants.exists() else {})
+    return arrays | (load_file(constants) if constants.exists() else {})
 
 
 def nested(arrays: Mapping[str, Array]) -> dict[str, Any]:
     """Return the variables of a Flax model."""
     from converters.checkpoint import nest
 
-    made: dict[str, Any] = nest(arrays.items())
-    return made
+    values: dict[str, Any] = nest(arrays.items())
+    return values
 
 
 def _abstract(arrays: Arrays) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An instance of the original: the arguments of its constructor, its inputs, what it gives."""
+"""Build the original: constructor arguments, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Change:
-    """Another value of a number or of input axes, together with what it needs.
+class SizeChange:
+    """New value of a number or of input axes, with the changes that it needs.
 
     Attributes:
         leaf: the number; None: only axes.
@@ -53,18 +53,18 @@ class Change:
         """The name for a reader."""
         if self.leaf is not None:
             return self.leaf.name
-        return ", ".join(f"{one.name} axis {one.axis}" for one in self.axes)
+        return ", ".join(f"{axe.name} axis {axe.axis}" for axe in self.axes)
 
 
 @dataclass(frozen=True)
-class Instance:
-    """A model that was built, and what it gives.
+class SizedModel:
+    """A model at one size, with its inputs and outputs.
 
     Attributes:
-        module: it, in evaluation mode.
-        arguments: of its constructor.
+        module: the model, in evaluation mode.
+        arguments: arguments of its constructor.
         inputs: what it was given.
-        outputs: its tensors, as the recording lists them.
+        outputs: its output tensors, in the order of the recording.
     """
 
     module: Any
@@ -74,12 +74,12 @@ class Instance:
 
 
 def built(
-    construction: Construction, inputs: Arrays, changes: tuple[Change, ...], shown: str
-) -> Instance | None:
-    """An instance with these changes; None where the original refuses it.
+    construction: Construction, inputs: Arrays, changes: tuple[SizeChange, ...], shown: str
+) -> SizedModel | None:
+    """An instance with these changes, or None if the original refuses it.
 
     Args:
-        construction: of the model that is ported.
+        construction: construction of the ported model.
         inputs: what that is given.
         changes: what is to be other.
         shown: the model, for messages.
@@ -88,27 +88,27 @@ def built(
 
     arguments = construction.copied()
     try:
-        for one in changes:
-            if one.leaf is not None:
-                change(arguments, one.leaf, one.value)
-        given = inputs
-        for one in changes:
-            given = resized(given, one.axes)
+        for step in changes:
+            if step.leaf is not None:
+                change(arguments, step.leaf, step.value)
+        arrays = inputs
+        for step in changes:
+            arrays = resized(arrays, step.axes)
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             module = construction.build(arguments)
             if not isinstance(module, torch.nn.Module):
                 return None
             module = module.float().eval()
-            outputs = run(module, given)
+            outputs = run(module, arrays)
             if not _is_finite(outputs):
                 return None
     except Exception:  # whatever a constructor or a forward of the user's raises
         return None
-    return Instance(module, arguments, given, outputs)
+    return SizedModel(module, arguments, arrays, outputs)
 
 
-def alive(instance: Instance, stirring: bool = True) -> Instance:
+def alive(instance: SizedModel, stirring: bool = True) -> SizedModel:
     """The instance with weights under which its parts count.
 
     A constructor's weights hide much: gates of zeros, and products so small that an attention looks at
@@ -120,12 +120,12 @@ def alive(instance: Instance, stirring: bool = True) -> Instance:
     with torch.no_grad(), quiet():
         if stirring:
             stir(instance.module, SEED)
-        for one in instance.module.parameters():
-            if one.dim() > 1 and one.is_floating_point() and one.numel() > 1:
-                spread = float(one.std())
-                target = 1.0 / float(one[0].numel()) ** 0.5
+        for value in instance.module.parameters():
+            if value.dim() > 1 and value.is_floating_point() and value.numel() > 1:
+                spread = float(value.std())
+                target = 1.0 / float(value[0].numel()) ** 0.5
                 if 0 < spread < target:
-                    one.mul_(target / spread)
+                    value.mul_(target / spread)
         outputs = run(instance.module, instance.inputs)
     if _is_finite(outputs):
         return replace(instance, outputs=outputs)
@@ -134,7 +134,7 @@ def alive(instance: Instance, stirring: bool = True) -> Instance:
 
 
 def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
-    """What a module gives for inputs, as numpy arrays in the recording's order.
+    """Return the outputs of a module for inputs, as numpy arrays in the order of the recording.
 
     A module that draws is given the draws that the port is given too.
     """
@@ -147,7 +147,7 @@ def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
         if not torch.equal(before, torch.get_rng_state()):
             with ComparisonDraws(Draws(SEED)):
                 outputs = module(**tensors)
-        return [_array(one) for one in flat(plain(outputs))]
+        return [_array(output) for output in flat(plain(outputs))]
 
 
 def flat(value: Any) -> Iterator[Any]:
@@ -156,8 +156,8 @@ def flat(value: Any) -> Iterator[Any]:
         for name in sorted(value):
             yield from flat(value[name])
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from flat(one)
+        for output in value:
+            yield from flat(output)
     elif hasattr(value, "shape"):
         yield value
 
@@ -177,32 +177,34 @@ def _array(tensor: Any) -> Array:
 
     tensor = tensor.detach()
     wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-    found: Array = wide.resolve_conj().numpy()
-    return found
+    array: Array = wide.resolve_conj().numpy()
+    return array
 
 
 def _is_finite(outputs: list[Array]) -> bool:
     """Whether there is something to compare."""
-    return bool(outputs) and any(bool(np.isfinite(one).any()) for one in outputs if one.size)
+    return bool(outputs) and any(
+        bool(np.isfinite(output).any()) for output in outputs if output.size
+    )
 
 
 def resized(arrays: Arrays, axes: Mapping[Axis, int]) -> dict[str, Array]:
     """Inputs with so many entries along these axes: the first, or all of them again and again."""
-    made = dict(arrays)
-    for one, size in axes.items():
-        if one.name in made:
-            places = np.arange(size) % made[one.name].shape[one.axis]
-            made[one.name] = np.take(made[one.name], places, axis=one.axis)
-    return made
+    changed = dict(arrays)
+    for axis, size in axes.items():
+        if axis.name in changed:
+            places = np.arange(size) % changed[axis.name].shape[axis.axis]
+            changed[axis.name] = np.take(changed[axis.name], places, axis=axis.axis)
+    return changed
 
 
 @contextlib.contextmanager
 def threads_for(module: Any) -> Iterator[None]:
-    """One thread for a small model: in torch, others would do nothing but wait for their turn."""
+    """Use one thread for a small model, for which further torch threads would only wait."""
     import torch
 
     before = torch.get_num_threads()
-    if sum(one.numel() for one in module.parameters()) < _SMALL:
+    if sum(parameter.numel() for parameter in module.parameters()) < _SMALL:
         torch.set_num_threads(1)
     try:
         yield
@@ -212,7 +214,7 @@ def threads_for(module: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What the user's code prints or warns of is nothing of this command's."""
+    """Hide the output and warnings of the user's code."""
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),

@@ -43,7 +43,9 @@ class Leaf:
     @property
     def name(self) -> str:
         """The name in a configuration: "text_hidden_size" of `config.text_config.hidden_size`."""
-        parts = [one.removesuffix("_config") for one in self.path[1:-1] if one.endswith("_config")]
+        parts = [
+            part.removesuffix("_config") for part in self.path[1:-1] if part.endswith("_config")
+        ]
         above = self.path[-2:-1] if self.apart and not self.path[-2].endswith("_config") else ()
         return "_".join((*parts, *above, self.path[-1].strip("_")))
 
@@ -55,14 +57,16 @@ class Leaf:
 
 def leaves(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
     """The numbers among arguments: arguments themselves, and attributes of configurations."""
-    found = [
+    leaves = [
         leaf
         for name, value in arguments.items()
         for leaf in _below((name,), value, 0)
         if leaf.name not in _NO_SIZE and leaf.name.isidentifier()
     ]
-    names = Counter(leaf.name for leaf in found)
-    return tuple(replace(leaf, apart=len(leaf.path) > 2 and names[leaf.name] > 1) for leaf in found)
+    names = Counter(leaf.name for leaf in leaves)
+    return tuple(
+        replace(leaf, apart=len(leaf.path) > 2 and names[leaf.name] > 1) for leaf in leaves
+    )
 
 
 def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:
@@ -71,13 +75,13 @@ def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:
     if isinstance(value, int | float):
         yield Leaf(path, value)
     elif isinstance(value, list | tuple):
-        if value and all(type(one) in (int, float) for one in value):
+        if value and all(type(element) in (int, float) for element in value):
             yield Leaf(path, tuple(value))
     else:
         entries = _entries(value)
         if "id2label" in entries and isinstance(getattr(value, "num_labels", None), int):
             yield Leaf((*path, "num_labels"), value.num_labels)  # as transformers counts them
-            entries = {key: one for key, one in entries.items() if key not in _LABELS}
+            entries = {key: element for key, element in entries.items() if key not in _LABELS}
         for name, inner in entries.items():
             yield from _below((*path, name), inner, depth + 1)
 
@@ -97,8 +101,8 @@ def _entries(value: Any) -> Mapping[str, Any]:
     else:
         held = vars(value)
     return {
-        name: one
-        for name, one in held.items()
+        name: element
+        for name, element in held.items()
         if isinstance(name, str) and name[:1] not in ("", "_")
     }
 
@@ -116,7 +120,7 @@ def change(arguments: dict[str, Any], leaf: Leaf, value: Value) -> None:
     old = holder[name] if isinstance(holder, Mapping) else getattr(holder, name)
     if isinstance(value, int) and isinstance(leaf.value, int) and leaf.value > 1:
         for other, listed in _entries(holder).items():
-            kinds = isinstance(listed, list) and all(isinstance(one, str) for one in listed)
+            kinds = isinstance(listed, list) and all(isinstance(element, str) for element in listed)
             if kinds and len(listed) == leaf.value:
                 longer = [listed[place % len(listed)] for place in range(value)]
                 _put(holder, other, longer)
@@ -151,7 +155,9 @@ def candidates(leaf: Leaf, upwards: bool) -> tuple[Value, ...]:
             return (40 * value if value > 1e-9 else 1e-4, 1e-2)
         return (value * 1.5, value * 0.5) if upwards else (value * 0.75, value * 1.25)
     return tuple(
-        one for one in dict.fromkeys(_of_whole(value, upwards)) if one != value and one > 0
+        number
+        for number in dict.fromkeys(_of_whole(value, upwards))
+        if number != value and number > 0
     )
 
 
@@ -162,7 +168,7 @@ def _of_whole(value: int, upwards: bool) -> Iterator[int]:
         more, less = [value + 8, 2 * value], [value // 2, value // 4, value // 16, 64, 8, 3]
     elif value <= _SMALL:
         more = [value + 1, 2 * value, value + 2, 3 * value]
-        less = [one for one in (value - 1, value // 2) if one > 1] + [*more, 1]
+        less = [number for number in (value - 1, value // 2) if number > 1] + [*more, 1]
     else:
         half = [value + value // 2] if value % 2 == 0 else []
         more = [*half, 2 * value, 3 * value, value + 2, value + 1]
@@ -172,16 +178,16 @@ def _of_whole(value: int, upwards: bool) -> Iterator[int]:
 
 def _of_several(values: tuple[Number, ...], upwards: bool) -> Iterator[tuple[Number, ...]]:
     """Each entry another one, all of them in the same way."""
-    if not all(isinstance(one, int) for one in values):
-        yield tuple(1.5 * one for one in values)
+    if not all(isinstance(number, int) for number in values):
+        yield tuple(1.5 * number for number in values)
         return
-    whole = [int(one) for one in values]
+    whole = [int(number) for number in values]
     ways = [
-        tuple(one + one // 2 if one % 2 == 0 else 2 * one for one in whole),
-        tuple(2 * one for one in whole),
-        tuple(one + 1 for one in whole),
-        tuple(max(1, one // 2) for one in whole),
-        tuple(one + (place % 2) for place, one in enumerate(whole)),
+        tuple(number + number // 2 if number % 2 == 0 else 2 * number for number in whole),
+        tuple(2 * number for number in whole),
+        tuple(number + 1 for number in whole),
+        tuple(max(1, number // 2) for number in whole),
+        tuple(number + (place % 2) for place, number in enumerate(whole)),
     ]
     small = max(whole) <= _SMALL
     order = (2, 4, 1, 3, 0) if small else ((0, 1, 3, 2) if upwards else (3, 1, 0, 2))

@@ -9,62 +9,64 @@ from typing import Any
 from converters.graph.merging.methods import as_forward
 from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import PortRefusesError
-from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, resized, run
-from migrate.port.sizes.question import Question
+from migrate.port.sizes.instance import Arrays, Axis, SizeChange, SizedModel, resized, run
+from migrate.port.sizes.question import SizeQuestion
 
 
 def method_apart(
-    question: Question,
+    question: SizeQuestion,
     package: Any,
-    made: Instance,
-    changes: Sequence[Change],
+    instance: SizedModel,
+    changes: Sequence[SizeChange],
     method: str,
     inputs: Arrays,
 ) -> str:
-    """What is wrong with a method of the port at another size; "" where it gives what the original gives.
+    """Return what is wrong with a method of the port at another size, or "" if it agrees with the original.
 
     Args:
         question: the port and its original.
-        package: of the port.
-        made: the original at this size.
+        package: package of the port.
+        instance: the original at this size.
         changes: what is other there.
-        method: its name.
+        method: name of the method.
         inputs: what it was recorded with.
     """
-    there = _taken(made, method, inputs, changes)
+    there = _taken(instance, method, inputs, changes)
     if there is None:
         return "takes no inputs there that were tried"
     try:
-        found = question.port_at(package, question.settings(made), made).outputs(
+        outputs = question.port_at(package, question.settings(instance), instance).outputs(
             (method, there.inputs)
         )
     except PortRefusesError as error:
         return f"raises {error}"
-    apart, limit = distance(found, there)
+    apart, limit = distance(outputs, there)
     return "" if apart <= limit else f"is {apart:.1e} from the original's"
 
 
 def _taken(
-    made: Instance, method: str, inputs: Arrays, changes: Sequence[Change]
-) -> Instance | None:
+    instance: SizedModel, method: str, inputs: Arrays, changes: Sequence[SizeChange]
+) -> SizedModel | None:
     """The original with the first inputs that its method takes at this size."""
-    for given in _resized(inputs, changes):
+    for resized_inputs in _resized(inputs, changes):
         try:
-            with as_forward(made.module, method):
-                return replace(made, inputs=given, outputs=run(made.module, given))
+            with as_forward(instance.module, method):
+                return replace(
+                    instance, inputs=resized_inputs, outputs=run(instance.module, resized_inputs)
+                )
         except Exception:  # whatever a method of the user's raises for inputs of another size
             continue
     return None
 
 
-def _resized(inputs: Arrays, changes: Sequence[Change]) -> Iterator[Arrays]:
+def _resized(inputs: Arrays, changes: Sequence[SizeChange]) -> Iterator[Arrays]:
     """Inputs whose axes are as long as numbers that changed, at the new ones; else as they are."""
     pairs: dict[int, int] = {}
-    for one in changes:
-        if one.leaf is None:
+    for change in changes:
+        if change.leaf is None:
             continue
-        old = one.leaf.value if isinstance(one.leaf.value, tuple) else (one.leaf.value,)
-        new = one.value if isinstance(one.value, tuple) else (one.value,)
+        old = change.leaf.value if isinstance(change.leaf.value, tuple) else (change.leaf.value,)
+        new = change.value if isinstance(change.value, tuple) else (change.value,)
         for here, there in zip(old, new, strict=True):
             if isinstance(here, int) and isinstance(there, int) and here > 1:
                 pairs.setdefault(here, there)

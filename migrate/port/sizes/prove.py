@@ -1,4 +1,4 @@
-"""The proof at a second size: what a port follows, and what it must hold to its value."""
+"""Proof at a second size: what a port follows, and what it must keep fixed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from converters.layers.reparametrized import class_before
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import package_of
-from migrate.port.sizes.instance import Arrays, Axis, Change, alive, built, threads_for
+from migrate.port.sizes.instance import Arrays, Axis, SizeChange, alive, built, threads_for
 from migrate.port.sizes.methods import method_apart
-from migrate.port.sizes.question import Question
-from migrate.port.sizes.results import Held, Sizes, unproven
+from migrate.port.sizes.question import SizeQuestion
+from migrate.port.sizes.results import FixedSize, Sizes, unproven
 from migrate.port.sizes.second import Second, beside, second
 from migrate.port.sizes.tries import REFUSED, Tries
 from migrate.port.sizes.unseen import Unseen
 from migrate.progress import Progress
 
-Attempt = Callable[[Sequence[Change]], str]
+Attempt = Callable[[Sequence[SizeChange]], str]
 
 
 def sizes_of(
@@ -37,21 +37,21 @@ def sizes_of(
 
     Args:
         port: what the compiler gave; its source asserts none of its bounds.
-        folder: of the port.
+        folder: folder of the port.
         module: the original.
         construction: how it was made; None: not known.
         inputs: what it was recorded with.
         shown: the model, for messages.
-        progress: told what is being done.
+        progress: receives the progress.
         methods: what further methods were recorded with.
     """
     with threads_for(module):
         with package_of(folder) as package:
             free = lifted(port, package, folder, module, inputs)
-        found = _at_another_size(
+        sizes = _at_another_size(
             port, folder, module, construction, inputs, shown, progress, methods or {}
         )
-    return replace(found, lifted=free)
+    return replace(sizes, lifted=free)
 
 
 def _at_another_size(
@@ -72,30 +72,33 @@ def _at_another_size(
         return unproven(port, "its constructor's arguments do not build the model a second time")
     if not _is_same(base.module, module):
         return unproven(port, "the model was changed after its constructor had made it")
-    question = Question(port, folder, construction, base, shown)
+    question = SizeQuestion(port, folder, construction, base, shown)
     unseen = Unseen(question)
-    found = second(construction, base, fixed, shown)
+    second_size = second(construction, base, fixed, shown)
     with package_of(folder) as package:
-        proof = _Proof(question, found, Tries(question, package, found.changes, progress))
+        proof = _Proof(
+            question, second_size, Tries(question, package, second_size.changes, progress)
+        )
         sizes = proof.run(unseen, fixed)
-        for method, given in methods.items() if proof.good else ():
-            if why := proof.method_apart(package, method, given):
+        for method, arrays in methods.items() if proof.good else ():
+            if why := proof.method_apart(package, method, arrays):
                 return unproven(port, f"there its method {method} {why}")
         return sizes
 
 
 def _sizes(inputs: Arrays, axes: Sequence[Axis]) -> dict[Axis, int]:
-    return {one: int(inputs[one.name].shape[one.axis]) for one in axes}
+    return {axis: int(inputs[axis.name].shape[axis.axis]) for axis in axes}
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(left: Any, other: Any) -> bool:
     """Whether two modules hold tensors of the same names and shapes."""
     shapes = [
         {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-        for module in (one, other)
+        for module in (left, other)
     ]
     kinds = [
-        {name: class_before(inner) for name, inner in each.named_modules()} for each in (one, other)
+        {name: class_before(inner) for name, inner in each.named_modules()}
+        for each in (left, other)
     ]
     return shapes[0] == shapes[1] and kinds[0] == kinds[1]
 
@@ -107,28 +110,30 @@ class _Proof:
     The others are run, all at once, and in halves where the outputs differ.
     """
 
-    def __init__(self, question: Question, found: Second, tries: Tries) -> None:
-        self.question, self.found, self.tries = question, found, tries
+    def __init__(self, question: SizeQuestion, second_size: Second, tries: Tries) -> None:
+        self.question, self.found, self.tries = question, second_size, tries
         self.inputs = question.base.inputs
-        self.good: list[Change] = []
-        self.bad: dict[int, tuple[Change, str]] = {}
+        self.good: list[SizeChange] = []
+        self.bad: dict[int, tuple[SizeChange, str]] = {}
 
     def run(self, unseen: Unseen, fixed: Sequence[Axis]) -> Sizes:
         """Search, and return what was found."""
-        left = [one for one in self.found.changes if not self._is_bad(one, unseen.why(one))]
+        left = [
+            change for change in self.found.changes if not self._is_bad(change, unseen.why(change))
+        ]
         self.good = self._followed([], left)
         self._again()
         return self._result(fixed)
 
-    def method_apart(self, package: Any, method: str, given: Arrays) -> str:
-        """What is wrong with a further method under the changes that the forward follows."""
-        ordered = tuple(one for one in self.found.changes if one in self.good)
-        made = self.question.built(ordered)
-        if made is None:
+    def method_apart(self, package: Any, method: str, arrays: Arrays) -> str:
+        """Return what is wrong with a further method under the changes that the forward follows."""
+        ordered = tuple(change for change in self.found.changes if change in self.good)
+        instance = self.question.built(ordered)
+        if instance is None:
             return "was not tried"
-        return method_apart(self.question, package, alive(made), ordered, method, given)
+        return method_apart(self.question, package, alive(instance), ordered, method, arrays)
 
-    def _followed(self, good: list[Change], changes: Sequence[Change]) -> list[Change]:
+    def _followed(self, good: list[SizeChange], changes: Sequence[SizeChange]) -> list[SizeChange]:
         """The changes that the port follows beside the good ones, and these."""
         passing = self._settled(self.tries.shapes, good, changes)
         return [*good, *self._settled(self.tries.outputs, good, passing)]
@@ -150,33 +155,35 @@ class _Proof:
         self.found.changes += more
         self.good = self._followed(self.good, more)
 
-    def _is_bad(self, change: Change, why: str) -> bool:
+    def _is_bad(self, change: SizeChange, why: str) -> bool:
         if why:
             self.bad[id(change)] = change, why
         return bool(why)
 
     def _settled(
-        self, attempt: Attempt, before: Sequence[Change], changes: Sequence[Change]
-    ) -> list[Change]:
+        self, attempt: Attempt, before: Sequence[SizeChange], changes: Sequence[SizeChange]
+    ) -> list[SizeChange]:
         """The changes that pass an attempt together, beside some from before; the others are bad."""
         good = list(before)
         if changes and not self._all_pass(attempt, good, changes):
             for group in self._parted(changes):
                 self._settle(attempt, good, group)
-        return [one for one in changes if one in good]
+        return [change for change in changes if change in good]
 
-    def _parted(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+    def _parted(self, changes: Sequence[SizeChange]) -> tuple[list[SizeChange], list[SizeChange]]:
         """Changes of what the port has a field for, and others: these are more often the ones that part."""
         port = self.question.port
         names = {setting for setting, _ in port.sources.values()} | set(port.settings)
         followed = [
-            one
-            for one in changes
-            if one.leaf is None or one.leaf.name in names or one.leaf.path[-1] in names
+            change
+            for change in changes
+            if change.leaf is None or change.leaf.name in names or change.leaf.path[-1] in names
         ]
-        return followed, [one for one in changes if one not in followed]
+        return followed, [change for change in changes if change not in followed]
 
-    def _settle(self, attempt: Attempt, good: list[Change], group: Sequence[Change]) -> None:
+    def _settle(
+        self, attempt: Attempt, good: list[SizeChange], group: Sequence[SizeChange]
+    ) -> None:
         """Add the changes of a group that pass beside the good ones."""
         if len(group) == 1:
             if not self._is_bad(group[0], attempt((*good, group[0]))):
@@ -186,14 +193,16 @@ class _Proof:
             self._settle(attempt, good, group[:half])
             self._settle(attempt, good, group[half:])
 
-    def _all_pass(self, attempt: Attempt, good: list[Change], group: Sequence[Change]) -> bool:
+    def _all_pass(
+        self, attempt: Attempt, good: list[SizeChange], group: Sequence[SizeChange]
+    ) -> bool:
         if attempt((*good, *group)):
             return False
         good += group
         return True
 
     def _result(self, fixed: Sequence[Axis]) -> Sizes:
-        held: dict[str, Held] = {}
+        held: dict[str, FixedSize] = {}
         settings = self.question.port.settings
         for change, why in self.bad.values():
             if change.leaf is None:
@@ -205,20 +214,20 @@ class _Proof:
                 names = [change.leaf.name]
             for name in names:
                 value = settings.get(name, change.leaf.value)
-                held[name] = Held(name, value, f"at {change.value!r} {why}")
+                held[name] = FixedSize(name, value, f"at {change.value!r} {why}")
         for name, value in settings.items():
             if self.tries.settings[name] == value and name not in held:
-                held[name] = Held(name, value, self._why(name))
+                held[name] = FixedSize(name, value, self._why(name))
         axes = _sizes(self.inputs, fixed)
         proven = {axis for change in self.good for axis in change.axes}
         changed = [
-            (one.name, one.leaf.value if one.leaf else self._own(one), one.value)
-            for one in self.good
+            (change.name, change.leaf.value if change.leaf else self._own(change), change.value)
+            for change in self.good
         ]
         return Sizes(
             tuple(changed),
             tuple(held.values()),
-            {(one.name, one.axis): size for one, size in axes.items() if one not in proven},
+            {(axis.name, axis.axis): size for axis, size in axes.items() if axis not in proven},
             distance=self.tries.distance,
             idle=tuple(leaf.name for leaf in self.found.idle if leaf.name not in settings),
         )
@@ -229,6 +238,6 @@ class _Proof:
             return "other values had no effect on the inputs of the proof"
         return "the original took no other value that was tried"
 
-    def _own(self, change: Change) -> int:
+    def _own(self, change: SizeChange) -> int:
         first = next(iter(change.axes))
         return int(self.inputs[first.name].shape[first.axis])

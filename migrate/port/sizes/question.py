@@ -1,4 +1,4 @@
-"""What the proof at a second size is about: a port, its original, and how that was made."""
+"""Subject of the proof at a second size: a port, its original, and the original's construction."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import PortAtSize, port_at
-from migrate.port.sizes.instance import Change, Instance, built
+from migrate.port.sizes.instance import SizeChange, SizedModel, built
 
 
 @dataclass(frozen=True)
-class Question:
+class SizeQuestion:
     """A port, and the means to build its original with other arguments.
 
     Attributes:
         port: what the compiler gave.
-        folder: of the port.
+        folder: folder of the port.
         construction: how the original was made.
         base: the original, built again with the same arguments.
         shown: the model, for messages.
@@ -28,14 +28,14 @@ class Question:
     port: Any
     folder: Path
     construction: Construction
-    base: Instance
+    base: SizedModel
     shown: str
 
-    def built(self, changes: tuple[Change, ...]) -> Instance | None:
-        """The original with these changes; None where it refuses them."""
+    def built(self, changes: tuple[SizeChange, ...]) -> SizedModel | None:
+        """The original with these changes, or None if it refuses them."""
         return built(self.construction, self.base.inputs, changes, self.shown)
 
-    def port_at(self, package: Any, settings: Mapping[str, Any], other: Instance) -> PortAtSize:
+    def port_at(self, package: Any, settings: Mapping[str, Any], other: SizedModel) -> PortAtSize:
         """The port with the settings of another instance, and with its weights.
 
         Raises:
@@ -44,7 +44,7 @@ class Question:
         names = self.port.model_class, self.port.config_class
         return port_at(package, self.folder, names, settings, other.module, other.inputs)
 
-    def settings(self, other: Instance) -> Mapping[str, Any]:
+    def settings(self, other: SizedModel) -> Mapping[str, Any]:
         """The settings of the port at the size of another instance."""
         own = self.base.module, self.construction.arguments
         there = other.module, other.arguments

@@ -1,4 +1,4 @@
-"""Which attributes of its configuration a model reads: others say nothing about it."""
+"""Find the attributes of its configuration that a model reads. Other attributes prove nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.port.sizes.leaves import Leaf
 
 
 @dataclass(frozen=True)
-class Reads:
+class ConfigReads:
     """The attributes that were read, by the argument that has them."""
 
     names: Mapping[str, frozenset[str]]
@@ -26,27 +26,27 @@ class Reads:
         return leaf.path[1] in self.names[leaf.path[0]]
 
 
-def reads(construction: Construction, inputs: Arrays) -> Reads | None:
+def reads(construction: Construction, inputs: Arrays) -> ConfigReads | None:
     """Build a model and run it with configurations that note what is read of them.
 
     Returns:
-        What was read; None where the model refuses such configurations.
+        What was read, or None if the model refuses such configurations.
     """
     arguments = construction.copied()
-    found: dict[str, set[str]] = {}
+    reads: dict[str, set[str]] = {}
     try:
         for name, value in arguments.items():
             kind = type(value)
             if _is_configuration(value):
-                value.__class__ = _noting(kind, found.setdefault(name, set()))
-        if not found:
+                value.__class__ = _noting(kind, reads.setdefault(name, set()))
+        if not reads:
             return None
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             run(construction.build(arguments).float().eval(), inputs)
     except Exception:  # whatever a constructor does with a class that it does not know
         return None
-    return Reads({name: frozenset(names) for name, names in found.items()})
+    return ConfigReads({name: frozenset(names) for name, names in reads.items()})
 
 
 def _is_configuration(value: Any) -> bool:

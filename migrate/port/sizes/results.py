@@ -1,4 +1,4 @@
-"""What the proof at another size gives: frozen values that the README and the reports show."""
+"""Results of the proof at another size: frozen values that the README and the reports show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from converters.graph.writing.model import Limits
 
 
 @dataclass(frozen=True)
-class Held:
+class FixedSize:
     """A size that the port holds to its value.
 
     Attributes:
@@ -26,7 +26,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What was found out at another size.
+    """Results at another size.
 
     Attributes:
         changed: name, value here, value there: all were other at once, and both sides agreed.
@@ -39,7 +39,7 @@ class Sizes:
     """
 
     changed: tuple[tuple[str, Any, Any], ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[FixedSize, ...] = ()
     axes: Mapping[tuple[str, int], int] = field(default_factory=dict)
     lifted: tuple[str, ...] = ()
     distance: float | None = None
@@ -48,8 +48,10 @@ class Sizes:
 
     @property
     def limits(self) -> Limits:
-        """What the classes of the port refuse."""
-        return Limits({one.name: one.value for one in self.held}, self.axes, frozenset(self.lifted))
+        """Limits that the classes of the port enforce."""
+        return Limits(
+            {held.name: held.value for held in self.held}, self.axes, frozenset(self.lifted)
+        )
 
 
 def unproven(port: Any, why: str) -> Sizes:
@@ -59,11 +61,11 @@ def unproven(port: Any, why: str) -> Sizes:
         port: what the compiler gave.
         why: the reason.
     """
-    held = tuple(Held(name, value, "not tried") for name, value in port.settings.items())
+    held = tuple(FixedSize(name, value, "not tried") for name, value in port.settings.items())
     axes = {
-        (one.name, axis): side
-        for one in port.inputs
-        for axis, side in enumerate(one.shape)
-        if isinstance(side, int) and not one.fixed and not one.optional
+        (input_.name, axis): side
+        for input_ in port.inputs
+        for axis, side in enumerate(input_.shape)
+        if isinstance(side, int) and not input_.fixed and not input_.optional
     }
     return Sizes(held=held, axes=axes, error=why)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from migrate.port.sizes.construction import Construction
-from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, alive, built, run
+from migrate.port.sizes.instance import Arrays, Axis, SizeChange, SizedModel, alive, built, run
 from migrate.port.sizes.leaves import Leaf, Value, candidates, leaves
 from migrate.port.sizes.reads import reads
 
@@ -35,54 +35,56 @@ class Second:
         refused_axes: fixed axes of inputs that the original takes at their size only.
     """
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[SizeChange] = field(default_factory=list)
     idle: list[Leaf] = field(default_factory=list)
     refused: list[Leaf] = field(default_factory=list)
     refused_axes: list[Axis] = field(default_factory=list)
 
 
-def second(construction: Construction, base: Instance, fixed: Sequence[Axis], shown: str) -> Second:
+def second(
+    construction: Construction, base: SizedModel, fixed: Sequence[Axis], shown: str
+) -> Second:
     """Look for other values of the numbers that the model was made with, and other sizes of fixed axes.
 
     Args:
-        construction: of the model that is ported.
-        base: it, built anew.
+        construction: construction of the ported model.
+        base: the ported model, built again.
         fixed: axes of inputs that the recording has fixed.
         shown: the model, for messages.
     """
-    return _Search(construction, base.inputs, tuple(fixed), shown, alive(base)).run()
+    return _SizeSearch(construction, base.inputs, tuple(fixed), shown, alive(base)).run()
 
 
 def beside(
     construction: Construction,
-    base: Instance,
-    good: Sequence[Change],
+    base: SizedModel,
+    good: Sequence[SizeChange],
     numbers: Sequence[Leaf],
     shown: str,
-) -> list[Change]:
+) -> list[SizeChange]:
     """Other values of numbers that the original takes beside these changes, with an effect."""
     state = built(construction, base.inputs, tuple(good), shown) if numbers else None
     if state is None:
         return []
-    search = _Search(construction, base.inputs, (), shown, alive(state))
+    search = _SizeSearch(construction, base.inputs, (), shown, alive(state))
     search.found.changes += good
     return search.more(numbers)
 
 
-class _Search:
+class _SizeSearch:
     def __init__(
         self,
         construction: Construction,
         inputs: Arrays,
         fixed: tuple[Axis, ...],
         shown: str,
-        state: Instance,
+        state: SizedModel,
     ) -> None:
         self.construction = construction
         self.inputs, self.fixed, self.shown = inputs, fixed, shown
         self.state = state
         self.found = Second()
-        count = sum(one.numel() for one in state.module.parameters())
+        count = sum(parameter.numel() for parameter in state.module.parameters())
         self.big = count > _BIG
         self.read = reads(construction, inputs)
 
@@ -90,13 +92,13 @@ class _Search:
         all_leaves = leaves(self.construction.arguments)
         if self.big:
             self._shrink(all_leaves)
-        changed = {one.leaf for one in self.found.changes}
-        for place, leaf in enumerate(one for one in all_leaves if one not in changed):
+        changed = {change.leaf for change in self.found.changes}
+        for place, leaf in enumerate(leaf for leaf in all_leaves if leaf not in changed):
             self._leaf(leaf, place % 2 == 0)
         self._axes()
         return self.found
 
-    def more(self, numbers: Sequence[Leaf]) -> list[Change]:
+    def more(self, numbers: Sequence[Leaf]) -> list[SizeChange]:
         """Changes of these numbers beside those that are there."""
         count = len(self.found.changes)
         for place, leaf in enumerate(numbers):
@@ -105,28 +107,32 @@ class _Search:
 
     def _shrink(self, all_leaves: Sequence[Leaf]) -> None:
         """A smaller model of the same kind, to begin with: narrower, then with fewer layers."""
-        wide = [one for one in all_leaves if isinstance(one.value, int) and one.value >= _WIDE]
-        wide.sort(key=lambda one: one.value)
+        wide = [leaf for leaf in all_leaves if isinstance(leaf.value, int) and leaf.value >= _WIDE]
+        wide.sort(key=lambda leaf: leaf.value)
         sides = {side for array in self.inputs.values() for side in array.shape}
-        widths = [one for one in wide if one.value not in sides]  # no side of an image
-        groups = (wide, widths, wide[:-1], widths[:-1], *([one] for one in reversed(widths)))
+        widths = [leaf for leaf in wide if leaf.value not in sides]  # no side of an image
+        groups = (wide, widths, wide[:-1], widths[:-1], *([leaf] for leaf in reversed(widths)))
         for group, divisor in itertools.product(groups, _DIVISORS):
-            smaller = [Change(one, int(one.value) // divisor, {}) for one in group]  # type: ignore[arg-type]
+            smaller = [SizeChange(leaf, int(leaf.value) // divisor, {}) for leaf in group]  # type: ignore[arg-type]
             if group and self._begins_with(smaller):
                 break
-        changed = {one.leaf for one in self.found.changes}
+        changed = {change.leaf for change in self.found.changes}
         for leaf in all_leaves:
             if isinstance(leaf.value, int) and _DEEP <= leaf.value < _WIDE and leaf not in changed:
                 tensors = len(self.state.module.state_dict())
-                self._begins_with([Change(leaf, leaf.value // _DEEP + 1, {})], tensors)
+                self._begins_with([SizeChange(leaf, leaf.value // _DEEP + 1, {})], tensors)
 
-    def _begins_with(self, changes: list[Change], tensors: int | None = None) -> bool:
+    def _begins_with(self, changes: list[SizeChange], tensors: int | None = None) -> bool:
         """Take changes if the original does, and if it then has fewer tensors than these."""
-        made = built(self.construction, self.inputs, (*self.found.changes, *changes), self.shown)
-        if made is None or (tensors is not None and len(made.module.state_dict()) >= tensors):
+        instance = built(
+            self.construction, self.inputs, (*self.found.changes, *changes), self.shown
+        )
+        if instance is None or (
+            tensors is not None and len(instance.module.state_dict()) >= tensors
+        ):
             return False
         self.found.changes += changes
-        self.state = alive(made)
+        self.state = alive(instance)
         return True
 
     def _leaf(self, leaf: Leaf, upwards: bool) -> None:
@@ -141,7 +147,7 @@ class _Search:
             if taken and value not in least:
                 continue
             for axes in self._axes_for(leaf, value):
-                tried = self._tried(Change(leaf, value, axes))
+                tried = self._tried(SizeChange(leaf, value, axes))
                 if tried is None:
                     continue
                 taken += 1
@@ -157,9 +163,9 @@ class _Search:
         old = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
         new = value if isinstance(value, tuple) else (value,)
         pairs = [
-            (one, other)
-            for one, other in zip(old, new, strict=True)
-            if isinstance(one, int) and isinstance(other, int) and one > 1
+            (first, other)
+            for first, other in zip(old, new, strict=True)
+            if isinstance(first, int) and isinstance(other, int) and first > 1
         ]
         every = [
             Axis(name, axis)
@@ -167,35 +173,39 @@ class _Search:
             for axis in range(array.ndim)
         ]
         for axes in (self.fixed, every):
-            sizes = {one: int(self.state.inputs[one.name].shape[one.axis]) for one in axes}
+            sizes = {axis: int(self.state.inputs[axis.name].shape[axis.axis]) for axis in axes}
             yield from self._alike(pairs, sizes)
 
     @staticmethod
     def _alike(
         pairs: Sequence[tuple[int, int]], sizes: Mapping[Axis, int]
     ) -> Iterator[dict[Axis, int]]:
-        """Axes that are as long as a number, or a multiple of it, with what they become beside it."""
-        for one, other in dict.fromkeys(pairs):
-            same = {axis: other for axis, size in sizes.items() if size == one}
+        """Return the axes that are as long as a number, or a multiple of it, with their new lengths."""
+        for first, other in dict.fromkeys(pairs):
+            same = {axis: other for axis, size in sizes.items() if size == first}
             if same:
                 yield same
             for axis in same if len(same) > 1 else ():
                 yield {axis: other}
-            several = {axis: size // one * other for axis, size in sizes.items() if size % one == 0}
+            several = {
+                axis: size // first * other for axis, size in sizes.items() if size % first == 0
+            }
             if several and several != same:
                 yield several
 
     def _axes(self) -> None:
         """Fixed axes for themselves: images of another size."""
-        touched = {axis for one in self.found.changes for axis in one.axes}
-        left = [one for one in self.fixed if one not in touched]
-        sizes = {one: int(self.state.inputs[one.name].shape[one.axis]) for one in left}
+        touched = {axis for change in self.found.changes for axis in change.axes}
+        left = [axis for axis in self.fixed if axis not in touched]
+        sizes = {axis: int(self.state.inputs[axis.name].shape[axis.axis]) for axis in left}
         while left:
             axis = left.pop(0)
-            alike = [one for one in left if one.name == axis.name and sizes[one] == sizes[axis]]
+            alike = [
+                other for other in left if other.name == axis.name and sizes[other] == sizes[axis]
+            ]
             for group in ([axis], [axis, *alike]) if alike else ([axis],):
                 if self._axis(group, sizes[axis]):
-                    left = [one for one in left if one not in group]
+                    left = [axis for axis in left if axis not in group]
                     break
             else:
                 self.found.refused_axes.append(axis)
@@ -204,33 +214,33 @@ class _Search:
         half = size + size // 2 if size % 2 == 0 else 0
         others = (size // 2, half, size + 1) if self.big else (half, 2 * size, size + 1, size // 2)
         for other in dict.fromkeys(others):
-            if other > 1 and self._tried(Change(None, other, dict.fromkeys(group, other))):
+            if other > 1 and self._tried(SizeChange(None, other, dict.fromkeys(group, other))):
                 return True
         return False
 
-    def _tried(self, change: Change) -> bool | None:
-        """Take a change, if it has an effect; None where the original refuses it."""
-        made = built(self.construction, self.inputs, (*self.found.changes, change), self.shown)
-        if made is None:
+    def _tried(self, change: SizeChange) -> bool | None:
+        """Take a change, if it has an effect, or None if the original refuses it."""
+        instance = built(self.construction, self.inputs, (*self.found.changes, change), self.shown)
+        if instance is None:
             return None
-        if not change.axes and _shapes(made.module) == _shapes(self.state.module):
-            made.module.load_state_dict(self.state.module.state_dict())
-            made = replace(made, outputs=run(made.module, made.inputs))
-            if _equal(made.outputs, self.state.outputs):
+        if not change.axes and _shapes(instance.module) == _shapes(self.state.module):
+            instance.module.load_state_dict(self.state.module.state_dict())
+            instance = replace(instance, outputs=run(instance.module, instance.inputs))
+            if _equal(instance.outputs, self.state.outputs):
                 return False
         else:
-            made = alive(made)
-        self.state = made
+            instance = alive(instance)
+        self.state = instance
         self.found.changes.append(change)
         return True
 
 
 def _shapes(module: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(one.shape) for name, one in module.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 def _equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(
-        one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
-        for one, other in zip(some, others, strict=True)
+        left.shape == other.shape and np.array_equal(left, other, equal_nan=left.dtype.kind in "fc")
+        for left, other in zip(some, others, strict=True)
     )

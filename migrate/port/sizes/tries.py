@@ -7,8 +7,8 @@ from typing import Any
 
 from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import PortAtSize, PortRefusesError
-from migrate.port.sizes.instance import Change, Instance, alive
-from migrate.port.sizes.question import Question
+from migrate.port.sizes.instance import SizeChange, SizedModel, alive
+from migrate.port.sizes.question import SizeQuestion
 from migrate.progress import Progress
 
 # Instances of the port that are compiled and run at most, and those of which only shapes are computed.
@@ -16,12 +16,12 @@ _RUNS = 24
 _TRACES = 64
 # Names of settings that a line of progress shows.
 _SHOWN = 4
-_Attempt = Callable[[PortAtSize, Instance], str]
+_Attempt = Callable[[PortAtSize, SizedModel], str]
 REFUSED = "the original refuses it beside the others"
 
 
 class Tries:
-    """What is wrong with a port under a group of changes; each group is tried once.
+    """Tests of a port under groups of changes. Each group is tried once.
 
     Attributes:
         distance: relative L2 of the worst output in the last run that agreed.
@@ -30,18 +30,18 @@ class Tries:
 
     def __init__(
         self,
-        question: Question,
+        question: SizeQuestion,
         package: Any,
-        order: Sequence[Change],
+        order: Sequence[SizeChange],
         progress: Progress,
     ) -> None:
         """Prepare tries of these changes.
 
         Args:
             question: the port and its original.
-            package: of the port.
+            package: package of the port.
             order: all changes, in the order in which the original takes them.
-            progress: told what is being done.
+            progress: receives the progress.
         """
         self._question, self._package = question, package
         self._order, self._progress = order, progress
@@ -50,50 +50,50 @@ class Tries:
         self.distance: float | None = None
         self.settings: dict[str, Any] = dict(question.port.settings)
 
-    def shapes(self, changes: Sequence[Change]) -> str:
-        """What is wrong with the shapes of weights and outputs; "" where nothing is. Nothing is compiled."""
+    def shapes(self, changes: Sequence[SizeChange]) -> str:
+        """Return what is wrong with the shapes of weights and outputs, or "". Nothing is compiled."""
         return self._once(self._shapes, "shapes", changes)
 
-    def outputs(self, changes: Sequence[Change]) -> str:
-        """What is wrong with the outputs; "" where the port gives what the original gives."""
+    def outputs(self, changes: Sequence[SizeChange]) -> str:
+        """Return what is wrong with the outputs, or "" if the port agrees with the original."""
         return self._once(self._outputs, "outputs", changes)
 
-    def _once(self, attempt: _Attempt, what: str, changes: Sequence[Change]) -> str:
+    def _once(self, attempt: _Attempt, what: str, changes: Sequence[SizeChange]) -> str:
         key = what, tuple(sorted(map(id, changes)))
         if key not in self._known:
             self._known[key] = self._tried(attempt, what, changes)
         return self._known[key]
 
-    def _tried(self, attempt: _Attempt, what: str, changes: Sequence[Change]) -> str:
-        ordered = tuple(one for one in self._order if one in changes)
-        made = self._question.built(ordered)
-        if made is None:
+    def _tried(self, attempt: _Attempt, what: str, changes: Sequence[SizeChange]) -> str:
+        ordered = tuple(change for change in self._order if change in changes)
+        instance = self._question.built(ordered)
+        if instance is None:
             return REFUSED
         if min(self._traces, self._runs) <= 0:
             return "not tried"
-        names = [one.name for one in ordered]
+        names = [change.name for change in ordered]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         self._progress(f"comparing {what} at another size: {', '.join(names[:_SHOWN])}{more}")
         if attempt == self._outputs:
-            made = alive(made)
-        settings = self._question.settings(made)
+            instance = alive(instance)
+        settings = self._question.settings(instance)
         try:
-            why = attempt(self._question.port_at(self._package, settings, made), made)
+            why = attempt(self._question.port_at(self._package, settings, instance), instance)
         except PortRefusesError as error:
             return f"the port raises {error}"
         if not why:
             self.settings = dict(settings)
         return why
 
-    def _shapes(self, there: PortAtSize, made: Instance) -> str:
+    def _shapes(self, there: PortAtSize, instance: SizedModel) -> str:
         self._traces -= 1
-        shapes, wanted = there.shapes(), [tuple(one.shape) for one in made.outputs]
+        shapes, wanted = there.shapes(), [tuple(output.shape) for output in instance.outputs]
         return "" if shapes == wanted else f"the outputs are {shapes}, the original's {wanted}"
 
-    def _outputs(self, there: PortAtSize, made: Instance) -> str:
+    def _outputs(self, there: PortAtSize, instance: SizedModel) -> str:
         self._runs -= 1
         outputs = there.outputs()
-        apart, limit = distance(outputs, made)
+        apart, limit = distance(outputs, instance)
         if not apart <= limit:
             return f"the outputs are {apart:.1e} from the original's"
         self.distance = apart

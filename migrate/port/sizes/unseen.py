@@ -1,4 +1,4 @@
-"""Changes of the original that a port cannot see: it would give what it gives without them."""
+"""Changes of the original that a port cannot see, so that its outputs stay the same."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import torch
 
 from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import computes_weights
-from migrate.port.sizes.instance import Change, run
-from migrate.port.sizes.question import Question
+from migrate.port.sizes.instance import SizeChange, run
+from migrate.port.sizes.question import SizeQuestion
 
 
 class Unseen:
-    """What is wrong with a port where a change reaches neither its settings nor its weights nor its inputs.
+    """Test of a port for changes that reach neither its settings nor its weights nor its inputs.
 
     The original tells it alone: the port gives the outputs that the original has without the change.
     """
 
-    def __init__(self, question: Question) -> None:
-        """Note what the constructor has put into buffers, before weights are drawn anew."""
+    def __init__(self, question: SizeQuestion) -> None:
+        """Record the constructor's buffers, before weights are drawn again."""
         self._question = question
         self._buffers = _buffers(question.base.module)
         self._by_mapping = not computes_weights(question.folder)
 
-    def why(self, change: Change) -> str:
-        """What is wrong under this change alone; "" where the port may see it, or it has no effect."""
+    def why(self, change: SizeChange) -> str:
+        """Return what is wrong under this change alone, or "" if the port may see it or it has no effect."""
         if change.leaf is None or change.axes or not self._by_mapping:
             return ""
         base = self._question.base
@@ -44,16 +44,18 @@ class Unseen:
 
 
 def _shapes(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(one.shape) for name, one in module.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Copies of the buffers that a checkpoint has."""
     kept = module.state_dict()
-    return {name: one.detach().clone() for name, one in module.named_buffers() if name in kept}
+    return {
+        name: tensor.detach().clone() for name, tensor in module.named_buffers() if name in kept
+    }
 
 
 def _equal(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
     return some.keys() == others.keys() and all(
-        torch.equal(one, others[name]) for name, one in some.items()
+        torch.equal(tensor, others[name]) for name, tensor in some.items()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.assess.found import Job
+from migrate.assess.found import EffortItem
 from migrate.assess.story import Assessment
 from migrate.counts import many
 from migrate.report.html.banner import Banner, State, sentence
@@ -94,7 +94,7 @@ def _next_step(assessment: Assessment, script: str) -> str:
     return f"Prove the rewrite: {prove}."
 
 
-def _grouped(job: Job) -> list[tuple[str, list[str]]]:
+def _grouped(job: EffortItem) -> list[tuple[str, list[str]]]:
     """Return the messages of a kind of work, each once, with the places that it is about."""
     places: dict[tuple[str, str], list[str]] = {}
     for todo in job.todo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from migrate.fit.verdict import FitReport, Verdict
+from migrate.fit.verdict import FitReport, FitVerdict
 from migrate.report.html.banner import Banner, State, joined, sentence
 from migrate.report.html.page import write_page
 from migrate.report.html.plots import FIRST, WRONG, plot
@@ -42,7 +42,7 @@ def write_fit_page(report: FitReport, path: Path) -> None:
     )
 
 
-def _state(verdict: Verdict) -> State:
+def _state(verdict: FitVerdict) -> State:
     """Return the color of a verdict."""
     if verdict.fits:
         return "fine"
@@ -72,7 +72,7 @@ def _banner(report: FitReport) -> Banner:
     return Banner(_state(first), title, sentence(finding), sentence(next_step))
 
 
-def _finding(what: str, verdict: Verdict) -> str:
+def _finding(what: str, verdict: FitVerdict) -> str:
     """Return why the program does not fit on a slice."""
     name = verdict.product.name
     if verdict.state == "too big" and verdict.needed:
@@ -84,7 +84,7 @@ def _finding(what: str, verdict: Verdict) -> str:
     return f"{name}: {verdict.state}: {verdict.why}{place}"
 
 
-def _next_step(report: FitReport, failing: Verdict) -> str:
+def _next_step(report: FitReport, failing: FitVerdict) -> str:
     """Return what to do about a slice on which the program does not fit."""
     for tried in report.tried:
         for verdict in tried.verdicts:
@@ -99,7 +99,7 @@ def _next_step(report: FitReport, failing: Verdict) -> str:
     return failing.remedy or "see the reason above, change the program, and compile it again"
 
 
-def _curve(verdict: Verdict) -> str:
+def _curve(verdict: FitVerdict) -> str:
     """Plot what is in HBM over the schedule, and how much HBM there is."""
     assert verdict.memory is not None
     memory = verdict.memory

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from migrate.counts import many
-from migrate.observe.places import Cause
+from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Interval
 from migrate.observe.report import Divergence, Observed
 from migrate.report.html.banner import Banner, joined, sentence
@@ -21,12 +21,12 @@ _FIRST, _LAST = 60, 60
 # Steps that compile in any training: the optimizer creates its state in the first.
 _WARM_UP = 2
 _COLORS = {
-    Cause.SYNC: FIRST,
-    Cause.READ: WRONG,
-    Cause.COMPILED: SECOND,
-    Cause.RENDEZVOUS: FINE,
-    Cause.WRAPPING: OPEN,
-    Cause.SIMULATION: QUIET,
+    ExecutionCause.SYNC: FIRST,
+    ExecutionCause.READ: WRONG,
+    ExecutionCause.COMPILED: SECOND,
+    ExecutionCause.RENDEZVOUS: FINE,
+    ExecutionCause.WRAPPING: OPEN,
+    ExecutionCause.SIMULATION: QUIET,
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.assess.decide import SHORT
-from migrate.assess.found import Code, Job, Ran
+from migrate.assess.found import Code, EffortItem, ObservedRun
 from migrate.assess.money import There
 from migrate.assess.prices import Price
 from migrate.assess.story import Assessment
@@ -52,7 +52,7 @@ def assess_summary(assessment: Assessment) -> Iterator[RenderableType]:
     yield from (f"  {escape(entry)}" for entry in assumptions(assessment))
 
 
-def _jobs(jobs: tuple[Job, ...]) -> RenderableType:
+def _jobs(jobs: tuple[EffortItem, ...]) -> RenderableType:
     table = plain_table("hours", "places", "work", "where", fixed=("hours", "places"))
     for job in jobs:
         table.add_row(
@@ -61,7 +61,7 @@ def _jobs(jobs: tuple[Job, ...]) -> RenderableType:
     return table
 
 
-def places_of(job: Job, most: int) -> str:
+def places_of(job: EffortItem, most: int) -> str:
     """The first places of a kind of work."""
     places = [entry.place for entry in job.todo]
     more = len(places) - most
@@ -91,7 +91,7 @@ def code_sentence(code: Code) -> str:
     )
 
 
-def ran_sentence(ran: Ran) -> str:
+def ran_sentence(ran: ObservedRun) -> str:
     """Return one line about the short run."""
     if ran.why:
         return ran.why
@@ -102,7 +102,7 @@ def ran_sentence(ran: Ran) -> str:
     )
 
 
-def ran_lines(ran: Ran) -> Iterator[str]:
+def ran_lines(ran: ObservedRun) -> Iterator[str]:
     """Yield the findings of the short run."""
     for what, lines in (
         ("compiled again", ran.changes),
@@ -362,7 +362,7 @@ def assess_as_json(assessment: Assessment) -> dict[str, Any]:
     }
 
 
-def _ran_as_json(ran: Ran) -> dict[str, Any]:
+def _ran_as_json(ran: ObservedRun) -> dict[str, Any]:
     return {
         "why": ran.why,
         "replicas": ran.replicas,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.counts import many
-from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
 from migrate.report.text.quantities import shown_bytes, shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
@@ -47,7 +47,7 @@ def fit_summary(report: FitReport) -> Iterator[RenderableType]:
     )
 
 
-def _told(verdicts: tuple[Verdict, ...]) -> Iterator[Verdict]:
+def _told(verdicts: tuple[FitVerdict, ...]) -> Iterator[FitVerdict]:
     """Yield the first slice of each generation; slices of one generation differ only in exchanges."""
     seen = set()
     for judged in verdicts:
@@ -56,7 +56,7 @@ def _told(verdicts: tuple[Verdict, ...]) -> Iterator[Verdict]:
             yield judged
 
 
-def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[RenderableType]:
+def _verdicts(verdicts: tuple[FitVerdict, ...]) -> Iterator[RenderableType]:
     """Yield two tables, each of which fits into 80 columns: the verdicts, and the compilations."""
     columns = ("slice", "devices", "verdict", "HBM", "of", "lower bound", "by", "exchanged")
     table = plain_table(*columns, fixed=("slice", "HBM", "of"))
@@ -84,7 +84,7 @@ def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[RenderableType]:
     yield compiled
 
 
-def _details(judged: Verdict) -> Iterator[RenderableType]:
+def _details(judged: FitVerdict) -> Iterator[RenderableType]:
     memory = judged.memory
     assert memory is not None
     whose = f", as it lies in a {judged.explained_by}" if judged.explained_by else ""
@@ -156,7 +156,7 @@ def _details(judged: Verdict) -> Iterator[RenderableType]:
         yield table
 
 
-def saving_lines(judged: Verdict) -> Iterator[str]:
+def saving_lines(judged: FitVerdict) -> Iterator[str]:
     """Yield how the compiler saves memory, and the cost of that."""
     memory = judged.memory
     if memory is None:
@@ -172,7 +172,7 @@ def saving_lines(judged: Verdict) -> Iterator[str]:
         yield (f"{shown_bytes(judged.needed)} remain after the compiler tried to save memory")
 
 
-def _tried(tried: tuple[Tried, ...]) -> RenderableType:
+def _tried(tried: tuple[SliceResult, ...]) -> RenderableType:
     table = plain_table("", "slice", "verdict", "HBM", "lower bound", "by")
     for judged in tried:
         if not judged.verdicts:
@@ -206,7 +206,7 @@ def fit_as_json(report: FitReport) -> dict[str, Any]:
     }
 
 
-def _verdict_as_json(judged: Verdict) -> dict[str, Any]:
+def _verdict_as_json(judged: FitVerdict) -> dict[str, Any]:
     return {
         "slice": judged.product.name,
         "topology": judged.product.topology,
@@ -252,7 +252,7 @@ def _verdict_as_json(judged: Verdict) -> dict[str, Any]:
     }
 
 
-def _memory_as_json(judged: Verdict) -> Mapping[str, Any]:
+def _memory_as_json(judged: FitVerdict) -> Mapping[str, Any]:
     if judged.memory is None:
         return {}
     memory = judged.memory
@@ -281,7 +281,7 @@ def _memory_as_json(judged: Verdict) -> Mapping[str, Any]:
     }
 
 
-def _bound_as_json(judged: Verdict) -> Mapping[str, Any] | None:
+def _bound_as_json(judged: FitVerdict) -> Mapping[str, Any] | None:
     if judged.bound is None:
         return None
     bound = judged.bound

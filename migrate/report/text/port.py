@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from migrate.port.errors import MissingOperatorsError
     from migrate.port.numerics.results import Numerics
-    from migrate.port.results import Case, Ported
+    from migrate.port.results import Ported, ProofCase
 
 FORMAT = 1  # of the JSON
 
@@ -87,7 +87,7 @@ def missing_table(missing: Sequence[Any]) -> Table:
     return table
 
 
-def _cases(cases: Sequence[Case]) -> Table:
+def _cases(cases: Sequence[ProofCase]) -> Table:
     from rich.text import Text
 
     from migrate.port.readme import layers_text, worst_text
@@ -130,7 +130,7 @@ def _start(ported: Ported) -> list[str]:
     return ["", f"initialization of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
 
 
-def _parting(cases: Sequence[Case]) -> list[str]:
+def _parting(cases: Sequence[ProofCase]) -> list[str]:
     """The first case that speaks against the port: the first module that parts, and why."""
     case = next((entry for entry in cases if not entry.matches), None)
     if case is None:
@@ -227,14 +227,14 @@ def _missing(missing: Sequence[Any]) -> list[dict[str, str]]:
     ]
 
 
-def _gradient(case: Case) -> dict[str, Any] | None:
+def _gradient(case: ProofCase) -> dict[str, Any] | None:
     if case.worst_gradient is None:
         return None
     name, distance = case.worst_gradient
     return {"name": name, "relative_l2": distance if math.isfinite(distance) else None}
 
 
-def _case(case: Case) -> dict[str, Any]:
+def _case(case: ProofCase) -> dict[str, Any]:
     return {
         "name": case.name,
         "inputs": case.inputs,

@@ -14,7 +14,7 @@ from migrate.report.text.tables import plain_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from migrate.observe.report import Divergence, Line, Observed
+    from migrate.observe.report import Divergence, Observed, ObservedLine
 
 SHOWN = 12  # rows of a table; all are in the JSON and on the page
 
@@ -130,7 +130,7 @@ def _recompilations(report: Observed) -> RenderableType:
 def _fallbacks(report: Observed) -> RenderableType:
     table = plain_table("op", "times", "line", "")
     for entry in report.fallbacks[:SHOWN]:
-        lines: Sequence[Line | None] = entry.lines or [None]
+        lines: Sequence[ObservedLine | None] = entry.lines or [None]
         table.add_row(entry.op, str(entry.count), *_cells(lines[0]))
         for line in lines[1:]:
             table.add_row("", "or", *_cells(line))
@@ -170,7 +170,7 @@ def _totals(report: Observed) -> Iterator[str]:
         )
 
 
-def _cells(line: Line | None) -> tuple[str, str]:
+def _cells(line: ObservedLine | None) -> tuple[str, str]:
     if line is None:
         return "[dim]no line of the script[/dim]", ""
     return escape(str(line)), f"[dim]{escape(line.text)}[/dim]"

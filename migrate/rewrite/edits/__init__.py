@@ -1,1 +1,1 @@
-"""The means of editing: what stays of a statement, a branch, an import, when parts of it go."""
+"""Tools for editing: what remains of a statement, a branch or an import when parts of it are removed."""

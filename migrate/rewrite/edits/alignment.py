@@ -106,7 +106,7 @@ def _block_of(statement: cst.CSTNode) -> cst.IndentedBlock | None:
 
 
 def _header(statement: cst.CSTNode) -> str:
-    """Return what tells a function or a test from the others at module level."""
+    """Return the text that identifies a function or a test at module level."""
     if isinstance(statement, cst.FunctionDef):
         return statement.name.value
     return code(statement.test) if isinstance(statement, cst.If) else ""

@@ -74,7 +74,7 @@ def removed_with_comment(
 def left_above(
     line: cst.BaseStatement, words: re.Pattern[str]
 ) -> cst.FlattenSentinel[cst.BaseStatement]:
-    """Return what is left of the statement `line`: the lines above it, without a comment about `words`."""
+    """Return the remaining lines above the statement `line`, without a comment about `words`."""
     kept = _lines(line)
     at = len(kept)
     while at and kept[at - 1].comment is not None:

@@ -1,4 +1,4 @@
-"""Branches and choices of which the edits have left nothing."""
+"""Remove branches and choices that the edits have emptied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions that ask whether there is a GPU, and what is left of them when there is a TPU."""
+"""Conditions on the presence of a GPU, and what remains of them when there is a TPU."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def first_of(condition: cst.BaseExpression, call: cst.Call, context: Workspace) 
 
 
 def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspace) -> Answer:
-    """Return what is left of a condition when there is an accelerator.
+    """Return what remains of a condition when there is an accelerator.
 
     Args:
         node: the original condition.

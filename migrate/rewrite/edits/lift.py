@@ -1,4 +1,4 @@
-"""Taking statements out of a branch that only one replica runs, with what they need."""
+"""Take statements, with what they need, out of a branch that only one replica runs."""
 
 from __future__ import annotations
 

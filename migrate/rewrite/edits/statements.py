@@ -36,7 +36,7 @@ class StatementTransformer(cst.CSTTransformer):
         raise NotImplementedError
 
     def enter(self, node: cst.CSTNode) -> None:
-        """Take note that `node` is visited, with what is in it."""
+        """Record that `node` is visited, with its contents."""
         if isinstance(node, cst.Module | cst.FunctionDef):
             self._around.append(node)
         if isinstance(node, cst.If) and isinstance(node.orelse, cst.If):

@@ -49,7 +49,7 @@ class Left:
         message: what happens on a TPU, and what to do.
         severity: `INFO` where the script is right as it stands, and could be faster.
         is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
-        subject: the name of what is reported, with which `message` begins; empty where that is no name.
+        subject: the name of what is reported, with which `message` begins. Empty if that is no name.
     """
 
     line: int
@@ -75,7 +75,7 @@ def note_of(left: Left) -> Note:
 
 
 def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) -> tuple[Left, ...]:
-    """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
+    """Return the hazards that the rewrite did not handle.
 
     Args:
         original: the text of the script before the rewrite.
@@ -314,7 +314,7 @@ def _leading_to(leaving: Leaving, now: Mapping[tuple[Path, int], int]) -> Leavin
 
 @deep
 def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
-    """Return where the steps of a file lead, told at the lines before, and what is left in it.
+    """Return where the steps of a file lead, with its remaining findings, by the lines before the rewrite.
 
     Both at once: what takes most of the time is to parse the file.
 
@@ -332,7 +332,7 @@ def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]
 
 
 def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leaving, ...]:
-    """Return the functions of other files that the steps of a script run; told at the lines before.
+    """Return the functions of other files that the steps of a script run, by the lines before the rewrite.
 
     Args:
         facts: what is known of the script after the rewrite.

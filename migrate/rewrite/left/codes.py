@@ -1,4 +1,4 @@
-"""The codes of what a rewrite reports: by them it is selected, silenced and explained, as hazards are."""
+"""Codes of a rewrite's findings. They are selected, silenced and explained by code, as hazards are."""
 
 from __future__ import annotations
 

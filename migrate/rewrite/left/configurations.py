@@ -35,7 +35,7 @@ SUBMODULE = re.compile(r"^\s*path\s*=\s*(?P<path>\S.*?)\s*$", re.MULTILINE)
 
 
 def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewrite]:
-    """Yield the configuration files and shell scripts among `paths` that name CUDA, with what they say of it.
+    """Yield the configuration files and shell scripts among `paths` that name CUDA, with their settings.
 
     What reads them is not known; they stay as they are.
     """
@@ -54,7 +54,7 @@ def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewri
 
 
 def absent_submodules(folder: Path, paths: Collection[Path]) -> Iterator[FileRewrite]:
-    """Yield the `.gitmodules` that name submodules which scripts import, and of which no file is there."""
+    """Yield each `.gitmodules` with imported submodules that are not checked out."""
     for path in paths:
         if path.name == SUBMODULES and not path.is_symlink():
             data = path.read_bytes()
@@ -63,7 +63,7 @@ def absent_submodules(folder: Path, paths: Collection[Path]) -> Iterator[FileRew
 
 
 def _absent(modules: Path, text: str, paths: Iterable[Path]) -> Iterator[Note]:
-    """Yield the submodules that scripts import, and of which no file is there."""
+    """Yield the submodules that scripts import and that are not checked out."""
     scripts = [path for path in paths if path.suffix == ".py"]
     for entry in SUBMODULE.finditer(text):
         place = modules.parent / entry["path"]
@@ -97,7 +97,7 @@ def _passed(text: str) -> Iterator[Note]:
 
 
 def _note(text: str, match: re.Match[str], said: str, condition: str) -> Iterator[Note]:
-    """Yield what is said of one setting, unless a comment holds it."""
+    """Yield the note on one setting, unless the setting is in a comment."""
     at = match.start("key")
     begin = text.rfind("\n", 0, at) + 1
     if "#" in text[begin:at]:

@@ -1,4 +1,4 @@
-"""Variables that the edits of a plan leave without a use, where a finding is about their value."""
+"""Find variables that the edits of a plan leave unused, if a finding is about their value."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def without_dead(
     `local_rank = int(os.environ["LOCAL_RANK"])` where only `torch.cuda.set_device(local_rank)` used it.
 
     Args:
-        found: the plan of the first turn.
+        plan: the plan of the first turn.
         findings: what is left to do by hand.
-        made: the script with the edits of the plan.
+        rewritten: the script with the edits of the plan.
     """
     script = plan.context
     lines = {}
@@ -84,7 +84,7 @@ def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine
 
 
 def _names(assign: cst.Assign) -> frozenset[str]:
-    """Return the variables that an assignment binds; none where it binds anything else."""
+    """Return the variables that an assignment binds. None if it binds anything else."""
     if len(assign.targets) != 1:
         return frozenset()
     target = assign.targets[0].target

@@ -38,7 +38,7 @@ PARSED = (
 
 
 def lines_of_cuda(plan: Plan) -> dict[int, cst.CSTNode]:
-    """Return the lines of such a file that speak of CUDA and that a rule has something to say of."""
+    """Return the lines that name CUDA in a file whose training a framework runs, and that a rule handles."""
     context = plan.context
     others = [change for change in (*plan.edits, *plan.findings) if change.rule != RULE]
     places = {context.position(change.node).line: change.node for change in others}
@@ -46,11 +46,11 @@ def lines_of_cuda(plan: Plan) -> dict[int, cst.CSTNode]:
 
 
 def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
-    """Yield the one finding of such a file, with the lines in which it speaks of CUDA itself.
+    """Yield one finding for a file whose training a framework runs, with its lines that name CUDA.
 
     Args:
-        found: what the rules would have done.
-        user: the file that calls the framework and uses this one; empty where it does so itself.
+        plan: what the rules would have done.
+        user: the file that calls the framework and uses this one. Empty if it does so itself.
     """
     context = plan.context
     cuda = lines_of_cuda(plan)
@@ -74,10 +74,10 @@ def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
 
 
 def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
-    """Yield what is as wrong where a framework runs the training; on the lines that are named, as a hint.
+    """Yield findings that also apply if a framework runs the training; as hints on the listed lines.
 
     Args:
-        found: what the rules would have done.
+        plan: what the rules would have done.
         cuda: the lines that the finding of the file names.
     """
     codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
@@ -149,7 +149,7 @@ def _reads_command_line(call: cst.Call) -> bool:
 
 
 def _launched(script: Workspace) -> str:
-    """Return what `accelerate launch --tpu` lacks in a script to start it; empty where it lacks nothing.
+    """Return what `accelerate launch --tpu` lacks in a script to start it. Empty if it lacks nothing.
 
     It imports the script, calls a function of it in each replica, and passes no arguments.
     """
@@ -219,7 +219,7 @@ def _holds_state(arg: cst.Arg, script: Workspace) -> bool:
 
 
 def _lacks_arguments(function: cst.FunctionDef) -> str:
-    """Return that a function takes what nothing passes; empty where it takes nothing."""
+    """Return that a function takes what nothing passes. Empty if it takes nothing."""
     if function.decorators:
         return ""  # a decorator may pass it: `@hydra.main()`
     parameters = function.params

@@ -52,7 +52,7 @@ def without_launch(plan: Plan) -> Iterator[RuleFinding]:
 
 
 def without_step(plan: Plan) -> Iterator[RuleFinding]:
-    """Yield a finding for each loop that trains, is in no step, and of which nothing is said."""
+    """Yield a finding for each loop that trains, is in no step, and has no other finding."""
     context = plan.context
     loops = [
         loop

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path, Note], ...]:
-    """Return the findings of `files` in the order in which to mend them.
+    """Return the findings of `files` in the order in which to fix them.
 
     First what keeps the replicas from starting, then what keeps a step from running, then the rest;
     within that, a module comes before those that import it.

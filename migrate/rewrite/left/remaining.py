@@ -70,7 +70,7 @@ def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozen
 
 
 def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
-    """Return what to do about `node`; None where it works as it stands."""
+    """Return what to do about `node`, or None if it works as it stands."""
     if isinstance(node, cst.Name | cst.Attribute):
         return _advice_on_name(node, context)
     if isinstance(node, cst.SimpleString):
@@ -156,7 +156,7 @@ def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _never_made(context: Workspace) -> frozenset[str]:
-    """Return the classes of which no object is in the rewritten script, so that a test for them may stay."""
+    """Return the classes that the rewritten script never instantiates. A test for them may stay."""
     return PARALLEL if context.calls.norms_over_replicas else PARALLEL | NORMS
 
 

@@ -13,7 +13,7 @@ from migrate.rewrite.results import NO_COMMENTS, Comments, Note
 def selected(
     notes: Iterable[Note], config: Config, comments: Comments = NO_COMMENTS
 ) -> Iterator[Note]:
-    """Yield the findings that are reported, each as bad as the configuration says."""
+    """Yield the reported findings, each with its configured severity."""
     for note in notes:
         code = code_of(note)
         if not config.selects(code) or comments.silence(code, (note.cell, note.line)):

@@ -172,7 +172,7 @@ class PortableVocabulary(Vocabulary):
         return cst.parse_expression(f"{self._imports.require('shims')}.{name}()")
 
     def _runs_in_a_replica(self, at: cst.CSTNode) -> bool:
-        """Whether `at` runs only when the replicas do; nothing speaks against it in a module's function."""
+        """Whether `at` runs only when the replicas run. For a module's function this is assumed."""
         from migrate.reading.replicas.launch import Style
 
         launch = self._context.launch

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from migrate.compiler.compile import compile_for_tpu
-from migrate.compiler.program import Program, program_of_jax
+from migrate.compiler.program import CompilerProgram, program_of_jax
 from migrate.parity.tasks.excess import FLAG, Rounding, excess_section, find_excess, left_out
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -69,7 +69,7 @@ def gate(x: jax.Array, w: jax.Array) -> jax.Array:
     return y * jax.nn.sigmoid(y)
 
 
-def gate_in(dtype: jnp.dtype) -> Program:
+def gate_in(dtype: jnp.dtype) -> CompilerProgram:
     return program_of_jax(gate, *[jax.ShapeDtypeStruct((64, 64), dtype)] * 2)
 
 
@@ -97,12 +97,12 @@ def test_a_float32_function_has_nothing_to_leave_out() -> None:
 @pytest.mark.parametrize(
     ("program", "timeout", "words"),
     [
-        (Program("slow", "stablehlo", b""), 0.05, "no answer in 0.05 s"),
-        (Program("broken", "stablehlo", b"garbage"), 60, "ended with 1"),
+        (CompilerProgram("slow", "stablehlo", b""), 0.05, "no answer in 0.05 s"),
+        (CompilerProgram("broken", "stablehlo", b"garbage"), 60, "ended with 1"),
     ],
 )
 def test_no_answer_is_undetermined_and_does_not_pass(
-    program: Program, timeout: float, words: str
+    program: CompilerProgram, timeout: float, words: str
 ) -> None:
     excess = find_excess(program, timeout=timeout)
     assert words in excess.undetermined

@@ -155,7 +155,7 @@ def _is_cudas_own(call: cst.CSTNode | None, facts: Facts) -> bool:
 
 
 def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether what is converted goes to the host at once, or is rounded only.
+    """Whether the converted value is sent to the host at once, or is only rounded.
 
     `x.to(torch.float16).cpu().numpy()`, `model.half().float()`.
     """

@@ -1,4 +1,4 @@
-"""A model is told to compute its attention with a CUDA kernel."""
+"""Hazard of a model that is set to compute its attention with a CUDA kernel."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from migrate.syntax.tree import code, keyword, last_part, string_value
 
 
 class Chooser(NamedTuple):
-    """A call of a library that asks for CUDA where it is given no device.
+    """A library call that chooses CUDA if it gets no device.
 
     Attributes:
-        position: which of its arguments the device is; none where it is only given by name.
+        position: which of its arguments the device is. None if it is only given by name.
         names: the keywords that say where.
         models: the keywords of a model that it moves there.
         raises: whether it takes CUDA without asking whether there is a GPU.

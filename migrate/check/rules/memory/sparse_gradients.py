@@ -146,7 +146,7 @@ def _is_sparse(call: cst.Call, facts: Facts) -> bool:
 
 
 def sparse_argument(call: cst.Call, context: Parsed) -> cst.BaseExpression | None:
-    """Return what an embedding is given as `sparse`; None where it is given none."""
+    """Return what an embedding is given as `sparse`, or None if it is given none."""
     name = context.qualified_name(call.func)
     if name not in EMBEDDINGS:
         return None

@@ -290,7 +290,7 @@ def _leaves(guard: cst.If) -> bool:
 
 
 def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
-    """Return the names of the collectives that `branch` comes to, itself or in what it calls."""
+    """Return the names of the collectives that `branch` reaches, itself or in its calls."""
     if isinstance(branch, cst.If) and branch.orelse is not None and facts.guards.asks(branch.test):
         first, second = (_meetings(block, facts, depth) for block in (branch.body, branch.orelse))
         return first if first == second else [*first, "or", *second]

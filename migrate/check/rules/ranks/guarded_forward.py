@@ -219,7 +219,7 @@ class LoneForward:
 
 
 def lone_forward(call: cst.Call, facts: Facts) -> LoneForward | None:
-    """Return what keeps some replicas from `call`, a forward of a wrapped model; None where it is none."""
+    """Return what keeps some replicas from `call`, a forward of a wrapped model, or None if it is none."""
     name = call.func
     if not isinstance(name, cst.Name | cst.Attribute) or not facts.guards.any:
         return None

@@ -139,7 +139,7 @@ class GuardedSave(Hazard):
             yield self.hit(node, message, Severity.INFO)
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
-        """Return what `call` saves, by itself or in a function that it runs; None where it saves nothing."""
+        """Return what `call` saves, by itself or in a function that it runs, or None if it saves nothing."""
         if facts.names.of(call.func) in SAVES:
             if is_of_host(call, facts.context):
                 return None

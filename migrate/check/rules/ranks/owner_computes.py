@@ -153,7 +153,7 @@ def _asks_for_owner(test: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _is_of_parameters(node: cst.If | cst.IfExp | cst.CompIf, facts: Facts) -> bool:
-    """Whether a loop around the test goes over parameters."""
+    """Whether a loop around the test iterates over parameters."""
     above: cst.CSTNode
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.For | cst.CompFor):
@@ -195,7 +195,7 @@ def _expressions(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
 
 
 def _meets(facts: Facts) -> bool:
-    """Whether the script comes to a collective."""
+    """Whether the script reaches a collective."""
     return not facts.called.isdisjoint(COLLECTIVE) or any(
         facts.context.effects.meets(call) for call in facts.calls
     )

@@ -1,4 +1,4 @@
-"""Reads, in some replicas only, of what a collective has yet to give."""
+"""Hazard of reads, on some replicas only, of a pending result of a collective."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class PendingReadHazard(Hazard):
 
 
 def waits_for(read: ReadOfPending, facts: Facts) -> str:
-    """Return what is to be said of a read that waits for a collective."""
+    """Return the message for a read that waits for a collective."""
     call = read.collectives[-1]
     what = f"`{code(call.func)}` (line {facts.context.position(call).line})"
     if read.elsewhere:

@@ -207,7 +207,7 @@ def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `index` is a mask by how it is made or named, where nothing says where its tensor lies.
+    """Whether `index` is a mask, by its construction or its name, if its device is unknown.
 
     A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation it
     is one where it lies on the device.
@@ -229,7 +229,7 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
 
 
 def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> bool:
-    """Whether `node` is a mask: compared or joined by bits, an entry or a name of which says so."""
+    """Whether `node` is a mask: a comparison, a bitwise operation, or something named as a mask."""
     if depth == 0:
         return False
     if isinstance(node, cst.BinaryOperation):
@@ -263,7 +263,7 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
 
 
 def _parts(assignment: Assignment, facts: Facts) -> list[cst.BaseExpression]:
-    """Return the values of which a name is given one: those that functions of the script return, too."""
+    """Return the values that a name may have, including those that functions of the script return."""
     value = assignment.value
     if value is None or assignment.how is How.VALUE:
         return [value] if value is not None else []

@@ -349,7 +349,7 @@ def _draws_there(call: cst.Call, is_method: bool) -> bool:
 
 
 def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is given what the step hands on, of which nothing says where it lies: no new tensor."""
+    """Whether `call` gets a value of the step on an unknown device, and no new tensor."""
     value = call.args[0].value if call.args else None
     while isinstance(value, cst.Subscript | cst.Attribute):
         value = value.value
@@ -361,7 +361,7 @@ def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
 
 
 def _function(name: str, call: cst.Call, facts: Facts) -> str:
-    """Return what a call of the function `name` runs on the CPU; nothing where it runs on the device."""
+    """Return what a call of the function `name` runs on the CPU. Nothing if it runs on the device."""
     package, _, last = name.rpartition(".")
     if name in cpu.WITH_ARGUMENT:
         return _with_argument(name, call)
@@ -420,7 +420,7 @@ def _made(node: cst.BaseExpression, facts: Facts) -> list[cst.Call]:
 
 
 def _module(layer: cst.Call, call: cst.Call | None, facts: Facts) -> str:
-    """Return what the module that `made` makes runs on the CPU when `call` calls it."""
+    """Return what the module that `layer` makes runs on the CPU when `call` calls it."""
     package, _, kind = (facts.names.of(layer.func) or "").rpartition(".")
     if package.startswith(VISION) and kind in cpu.VISION_MODULES:
         return f"torchvision.ops.{cpu.VISION_MODULES[kind]}"

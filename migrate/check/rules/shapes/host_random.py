@@ -336,7 +336,7 @@ def _is_handed_device(call: cst.Call, facts: Facts) -> bool:
 
 
 def _runs_elements(loop: cst.For, facts: Facts) -> bool:
-    """Whether a loop runs the elements that it goes over, or what they are names of, on the device."""
+    """Whether a loop runs the elements that it iterates over, or what they name, on the device."""
     names = {name.value for name in nodes_of(loop.target, cst.Name)}
     for call in nodes_of(loop.body, cst.Call):
         function = call.func
@@ -406,7 +406,7 @@ def _in_a_model(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _may_compute(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is computed from something of which nothing is known, as a part of a model's batch."""
+    """Whether `value` is computed from something unknown, such as a part of a model's batch."""
     if isinstance(value, cst.Call):
         operands = [arg.value for arg in value.args]
     elif isinstance(value, cst.BinaryOperation):

@@ -24,7 +24,7 @@ DEPTH = 4  # so many names are followed, one to another
 
 
 def largest_sizes(call: cst.Call, facts: Facts) -> cst.Call | None:
-    """Return the call of a function that compares the sizes of samples, of which `call` has its shape."""
+    """Return the call of a function that compares the sizes of samples and gives `call` its shape."""
     size = keyword(call, "size") or keyword(call, "shape")
     shape = [arg.value for arg in call.args if arg.keyword is None]
     if size is not None:

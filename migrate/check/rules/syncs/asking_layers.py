@@ -1,4 +1,4 @@
-"""Layers and losses of torch that look at values themselves."""
+"""Hazard of layers and losses of torch that read values themselves."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class AskingLayers(Hazard):
 
 
 def _layer(func: cst.BaseExpression, facts: Facts) -> str:
-    """Return the class of torch.nn that `func` names; empty where it names none."""
+    """Return the class of torch.nn that `func` names. Empty if it names none."""
     package, _, last = (facts.names.of(func) or "").rpartition(".")
     return last if package.startswith(MODULES) else ""
 

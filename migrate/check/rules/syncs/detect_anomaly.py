@@ -133,7 +133,7 @@ class DetectAnomaly(Hazard):
 
 
 def _asked(call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
-    """Return the expressions that must be true for `call` to search for NaN; None for another call."""
+    """Return the expressions that must be true for `call` to search for NaN, or None for another call."""
     name = facts.names.of(call.func) or ""
     if name in SWITCHES:
         parameters: tuple[str, ...] = ("mode", "check_nan")

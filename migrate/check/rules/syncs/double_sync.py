@@ -170,7 +170,7 @@ class DoubleSync(Hazard):
 
 
 def _is_beside_a_test_of_the_rank(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` parts the graph from what some replicas alone compute in the next or last statement."""
+    """Whether `call` ends the graph next to a statement that only some replicas compute on the device."""
     statement = facts.context.statement_around(call)
     block = facts.context.parent(statement)
     if not isinstance(block, cst.IndentedBlock):

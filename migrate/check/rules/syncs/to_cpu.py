@@ -217,7 +217,7 @@ def _constructed(
 
 
 def _is_weight(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is what a loop over all parameters, or over the state of a model, goes through."""
+    """Whether `value` is the variable of a loop over all parameters, or over the state of a model."""
     while isinstance(value, cst.Call | cst.Attribute):
         func = value.func if isinstance(value, cst.Call) else value
         if not isinstance(func, cst.Attribute) or func.attr.value not in SAME:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from migrate.compiler.program import Program, program_of_jax
+from migrate.compiler.program import CompilerProgram, program_of_jax
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import InputsError, ParityError
@@ -255,7 +255,7 @@ class JaxRunner:
             args = session.weights(self._model), bound.args, dict(bound.kwargs)
             return topk_section(in_function(passes.function(bound), *args))
 
-    def program(self, settings: SideSettings, inputs: InputSet) -> Program:
+    def program(self, settings: SideSettings, inputs: InputSet) -> CompilerProgram:
         """Lower the model on the first input, as a compiler receives it."""
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from migrate.compiler.program import Program, program_of_torch
+from migrate.compiler.program import CompilerProgram, program_of_torch
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.facts import RunFacts
@@ -198,7 +198,7 @@ class TorchRunner(TorchModel):
 
         return generate(self, settings, inputs, tokens, output)
 
-    def program(self, settings: SideSettings, inputs: InputSet) -> Program:
+    def program(self, settings: SideSettings, inputs: InputSet) -> CompilerProgram:
         """Lower the model on the first input with torch_xla."""
         on_host = replace(settings, device="cpu")
         model, where = self.variant(on_host)

@@ -1,4 +1,4 @@
-"""The name of NCCL, where a script keeps or asks for its backend."""
+"""Rewrite the name of NCCL in a script that stores or tests its backend."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Nccl(Rule):
 
 
 def _comparison(node: cst.SimpleString, context: Workspace) -> cst.Comparison | None:
-    """Return the comparison of which the literal is a side."""
+    """Return the comparison that has the literal as a side."""
     above = context.parent(node)
     if isinstance(above, cst.ComparisonTarget):
         above = context.parent(above)
@@ -260,7 +260,7 @@ def _is_compared(last: str, context: Workspace) -> bool:
 
 
 def _is_spoken_of(node: cst.SimpleString, context: Workspace) -> bool:
-    """Whether another rule speaks of the call that is given the literal."""
+    """Whether another rule handles the call that gets the literal."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Call):
             name = called(above, context)

@@ -1,4 +1,4 @@
-"""Barriers in the middle of a step, which wait for what the step's own collectives wait for."""
+"""Barriers in the middle of a step that wait for the same replicas as the step's own collectives."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _is_told(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _is_spoken_for(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether the stream that `node` makes goes with what is around it."""
+    """Whether the stream that `node` creates is removed with the code around it."""
     above = context.parent(node)
     if isinstance(above, cst.Assign):
         return _only_orders(above, context)

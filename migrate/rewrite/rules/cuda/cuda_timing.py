@@ -193,7 +193,7 @@ class CudaTiming(Rule):
             yield from self._elapsed(node, context)
 
     def _wait(self, node: cst.Call, context: Workspace) -> Edit:
-        """Return what becomes of a wait: none is needed where a read or the end of a step has just been."""
+        """Return the edit of a wait. No wait is needed right after a read or the end of a step."""
         if (event := self._timed_beside(node, context)) is not None:
             wait = context.statement_around(node)
             message = f"{code(node)} goes: the reading of the clock beside it waits (`{event}`)"
@@ -318,7 +318,7 @@ def steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]
 
 
 def _called_alone(line: cst.CSTNode | None) -> cst.Call | None:
-    """Return the call that a statement is; None where it is anything else."""
+    """Return the call that a statement is, or None if it is anything else."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
     small = line.body[0]
@@ -375,7 +375,7 @@ def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
 def _is_plain(mention: cst.CSTNode, function: cst.FunctionDef | None, context: Workspace) -> bool:
     """Whether `mention` is an assignment, `.record()`, `.synchronize()` or a part of elapsed_time.
 
-    A `.record()` becomes an assignment: it has to stand in `made`, the function that makes the event.
+    A `.record()` becomes an assignment: it has to stand in `function`, the function that makes the event.
     """
     above = context.parent(mention)
     if isinstance(above, cst.AssignTarget):

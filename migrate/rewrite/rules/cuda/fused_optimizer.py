@@ -298,7 +298,7 @@ def _sets_fused(line: cst.CSTNode | None, context: Workspace) -> bool:
 
 
 def chooses_the_code(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is a part of what an optimizer is given as `fused`, or a dictionary for one: it goes."""
+    """Whether `node` is part of an optimizer's `fused` argument, or of a dictionary for it. It is removed."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Arg) and above.keyword is not None:
             call = context.parent(above)
@@ -323,7 +323,7 @@ def _makes_optimizer(call: cst.Call, context: Workspace) -> bool:
 
 
 def _may_be_torchs(function: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether the class `function` is chosen among some of which one is an optimizer of torch."""
+    """Whether the class `function` is chosen among some that include an optimizer of torch."""
     values = context.bound_values(function) if isinstance(function, cst.Name) else [function]
     return any(
         TORCH_OPTIMIZER.fullmatch(context.qualified_name(node) or "") is not None

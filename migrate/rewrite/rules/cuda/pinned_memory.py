@@ -1,4 +1,4 @@
-"""Page-locked memory is CUDA's: `pin_memory` goes."""
+"""Remove `pin_memory`: page-locked memory belongs to CUDA."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class PinnedMemory(Rule):
     def _elsewhere(
         self, call: cst.Call, pinned: cst.Arg, context: Workspace
     ) -> Iterable[RuleFinding]:
-        """Yield the finding at a function of another package that is told to pin."""
+        """Yield the finding at a function of another package that is asked to pin."""
         if not context.run_by(call) and code(call.func) != "dict":
             yield from self.report(pinned.value, NO_USE, is_hint=True)
 
@@ -283,7 +283,7 @@ class PinnedMemory(Rule):
     def _on_cuda(
         self, holder: cst.Arg | cst.BaseElement | cst.BaseDictElement, context: Workspace
     ) -> Iterable[Edit]:
-        """Yield the edit of an argument, or of an element of a dictionary, that says whether to pin."""
+        """Yield the edit of an argument or a dictionary element that decides whether to pin."""
         value = holder.value
         if code(value) in OFF or id(value) in context.for_cuda or "device_type()" in code(value):
             return
@@ -393,7 +393,7 @@ def _stays_off(value: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _is_on(value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether `value` is true on a GPU: it says so, or asks for CUDA."""
+    """Whether `value` is true on a GPU: a true literal, or a test for CUDA."""
     if isinstance(value, cst.Name) and value.value != "True":
         _, bound = context.bound_to(value)
         return bound is not None and not isinstance(bound, cst.Param) and _is_on(bound, context)

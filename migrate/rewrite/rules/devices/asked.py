@@ -18,7 +18,7 @@ from migrate.rewrite.workspace import Workspace
 def as_bad_as_it_is(
     changes: Iterable[Edit | RuleFinding], call: cst.Call, context: Workspace
 ) -> Iterator[Edit | RuleFinding]:
-    """Yield what a rule has found at the question `call`, with what happens on a TPU without its edit.
+    """Yield the changes of a rule at the question `call`, with what happens on a TPU without them.
 
     Where what depends on the answer is not needed on a TPU, it is information.
     """

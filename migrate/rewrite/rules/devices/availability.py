@@ -85,7 +85,7 @@ def _asks_twice(both: cst.BooleanOperation, context: Workspace) -> bool:
 
 
 def _wants(node: cst.BaseExpression, context: Workspace) -> bool | None:
-    """Return whether `node` is true with a GPU (True) or without (False); None for any other question."""
+    """Return whether `node` is true with a GPU (True) or without (False), or None for any other question."""
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         inside = _wants(node.expression, context)
         return None if inside is None else not inside

@@ -462,7 +462,7 @@ class CudaAvailable(Rule):
             yield self._test(test, answer, context)
 
     def _test(self, test: cst.BaseExpression, answer: Answer, context: Workspace) -> Edit:
-        """Return the edit of a condition of which only a part is decided, or of a value."""
+        """Return the edit of a partly decided condition, or of a value."""
 
         def replace(updated: cst.BaseExpression) -> cst.BaseExpression:
             left = fold(test, updated, context)
@@ -482,7 +482,7 @@ def _gives_itself(assign: cst.Assign, answer: Answer) -> bool:
 
 
 def _is_flag(node: cst.CSTNode | None) -> bool:
-    """Whether `node` is an argument that says how to use the device: `enabled` of autocast."""
+    """Whether `node` is an argument that controls the use of the device: `enabled` of autocast."""
     keyword = node.keyword if isinstance(node, cst.Arg) else None
     return keyword is not None and keyword.value in ("enabled", "non_blocking")
 

@@ -389,7 +389,7 @@ class DeviceRule(Rule):
     def _kept(
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
     ) -> Iterable[Edit | RuleFinding]:
-        """Yield the edits of a value that is kept under a name that says that it is a device."""
+        """Yield the edits of a value that is stored under a name that suggests a device."""
         if isinstance(target, cst.Subscript) and DEVICE_NAME.fullmatch(_text(target.slice[0])):
             yield from self._spelled(value, context)
         if isinstance(target, cst.Attribute | cst.Name):
@@ -409,12 +409,12 @@ class DeviceRule(Rule):
     def _named(
         self, value: cst.BaseExpression, context: Workspace, *, is_argument: bool
     ) -> Iterable[Edit]:
-        """Yield the edits of what has the name of a device; a text of an index alone is none to torch.
+        """Yield the edits of a value named as a device. An index as text alone is no device for torch.
 
         Args:
             value: the expression.
             context: the script.
-            given: whether something is given it as its device.
+            is_argument: whether something is given it as its device.
         """
         if isinstance(value, cst.IfExp):
             yield from self._named(value.body, context, is_argument=is_argument)
@@ -458,7 +458,7 @@ class DeviceRule(Rule):
             yield self._literal(value, context)
 
     def _unpinned(self, call: cst.Call, context: Workspace) -> Edit:
-        """Return the edit of `x.pin_memory()`, which is said to be what the rule `pinned-memory` is about."""
+        """Return the edit of `x.pin_memory()`, reported under the rule `pinned-memory`."""
         message = "`.pin_memory()` is for copies to a GPU, and raises without one"
         wrong = ".pin_memory() of a tensor raises without a GPU: leave it out"
         around = context.function_around(call)
@@ -608,7 +608,7 @@ def _made_by_library(target: cst.BaseExpression, context: Workspace) -> str:
 
 
 def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether another edit of this rule speaks of the call `value`: it makes a device."""
+    """Whether another edit of this rule covers the call `value`, which creates a device."""
     if not isinstance(value, cst.Call):
         return isinstance(value, cst.Name | cst.Attribute)
     if context.run_by(value):

@@ -326,7 +326,7 @@ class DeviceTypes(Rule):
 
 
 def _asked_for(node: cst.Comparison | cst.Call) -> str:
-    """Return the device or type of CUDA for which a question asks; empty where it asks for none."""
+    """Return the device or type of CUDA for which a question asks. Empty if it asks for none."""
     sides = [arg.value for arg in node.args] if isinstance(node, cst.Call) else []
     if isinstance(node, cst.Comparison):
         sides = [node.left, *(target.comparator for target in node.comparisons)]
@@ -400,7 +400,7 @@ def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _may_hold(value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether `value`, which says whether there is CUDA, may be true on XLA."""
+    """Whether `value`, a test for CUDA, may be true on XLA."""
     if code(value) in ("False", "None", "0"):
         return False
     if isinstance(value, cst.Name) and code(value) not in ("True",):

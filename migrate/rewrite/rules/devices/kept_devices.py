@@ -37,7 +37,7 @@ def says_a_device(name: str) -> bool:
 
 
 def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
-    """Whether the script calculates with what it keeps under the name of a device."""
+    """Whether the script calculates with the stored device."""
     for node in context.mentions(target):
         above = context.parent(node)
         if isinstance(above, cst.BinaryOperation) and not (
@@ -86,7 +86,7 @@ def is_text(value: cst.BaseExpression) -> bool:
 
 
 def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
-    """Whether the script takes what it keeps as `target` for a string: compares it, takes it apart."""
+    """Whether the script uses the stored device `target` as a string: compares it or takes it apart."""
     if not isinstance(target, cst.Attribute | cst.Name):
         return True
     above = (context.parent(node) for node in context.mentions(target))

@@ -1,4 +1,4 @@
-"""The current CUDA device of a process goes."""
+"""Remove the choice of a process's current CUDA device."""
 
 from __future__ import annotations
 

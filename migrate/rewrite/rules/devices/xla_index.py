@@ -159,7 +159,7 @@ def _has_index(node: cst.SimpleString | cst.FormattedString) -> bool:
 
 
 def _is_handed_on(node: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether an index goes to a call, where other rules speak of it: a move, DistributedDataParallel."""
+    """Whether an index is passed to a call that other rules handle: a move, DistributedDataParallel."""
     for above in context.ancestors(node):
         if isinstance(above, cst.Call):
             name = context.qualified_name(above.func) or ""

@@ -1,4 +1,4 @@
-"""Numbers of processes that a script fixes, where a launch starts a replica on every chip."""
+"""Fixed numbers of processes in a script, while the launch starts a replica on every chip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from migrate.rewrite.workspace import Workspace
 
 
 def lost_counts(count: cst.BaseExpression, context: Workspace) -> str:
-    """Return what the launch makes of the fixed numbers that `count` may be; empty where nothing is lost.
+    """Return what the launch makes of the fixed numbers that `count` may be. Empty if nothing is lost.
 
     One process is no longer one, and launches of different sizes, as a test compares them, become the same.
     A single number above 1 is the number of GPUs that the script was written for.

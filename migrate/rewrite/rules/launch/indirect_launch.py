@@ -88,7 +88,7 @@ class IndirectLaunch:
 def _only_counts(
     arg: cst.Arg, calls: Sequence[tuple[cst.Call, cst.Arg]], context: Workspace
 ) -> list[cst.CSTNode] | None:
-    """Return the statements about the number that `arg` passes; None where they do more than to count."""
+    """Return the statements about the number that `arg` passes, or None if they do more than to count."""
     value = arg.value
     if isinstance(value, cst.Integer | cst.Attribute) or is_device_count(value, context):
         return []
@@ -109,7 +109,7 @@ def _only_counts(
 def indirect_launch(
     call: cst.Call, bound: Mapping[str, cst.Arg], context: Workspace
 ) -> IndirectLaunch | None:
-    """Return how `call` launches what its function is given; None where it launches anything else.
+    """Return how `call` launches what its function is given, or None if it launches anything else.
 
     Args:
         call: the launching call.

@@ -38,16 +38,16 @@ def only_counts(mentions: Sequence[Mention], context: Workspace) -> list[cst.CST
 
 
 def counted(statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the nodes of a statement that goes: all of them, but for the `else` of an `if`."""
+    """Yield all nodes of a removed statement, except the `else` of an `if`."""
     for root in [statement.test, statement.body] if isinstance(statement, cst.If) else [statement]:
         yield from nodes(root)
 
 
 def with_aliases(statements: Sequence[cst.CSTNode], context: Workspace) -> list[cst.CSTNode]:
-    """Return `found` and what only counts for it: `n = device_count()` where `size = n` is in `found`.
+    """Return `statements` with what only counts for them: `n = device_count()` before `size = n`.
 
     Args:
-        found: statements that go.
+        statements: statements that go.
         context: the script.
     """
     gone = list(statements)
@@ -101,7 +101,7 @@ def _is_plain(test: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _only_checks(node: cst.If, context: Workspace) -> bool:
-    """Whether an `if` does nothing but tell the user, or end the program; it may have an `else`."""
+    """Whether an `if` only prints a message or ends the program. It may have an `else`."""
     above = context.parent(node)
     if isinstance(node.orelse, cst.If) or not _is_plain(node.test, context):
         return False

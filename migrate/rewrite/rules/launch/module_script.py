@@ -1,4 +1,4 @@
-"""A script that does its work while it is read is run as a whole in each replica."""
+"""Run a script that works at module level as a whole in each replica."""
 
 from __future__ import annotations
 

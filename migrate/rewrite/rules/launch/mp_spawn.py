@@ -470,7 +470,7 @@ def _joined_itself(updated: cst.Call) -> cst.BaseExpression:
 
 
 def _is_inherited(value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether `value` is a queue, a lock or alike of multiprocessing, which processes only inherit."""
+    """Whether `value` is a queue, a lock or the like of multiprocessing, which processes only inherit."""
     bound = context.bound_to(value)[1] if isinstance(value, cst.Name) else value
     if not isinstance(bound, cst.Call):
         return False

@@ -299,7 +299,7 @@ class RankArguments(Rule):
     def _from_environment(
         self, node: cst.Call, flag: str, variable: str, fallback: str, context: Workspace
     ) -> Edit:
-        """Return the edit by which an option that nobody passes has what the environment says."""
+        """Return the edit that sets an option that nobody passes from the environment."""
         os = context.imports.require("os")
         asked = code(context.string(variable))
         value = cst.parse_expression(f"int({os}.environ.get({asked}, {fallback}))")

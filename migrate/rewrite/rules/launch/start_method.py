@@ -1,4 +1,4 @@
-"""A replica sets the start method of its processes anew."""
+"""Set the start method of a replica's processes again in the replica."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class WorldSize:
         """Yield the edits by which the worker asks for the number of replicas.
 
         Args:
-            passed: the element of `args=(…)` that goes, with the worker's parameter for it; None for none.
+            passed: the element of `args=(…)` that goes, with the worker's parameter for it, or None for none.
             besides: code that does not survive.
         """
         worker = self._launched()
@@ -245,7 +245,7 @@ class WorldSize:
         )
 
     def _counts_for_sampler(self, use: cst.CSTNode) -> bool:
-        """Whether `use` tells a sampler a number that it will ask of the runtime."""
+        """Whether `use` passes a sampler a number that the sampler will ask the runtime for."""
         arg = self._context.parent(use)
         call = self._context.parent(arg)
         return isinstance(call, cst.Call) and own_count(call, self._context) is arg is not None
@@ -287,7 +287,7 @@ class WorldSize:
         ]
 
     def other_uses(self, besides: Iterable[cst.CSTNode] = ()) -> Iterator[tuple[cst.CSTNode, str]]:
-        """Yield where the script goes on using its own number of processes, and what to do there.
+        """Yield where the script still uses its own number of processes, and what to do there.
 
         A sampler that is told 2 of 8 replicas gives the same data to several of them, without an error.
 
@@ -323,7 +323,7 @@ def _head(statement: cst.CSTNode) -> str:
 
 
 def _last_names(count: cst.BaseExpression | None) -> list[str]:
-    """Return the name of a variable, or what a place on an object is called."""
+    """Return the name of a variable, or the last name of an object's field."""
     if isinstance(count, cst.Name):
         return [count.value]
     place = kept_on(count)

@@ -39,7 +39,7 @@ def _uses(node: cst.SimpleString, context: Workspace) -> Iterator[cst.CSTNode]:
 
 
 def _is_harmless(use: cst.CSTNode, context: Workspace) -> bool:
-    """Whether what is done with the string comes to the same where no name has the prefix."""
+    """Whether the use of the string has the same result if no name has the prefix."""
     above = context.parent(use)
     if isinstance(above, cst.Index):
         return False  # state["_orig_mod.weight"]

@@ -282,7 +282,7 @@ class Ddp(Rule):
     def _wrong(
         self, bound: Mapping[str, cst.Arg], options: DdpOptions
     ) -> tuple[str, Severity | None]:
-        """Return what a construction comes to without its edit, and how bad that is."""
+        """Return the effect of a construction without its edit, and its severity."""
         arguments = list(options.emptied)
         arguments += [bound[name] for name in DDP_DEVICES if name in bound]
         devices = [arg.value for arg in arguments if code(arg.value) != "None"]

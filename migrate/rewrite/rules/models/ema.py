@@ -179,7 +179,7 @@ class Ema(Rule):
 
 
 def _copy(node: cst.Call, context: Workspace) -> str:
-    """Return the name under which the copy `node` is kept; empty where there is none."""
+    """Return the name under which the copy `node` is kept. Empty if there is none."""
     assign = context.parent(node)
     if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
         target = assign.targets[0].target

@@ -177,7 +177,7 @@ class Fsdp(Rule):
 
 
 def _reshards(strategy: cst.Arg | None) -> bool | None:
-    """Return whether parameters are sharded again after the forward; None where it is not shown."""
+    """Return whether parameters are sharded again after the forward, or None if it is not shown."""
     if strategy is None:
         return True
     return STRATEGIES.get(code(strategy.value).rsplit(".", 1)[-1])

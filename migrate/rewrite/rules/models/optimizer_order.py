@@ -417,7 +417,7 @@ def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]
 
 @lru_cache(maxsize=2)  # the last ones: each call of a script asks
 def _switched(context: Workspace) -> dict[int, bool]:
-    """Return by its id each move after which the switch goes off, and whether it goes on just before it.
+    """Map the id of each move to whether the switch is turned on just before it; it is off after it.
 
     Where the script shows no move in the function that makes the optimizer, it goes on there, and off where
     other functions move a model. What `tied-weights` switches is left to it.
@@ -506,7 +506,7 @@ def _line_of_own_model(node: cst.Call, context: Workspace) -> cst.SimpleStatemen
 
 
 def _goes_on(model: cst.Name, context: Workspace) -> bool:
-    """Whether a model is moved, or goes where it may be: it is returned, handed over, kept or called."""
+    """Whether a model is moved, or may be moved elsewhere: it is returned, passed, kept or called."""
     owner, _ = context.bound_to(model)
     bound = {id(binding.node) for binding in context.bindings(model)}
     for mention in context.references(model.value):
@@ -558,7 +558,7 @@ def _is_below_another(node: cst.Call, context: Workspace) -> bool:
 
 
 def _has_switch(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` makes an optimizer above which the switch goes on."""
+    """Whether `call` creates an optimizer and the switch is turned on above it."""
     early = context.calls.optimizers.early.get(context.place(call))
     if early is not None and not early.at_moves:
         return isinstance(context.statement_around(call), cst.SimpleStatementLine)
@@ -566,7 +566,7 @@ def _has_switch(call: cst.Call, context: Workspace) -> bool:
 
 
 def _is_switched_above(node: cst.Call, context: Workspace) -> bool:
-    """Whether a move above `node`, which runs where it does, has the switch on, which stays so."""
+    """Whether a move above `node` in the same block has turned the switch on for good."""
     if context.calls.ties.loads:
         return False
     function, here = context.function_around(node), context.position(node).line

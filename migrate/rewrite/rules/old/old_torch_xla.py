@@ -225,7 +225,7 @@ class OldTorchXla(Rule):
         consumes: Iterable[cst.CSTNode],
         context: Workspace,
     ) -> Edit:
-        """Return an edit of the call of a name of the catalogue, which says what comes of it."""
+        """Return the edit of a call of a catalogued name. The catalogue states the effect."""
         name = context.qualified_name(call.func) or ""
         entry = catalogue.of(name)
         if entry is None:

@@ -42,7 +42,7 @@ BACKEND = "torch_xla.distributed.xla_backend"
 def portable_calls(
     rule: Rule, node: cst.CSTNode, context: Workspace
 ) -> Iterator[Edit | RuleFinding]:
-    """Yield what becomes of one call of torch_xla, or the finding at one that shims has no word for."""
+    """Yield the edit of a call of torch_xla, or a finding if shims has no equivalent."""
     if isinstance(node, cst.SimpleStatementLine):
         yield from _import(rule, node, context)
     elif isinstance(node, cst.Call):

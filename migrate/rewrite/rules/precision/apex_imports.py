@@ -165,7 +165,7 @@ def _is_use(name: cst.Name, context: Workspace) -> bool:
 
 
 def _is_handled(name: cst.Name, context: Workspace) -> bool:
-    """Whether another rule takes care of a use of `name`: what it may not rewrite keeps its import."""
+    """Whether another rule handles a use of `name`. If that rule may not rewrite it, the import stays."""
     whole: cst.CSTNode = name
     while isinstance(context.parent(whole), cst.Attribute):
         above = context.parent(whole)

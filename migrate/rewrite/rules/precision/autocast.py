@@ -425,7 +425,7 @@ class Autocast(Rule):
     def _by_shims(
         self, call: cst.Call, context: Workspace, arguments: Arguments, half: bool
     ) -> Edit:
-        """Return the edit in the portable style: on CUDA the type stays what it was there."""
+        """Return the edit in the portable style. On CUDA the type stays the same."""
         bound, skipped = arguments.bound, _skipped(call, context)
         function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
         for_cuda = _is_for_cuda(call, context)
@@ -738,7 +738,7 @@ def _asks(test: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _is_dropped(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is what a choice by CUDA's availability does not take."""
+    """Whether `node` is the side that a choice by CUDA's availability does not take."""
     below = node
     for above in context.ancestors(node):
         if isinstance(above, cst.IfExp) and _asks(above.test, context):

@@ -530,7 +530,7 @@ class GradScaler(Rule):
 
 
 def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
-    """Return what makes of a scaler one on the CPU, of which only the state is used; None: unknown."""
+    """Return the changes that keep only a scaler's state, on the CPU, or None if they are unknown."""
     name = context.qualified_name(call.func)
     of_cuda = name in CUDA_SCALERS - SHARDED
     bound = bind(call, OPTIONS if of_cuda else ("device", *OPTIONS))

@@ -1,4 +1,4 @@
-"""Arrays of NumPy are made of float32 where an autocast region gives bfloat16."""
+"""Make NumPy arrays of float32 where an autocast region gives bfloat16."""
 
 from __future__ import annotations
 

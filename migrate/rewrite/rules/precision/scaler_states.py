@@ -56,7 +56,7 @@ def takes_scale(node: cst.CSTNode | None) -> TypeGuard[cst.Subscript]:
 
 
 def _kept_as(call: cst.Call, context: Workspace) -> str | None:
-    """The name, or that of the attribute, under which the script keeps what it has made."""
+    """Name of the variable or attribute under which the script keeps what it has created."""
     above = context.parent(call)
     while isinstance(above, cst.IfExp | cst.BooleanOperation):
         above = context.parent(above)
@@ -71,7 +71,7 @@ def _kept_as(call: cst.Call, context: Workspace) -> str | None:
 
 
 def _makes(value: cst.BaseExpression, calls: Collection[cst.Call]) -> bool:
-    """Whether a value is one of the calls, or one of them on a condition."""
+    """Whether a value is one of the calls, possibly under a condition."""
     if isinstance(value, cst.IfExp):
         return _makes(value.body, calls) or _makes(value.orelse, calls)
     return value in calls

@@ -81,7 +81,7 @@ class Removal:
         return self.changes if "scale" in methods and not self._empties_a_block() else None
 
     def _saves(self, name: str) -> bool:
-        """Whether the state of the scaler goes into checkpoints, which the CUDA script may load."""
+        """Whether the state of the scaler is saved in checkpoints, which the CUDA script may load."""
         return any(
             isinstance(above := self.context.parent(use), cst.Attribute)
             and (above.value is use and above.attr.value == "state_dict")

@@ -613,7 +613,7 @@ class Rng(Rule):
 
 
 def _does_not_seed(name: str) -> str:
-    """Return what a seed of torch comes to on XLA, and what to do."""
+    """Return the effect of a seed of torch on XLA, and what to do."""
     return (
         f"{name} does not seed XLA, which starts every replica at the same seed: "
         "torch_xla.manual_seed(seed) too, in the replica"

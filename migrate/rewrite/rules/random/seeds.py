@@ -195,7 +195,7 @@ def in_worker(
     context: Workspace,
     calls: frozenset[str] = frozenset(),
 ) -> str | None:
-    """Return `value` in the worker's words; None where it is made of what the worker does not have.
+    """Return `value` in the worker's words, or None if it is made of what the worker does not have.
 
     Args:
         value: an expression of the launching process.

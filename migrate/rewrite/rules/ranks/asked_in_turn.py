@@ -82,7 +82,7 @@ def _uses(names: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseExp
 
 
 def _question(use: cst.BaseExpression, context: Workspace) -> cst.CSTNode | None:
-    """Return what asks which of `use`, a list of names, are set; None where nothing depends on it."""
+    """Return what asks which of `use`, a list of names, are set, or None if nothing depends on it."""
     place: cst.BaseExpression = use
     above = context.parent(place)
     while isinstance(above, cst.Arg):  # sorted(NAMES)

@@ -157,7 +157,7 @@ def _said(value: cst.BaseExpression, objects: Mapping[str, str], context: Worksp
 def _told(
     small: cst.BaseSmallStatement, objects: Mapping[str, str], context: Workspace
 ) -> str | None:
-    """Return the statement `small` in the worker's words, where it prints."""
+    """Return the statement `small` as the worker runs it, if it prints."""
     if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
         return None
     return in_worker(small.value, objects, context, PURE | {"print"})

@@ -40,14 +40,14 @@ class Counted:
 
     @property
     def place(self) -> ObjectField:
-        """The place on the object, as `kept_on` says it."""
+        """The field of the object, as returned by `kept_on`."""
         place = kept_on(self.target)
         assert place is not None
         return place
 
 
 def kept_on(node: cst.CSTNode | None) -> ObjectField | None:
-    """Return the place that `node` reads or assigns; None where it is none, or an index tells which."""
+    """Return the field that `node` reads or assigns, or None if it is no field or has a variable index."""
     word, inner = _last_step(node)
     if word is None:
         return None

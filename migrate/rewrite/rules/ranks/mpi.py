@@ -272,14 +272,14 @@ def _is_world(node: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _in_replica(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is in a function, of which none runs before the launch."""
+    """Whether `node` is in a function. No function runs before the launch."""
     if context.function_around(node) is None:
         return False
     return context.launch.style is not Style.SPAWN or context.launch.in_replica(node)
 
 
 def _root(call: cst.Call) -> int | None:
-    """Return the root of `bcast`; None where it is not to be seen."""
+    """Return the root of `bcast`, or None if it is not to be seen."""
     bound = bind(call, ("obj", "root"))
     if bound is None:
         return None

@@ -1,4 +1,4 @@
-"""The rendezvous address of NCCL and Gloo goes."""
+"""Remove the rendezvous address of NCCL and Gloo."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class RendezvousAddress(Rule):
         )
 
     def _is_in_whole(self, node: cst.CSTNode, context: Workspace) -> bool:
-        """Whether `node` stands in a branch of an `if` that goes as a whole."""
+        """Whether `node` is in a branch of an `if` that is removed as a whole."""
         above = context.parent(context.parent(node))
         if isinstance(above, cst.Else):
             above = context.parent(above)
@@ -334,7 +334,7 @@ class RendezvousAddress(Rule):
 
 
 def _branches(node: cst.If) -> list[cst.IndentedBlock] | None:
-    """Return the blocks of an `if`, its `elif` and its `else`; None where one is on the line of its head."""
+    """Return the blocks of an `if`, its `elif` and its `else`, or None if one is on the line of its head."""
     blocks: list[cst.IndentedBlock] = []
     part: cst.If | cst.Else | None = node
     while part is not None:
@@ -408,7 +408,7 @@ def _in_tuple(
 
 
 def _without_targets(gone: Sequence[int]) -> Callable[..., cst.CSTNode]:
-    """Return the edit that takes targets, and what they are given, out of `a, b, c = x, y, z`."""
+    """Return the edit that removes targets and their values from `a, b, c = x, y, z`."""
 
     def kept(side: cst.BaseExpression) -> cst.BaseExpression:
         assert isinstance(side, cst.Tuple | cst.List)

@@ -208,7 +208,7 @@ class SharedCounts:
         )
 
     def goes(self, node: cst.CSTNode) -> bool:
-        """Whether `node` is in an assignment that goes, or reads what the worker asks for."""
+        """Whether `node` is in a removed assignment, or reads what the worker asks for."""
         if id(node) in self._moved:
             return True
         gone = [assign for assign in self._assigned if self._unread(assign)]

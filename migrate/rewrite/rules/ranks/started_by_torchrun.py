@@ -203,7 +203,7 @@ class StartedByTorchrun(Rule):
 
 
 def _is_test(environ: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `found` asks whether a variable is set, and not for its value."""
+    """Whether `environ` asks whether a variable is set, and not for its value."""
     if isinstance(environ, cst.Comparison):
         return True
     if not isinstance(environ, cst.Call) or len(environ.args) > 1:
@@ -250,7 +250,7 @@ def _test_around(node: cst.CSTNode, context: Workspace) -> cst.CSTNode:
 
 
 def decides(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether what the test around `node` decides has to do with the replicas."""
+    """Whether the test around `node` decides something about the replicas."""
     below: cst.CSTNode = node
     for above in context.ancestors(node):
         if isinstance(above, cst.If):

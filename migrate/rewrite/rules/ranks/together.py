@@ -307,7 +307,7 @@ def _fresh(value: cst.BaseExpression, taken: set[str], context: Workspace) -> st
 
 
 def _parts(guard: cst.If, facts: Facts) -> tuple[list[GraphDifference], bool]:
-    """Return where replicas part in the branch of `guard`, as XLA305 says, and whether they may."""
+    """Return where replicas diverge in the branch of `guard`, as XLA305 reports it, and whether they may."""
     context = facts.context
     function = context.function_around(guard)
     trains = function is not None and bool(context.effects.of(function))

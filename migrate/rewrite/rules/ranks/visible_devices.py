@@ -1,4 +1,4 @@
-"""The choice of GPUs by CUDA_VISIBLE_DEVICES goes."""
+"""Remove the choice of GPUs by CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class _Branch:
         self._read: dict[int, list[tuple[cst.BaseExpression, str]]] = {}
 
     def work(self) -> BranchWork:
-        """Return what goes and what stays."""
+        """Return the statements that move and those that stay."""
         guard, context = self._guard, self._context
         rest = on_first(guard.test, context)
         above = context.parent(guard)
@@ -187,7 +187,7 @@ class _Branch:
         return work
 
     def _close(self, needed: set[str]) -> None:
-        """Let all go that binds what goes needs, and what leads its loops elsewhere."""
+        """Move everything that binds what moved statements need or that redirects their loops."""
         before = -1
         while before != len(self._goes):
             before = len(self._goes)
@@ -245,7 +245,7 @@ class _Branch:
                 raise CannotError(f"`{_start(above)}` cannot be followed")
 
     def _look(self, leaf: cst.BaseStatement, needed: set[str]) -> None:
-        """Note what a statement that stays is given that is computed on the device."""
+        """Record the device values that a staying statement gets."""
         reads: list[tuple[cst.BaseExpression, str]] = []
         shown = nodes_of(leaf, cst.FormattedStringExpression)
         outside: list[cst.Call | cst.FormattedStringExpression] = [*_calls(leaf), *shown]
@@ -451,7 +451,7 @@ class _Branch:
                 work.kept.append(statement)
 
     def _see_names(self, work: BranchWork) -> None:
-        """See that all replicas have what goes needs, and that nothing else sees what goes binds."""
+        """Check that all replicas have what moved statements need. No other code may see what they bind."""
         context = self._context
         going = [leaf for leaf in self._leaves if self._is_out(leaf)]
         frames = [
@@ -515,7 +515,7 @@ class _Branch:
         return False
 
     def _first_use(self, statements: Sequence[cst.CSTNode], name: str) -> str:
-        """Return whether all replicas first "read" or "bind" `name`; nothing where neither is certain."""
+        """Return whether all replicas first "read" or "bind" `name`. Nothing if neither is certain."""
         for statement in statements:
             use = self._use(statement, name)
             if use:

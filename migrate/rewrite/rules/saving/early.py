@@ -28,7 +28,7 @@ class WaysOut:
     Args:
         stays: the statements that all replicas go on to run.
         guarded: blocks in them, each with the statements that are the first replica's alone.
-        obstacle: why some replicas might leave and others not; empty where none might.
+        obstacle: why some replicas might leave and others not. Empty if none might.
     """
 
     stays: list[cst.BaseStatement] = field(default_factory=list)
@@ -71,7 +71,7 @@ def _leaves(statement: cst.CSTNode) -> bool:
 
 
 def _take(statement: cst.BaseStatement, ways_out: WaysOut, context: Workspace) -> bool:
-    """Note how all replicas run `statement`; return whether they do so alike."""
+    """Record how all replicas run `statement`, and return whether they run it in the same way."""
     if isinstance(statement, cst.SimpleStatementLine):
         small = statement.body[0]
         if isinstance(small, cst.Assert):

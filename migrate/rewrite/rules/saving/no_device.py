@@ -1,4 +1,4 @@
-"""Scripts that train nothing and use no device: what they save lies on the host."""
+"""Scripts that train nothing and use no device. Their saved values are on the host."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ HOLDERS = frozenset({"dict", "items", "list", "named_parameters", "state_dict", 
 
 
 def share_of(call: cst.Call, context: Workspace) -> Share | None:
-    """Return what makes the save `call` write other files on each replica; None for other saves."""
+    """Return why the save `call` writes other files on each replica, or None for other saves."""
     share = context.effects.divides(call)
     if share is not None and share.by_error:
         return share
@@ -98,7 +98,7 @@ def own_files(
 
 
 def _tensors(value: cst.BaseExpression, context: Workspace) -> list[cst.BaseExpression] | None:
-    """Return the tensors in `value` that are to move; None where it is not seen what all its parts are."""
+    """Return the tensors in `value` that are to move, or None if it is not seen what all its parts are."""
     if isinstance(value, cst.Dict | cst.List | cst.Tuple):
         expressions: list[cst.BaseExpression] = []
         for element in value.elements:

@@ -75,7 +75,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
 
 
 def _into_open_file(call: cst.Call, file: cst.BaseExpression, context: Workspace) -> str:
-    """Return what to do about a save into `file`: what its path says, one replica writes or each does."""
+    """Return what to do about a save into `file`: write on one replica or on each, by the path."""
     path = opened_path(file, context)
     ways = set() if path is None else ways_of_path(path, context)
     if ways == {True, False}:
@@ -193,7 +193,7 @@ def opened_path(file: cst.BaseExpression, context: Workspace) -> cst.BaseExpress
 
 
 def _opening(file: cst.BaseExpression, context: Workspace) -> cst.Call | None:
-    """Return the call that opens `file`; None where it is no open file."""
+    """Return the call that opens `file`, or None if it is no open file."""
     if isinstance(file, cst.Call):
         return file if _last(file) in OPENS else None
     if not isinstance(file, cst.Name):

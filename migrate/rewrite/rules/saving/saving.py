@@ -177,7 +177,7 @@ class Saving:
                 self._functions[id(function)] = (function, local)
 
     def _elsewhere(self) -> Iterator[RuleFinding]:
-        """Take note of the calls that save in other files and move; yield what is said of the others."""
+        """Record the calls that save in other files and move. Yield the findings on the others."""
         context = self._context
         for call in context.all_of(cst.Call) if context.calls.saves else ():
             saved = context.effects.saves(call)
@@ -385,7 +385,7 @@ class Saving:
         )
 
     def _unit(self, guard: cst.If, statement: cst.CSTNode) -> cst.CSTNode:
-        """Return what goes out of `guard` with `statement`: itself, or an `if` around it that only saves.
+        """Return what moves out of `guard` with `statement`: itself, or an `if` around it that only saves.
 
         The condition of that `if` is the same on all replicas.
         """
@@ -414,7 +414,7 @@ class Saving:
         return is_save(call, self._context) and refused(call, self._context) is None
 
     def _note(self, guard: cst.If, statement: cst.CSTNode) -> Guarded:
-        """Take note that `statement` goes out of `guard`."""
+        """Record that `statement` moves out of `guard`."""
         rest = on_first(guard.test, self._context)
         assert rest is not None
         assert isinstance(statement, cst.BaseStatement)

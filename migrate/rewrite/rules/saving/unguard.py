@@ -79,7 +79,7 @@ def or_none(test: cst.BaseExpression) -> Callable[[cst.BaseExpression], cst.IfEx
 
 
 def _first(rest: Rest, context: Workspace) -> cst.BaseExpression:
-    """Return an expression that tells the replica that passes `rest`: the script's own, where it stays."""
+    """Return an expression that is true on the replica that passes `rest`: the script's own, if it stays."""
     test = joined(rest.asked)
     names = (context.qualified_name(call.func) for call in nodes_of(test, cst.Call))
     if any(nodes_of(test, cst.Subscript)) or any(name is not None for name in names):

@@ -1,4 +1,4 @@
-"""Saves below a condition of which nothing is known, so that perhaps only one replica reaches them."""
+"""Saves below an unknown condition, which perhaps only one replica reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Move out of the step what reads values, logs or saves, where that provably changes nothing."""
+"""Move reads, logs and saves out of the step, if that provably changes nothing."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _settle(arrangement: Arrangement, core: set[int], stopping: frozenset[int]) 
 
 
 def _obstacle(arrangement: Arrangement, statement: Statement, index: int) -> str:
-    """Return why `statement` may not run after the block; empty where it may."""
+    """Return why `statement` may not run after the block. Empty if it may."""
     later = list(arrangement.after(index))
     if later and leaves_turn(statement.node):
         return DECIDES
@@ -222,7 +222,7 @@ def _obstacle(arrangement: Arrangement, statement: Statement, index: int) -> str
 
 
 def _skipped(arrangement: Arrangement, index: int, stopping: frozenset[int]) -> str:
-    """Return what may skip the statement at `index` below the block; empty where nothing in it does.
+    """Return what may skip the statement at `index` below the block. Empty if nothing in it does.
 
     The step ends before those of `stopping`, so that what comes above them still runs.
     """
@@ -239,7 +239,7 @@ def _read(arrangement: Arrangement, statement: Statement) -> TensorRead | None:
 
 
 def _on_state(arrangement: Arrangement, statement: Statement) -> bool:
-    """Whether `statement` looks at a model or an optimizer; the learning rate counts as none."""
+    """Whether `statement` observes a model or an optimizer. The learning rate does not count."""
     used = {name for name in statement.flow.used if "param_groups" not in name.split(".")}
     if overlap(used, arrangement.body.state):
         return True
@@ -253,7 +253,7 @@ def _on_state(arrangement: Arrangement, statement: Statement) -> bool:
 def _changed(
     arrangement: Arrangement, statement: Statement, later: Iterable[Statement]
 ) -> set[str]:
-    """Return the names that `statement` reads and one of `later` binds anew or changes in place."""
+    """Return the names that `statement` reads and that one of `later` rebinds or changes in place."""
     later = list(later)
     scheduled = any(other.outside is Outside.SCHEDULE for other in later)
     used = {n for n in statement.flow.used if scheduled or "param_groups" not in n.split(".")}

@@ -210,7 +210,7 @@ class CollectiveSync(Rule):
 def _place(
     call: cst.Call, read: ReadOfPending, pending: Pending, context: Workspace
 ) -> cst.CSTNode | None:
-    """Return the statement below which all replicas have to run `call`; None where there is none."""
+    """Return the statement below which all replicas have to run `call`, or None if there is none."""
     if context.guards.around(call) is not None:
         return None
     around = {id(read.read), *(id(above) for above in context.ancestors(read.read))}

@@ -123,7 +123,7 @@ def _moved(inputs: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
 
 
 def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpression]:
-    """Yield the parts of a batch, `batch["y"]`, that `call` is given and nothing moves.
+    """Yield the parts of a batch, `batch["y"]`, that `call` gets and that nothing moves.
 
     Where nothing of the batch is moved by its key, nothing is said: the batch is moved as a whole.
     """
@@ -147,7 +147,7 @@ def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpre
 
 
 def _moves_whole(loop: cst.For, batch: set[str], context: Workspace) -> bool:
-    """Whether `loop` binds the batch anew, writes into it, or gives it to a function that moves."""
+    """Whether `loop` rebinds the batch, writes into it, or passes it to a function that moves."""
     for target in nodes_of(loop.body, cst.AssignTarget):
         if base_name(target.target) in batch:
             return True

@@ -1,4 +1,4 @@
-"""`--defer-reads`: logged values are read when something looks at them."""
+"""`--defer-reads`: read logged values when something uses them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class TensorRead:
 
 
 def as_read(node: cst.CSTNode) -> TensorRead | None:
-    """Return the read that a statement `value = tensor.item()` is; None for any other statement."""
+    """Return the read that a statement `value = tensor.item()` is, or None for any other statement."""
     if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
         return None
     assign = node.body[0]

@@ -58,7 +58,7 @@ TIMED = (
 
 
 def evaluation_step(loop: Loop, context: Workspace) -> TrainingStep | Undecided | None:
-    """Return the part of an evaluation loop that is work of the device; None for any other loop.
+    """Return the part of an evaluation loop that is work of the device, or None for any other loop.
 
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
     a call of a model in plain sight, or of a function of the project that runs one.
@@ -277,7 +277,7 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
 
 
 def _takes_batch(call: cst.Call, context: Script) -> bool:
-    """Whether something of which nothing is known is called with what the loop moved to the accelerator.
+    """Whether an unknown function is called with what the loop moved to the accelerator.
 
     A parameter that no caller fills, or an attribute that nothing sets: on the accelerator it computes,
     whatever it is.
@@ -303,7 +303,7 @@ def _takes_batch(call: cst.Call, context: Script) -> bool:
 
 @lru_cache(maxsize=2)
 def _told(context: Script) -> frozenset[tuple[int, str]]:
-    """Return what a script tells what only modules are told, with the id of the function that does.
+    """Return the names of what the script treats as modules, each with the id of its function.
 
     That is `x.eval()`, and `x.cuda()` as a statement: of a tensor it would move nothing.
     """

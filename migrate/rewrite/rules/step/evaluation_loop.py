@@ -1,4 +1,4 @@
-"""The forward of an evaluation loop goes in `with torch_xla.step():`."""
+"""Put the forward of an evaluation loop in `with torch_xla.step():`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ForwardRead(TensorRead):
 def as_forward_read(
     node: cst.CSTNode, context: Workspace, taken: Set[str] = frozenset()
 ) -> ForwardRead | None:
-    """Return the read that a statement with a forward is; None for any other statement.
+    """Return the read that a statement with a forward is, or None for any other statement.
 
     Args:
         node: the statement.

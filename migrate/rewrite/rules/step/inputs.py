@@ -135,7 +135,7 @@ def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
 
 
 def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseExpression]:
-    """Yield what a loop goes over and what that is made of: `zip(*parts)`, `images.chunk(2)`, `images`."""
+    """Yield what a loop iterates over, and its sources: `zip(*parts)`, `images.chunk(2)`, `images`."""
     if not isinstance(loop, cst.For):
         return
     values, owner = context.values, context.function_around(loop)
@@ -156,7 +156,7 @@ def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseE
 
 
 def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
-    """Whether what a loop goes over was made by a function, of whatever file, that moves something.
+    """Whether a loop iterates over the result of a function, in whatever file, that moves something.
 
     Loaders and what callers pass are followed too, where `_made_of` stops: it looks for moves in plain sight.
     """
@@ -186,7 +186,7 @@ def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
 
 
 def _yields_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
-    """Whether a loop goes over a generator of the script that moves all that it yields to the device."""
+    """Whether a loop iterates over a generator of the script that moves all its values to the device."""
     if not isinstance(loop, cst.For):
         return False
     yields = [

@@ -84,7 +84,7 @@ class CutTail:
         return []
 
     def piece(self, index: int) -> Piece:
-        """Return the piece that goes below the block: the statements, below the same test if it is one.
+        """Return the piece for below the block: the statements, below the same test if the piece is a test.
 
         Args:
             index: where in the run the `if` or `with` stands.

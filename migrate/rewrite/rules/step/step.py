@@ -1,4 +1,4 @@
-"""The training step goes in `with torch_xla.step():`."""
+"""Put the training step in `with torch_xla.step():`."""
 
 from __future__ import annotations
 

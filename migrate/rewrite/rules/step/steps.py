@@ -1,4 +1,4 @@
-"""The steps of a script: which blocks get `with torch_xla.step():`, and what of them goes in."""
+"""Find the steps of a script: the blocks for `with torch_xla.step():` and their contents."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class TrainingSteps:
 
 
 def _inner(trained: Trained, index: int, accumulates: bool) -> list[Inner]:
-    """Return the blocks in a statement that the step goes into, where that as a whole cannot be it.
+    """Return the inner blocks of a statement for the step, if the whole statement cannot be the step.
 
     All of its branches that train, or none: a turn runs one of them.
     """
@@ -285,7 +285,7 @@ def _inner(trained: Trained, index: int, accumulates: bool) -> list[Inner]:
 
 
 def _is_entered(trained: Trained, index: int, inner: Inner, accumulates: bool) -> bool:
-    """Whether the step goes into a block of the statement at `index`, not around the statement."""
+    """Whether the step is put into a block of the statement at `index`, not around the statement."""
     within = Trained(*inner, trained.context)
     end = trained.body.tails.get(index)
     leaving = end.statements if end is not None else ()
@@ -341,7 +341,7 @@ def _arranged(span: Span) -> Arrangement:
 
 
 def _parts(arrangement: Arrangement) -> list[Arrangement] | None:
-    """Return the steps into which a run is cut by what lies in its middle; None where none fit.
+    """Return the steps into which a run is cut by what lies in its middle, or None if none fit.
 
     A test that decides whether the rest runs, of a value of the device, lies between two steps. So may an
     evaluation or a save between two whole ones.

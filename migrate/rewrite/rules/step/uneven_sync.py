@@ -246,7 +246,7 @@ def _left(hit: Uneven) -> str:
 
 
 def _statement(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
-    """Return the statement around the operation that all replicas come to."""
+    """Return the statement around the operation that all replicas reach."""
     guard: cst.CSTNode | None = hit.alone.guard
     if guard is None or isinstance(guard, cst.FunctionDef):
         guard = hit.alone.operation
@@ -272,7 +272,7 @@ def _above(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
 
 
 def _below(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
-    """Return the statement below which all replicas go on; None where a branch of it leaves."""
+    """Return the statement below which all replicas go on, or None if a branch of it leaves."""
     statement = _statement(hit, context)
     if statement is None:
         return None

@@ -1,4 +1,4 @@
-"""Models of which every replica draws its own weights."""
+"""Hazard of models whose weights are drawn on each replica separately."""
 
 from __future__ import annotations
 

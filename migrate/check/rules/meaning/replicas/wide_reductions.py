@@ -113,7 +113,7 @@ class WideReductions(Hazard):
             yield self.hit(node, message)
 
     def _reduction(self, call: cst.Call, facts: Facts) -> tuple[str, cst.CSTNode | None]:
-        """Return how `call` reduces, and what; nothing where that is a sum, or not to be seen."""
+        """Return how `call` reduces, and what. Nothing if that is a sum, or not to be seen."""
         name = facts.names.of(call.func)
         if name == "torch_xla.core.xla_model.all_reduce" and len(call.args) > 1:
             kind = last_part(call.args[0].value)

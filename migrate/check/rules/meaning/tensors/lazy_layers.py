@@ -303,7 +303,7 @@ def _contains(outer: cst.CSTNode, inner: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _is_on_device(layer: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a model is made on the accelerator: by `device=`, or in a block that says it."""
+    """Whether a model is created on the accelerator: by `device=`, or in a block that sets the device."""
     if isinstance(layer, cst.Call) and (device := keyword(layer, "device")) is not None:
         return is_accelerator(device.value, facts.context)
     for above in facts.context.ancestors(layer):

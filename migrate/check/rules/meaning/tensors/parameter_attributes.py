@@ -221,7 +221,7 @@ def _is_parameter(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> boo
 
 
 def _loops(owner: cst.BaseExpression, facts: Facts) -> Iterable[cst.For]:
-    """Yield the loops over parameters of which `owner` is a name."""
+    """Yield the loops over parameters whose variable is `owner`."""
     for assignment in facts.bindings.reaching(owner) if isinstance(owner, cst.Name) else ():
         if assignment.loop is not None:
             yield assignment.loop

@@ -1,4 +1,4 @@
-"""Ends of the graph that some replicas alone come to, with something pending in all."""
+"""Ends of the graph that only some replicas reach, with pending values on all."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ENDS_GRAPHS = SYNCS | {"torch.distributed.reduce"}
 
 
 def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield the first read at `node`, below `guard`, that parts the graphs."""
+    """Yield the first read at `node`, below `guard`, that makes the graphs differ."""
     for read in reads_at(node, facts):
         parting = _reads(read, node, guard, facts) if facts.values.on_device(read) else None
         if parting is not None:
@@ -33,7 +33,7 @@ def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[GraphDiffer
 def _reads(
     read: cst.BaseExpression, node: cst.CSTNode, guard: Guard, facts: Facts
 ) -> GraphDifference | None:
-    """Return what is to be said of the read of `read` at `node`, below `guard`."""
+    """Return the message for the read of `read` at `node`, below `guard`."""
     line = facts.context.position(guard).line
     if facts.steps.inside(node):
         message = (
@@ -93,7 +93,7 @@ def handed_on(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
 
 
 def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -> GraphDifference:
-    """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
+    """Return the finding on a read at `at`, below `guard`, of a pending value that all replicas computed."""
     computed, line = (facts.context.position(location).line for location in (source, guard))
     message = (
         f"computed after the step (line {computed}), read in some replicas only (line {line}): "

@@ -1,4 +1,4 @@
-"""A loop over a size of a tensor, each turn of which needs the one before."""
+"""Hazard of a loop over a size of a tensor, in which each iteration needs the one before."""
 
 from __future__ import annotations
 

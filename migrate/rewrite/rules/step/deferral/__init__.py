@@ -1,1 +1,1 @@
-"""Values that are logged: kept on the device until something looks at them (`--defer-reads`)."""
+"""Logged values that stay on the device until something uses them (`--defer-reads`)."""

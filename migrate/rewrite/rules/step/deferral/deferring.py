@@ -1,4 +1,4 @@
-"""The reads of one loop that wait until something looks at their values, and the edits for it."""
+"""Defer the reads of one loop until something uses their values, with the edits for it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Deferring:
         )
 
     def _look_between(self, steps: Sequence[int]) -> None:
-        """Look at the statements between two steps: what follows hangs on what they read."""
+        """Inspect the statements between two steps. What follows depends on what they read."""
         for index in range(steps[0] + 1, steps[-1]):
             line = self._block[index]
             plain = isinstance(line, cst.SimpleStatementLine) or may_stop(line, self._context)
@@ -167,7 +167,7 @@ class Deferring:
         return False
 
     def _tensor(self, reading: Reading) -> str:
-        """Return what goes into the list: a copy where the memory may change before it is read."""
+        """Return the expression to append to the list: a copy if the memory may change before the read."""
         tensor = code(reading.tensor)
         base = str(base_name(reading.tensor))
         bound = (i for i, s in enumerate(self._block) if base in self._flow(s).assigned)
@@ -256,7 +256,7 @@ class Deferring:
         return replace
 
     def _around(self, kept: Sequence[RecordedReading]) -> Callable[[Loop], Replacement]:
-        """Return what makes the lists above the loop, and reads what is left in them below it."""
+        """Return the code that creates the lists above the loop, and reads the rest of them below it."""
 
         def replace(updated: Loop) -> Replacement:
             blank, comments = split_blank(updated.leading_lines)

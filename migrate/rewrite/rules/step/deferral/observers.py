@@ -106,7 +106,7 @@ class Observers:
         return place
 
     def common_test(self, guard: cst.If) -> list[cst.BaseExpression] | None:
-        """Return the parts of the test of `guard` that come out the same on all replicas.
+        """Return the parts of the test of `guard` that have the same result on all replicas.
 
         None where there are none, or where a part that does not ask for the rank may differ.
         """

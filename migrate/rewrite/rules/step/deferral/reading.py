@@ -99,7 +99,7 @@ def _taker(call: cst.Call) -> str | None:
 
 
 def as_reading(line: cst.SimpleStatementLine, site: cst.CSTNode) -> Reading | None:
-    """Return the reading that `line` is, `site` being where it waits; None where it is none."""
+    """Return the reading that `line` is, `site` being where it waits, or None if it is none."""
     tensor = _tensor(site)
     if tensor is None or len(line.body) != 1:
         return None
@@ -158,7 +158,7 @@ def why_it_stays(line: cst.CSTNode, sites: Sequence[cst.CSTNode], context: Works
 def kept_values(
     reading: Reading, varying: set[str], values: DeviceValues, context: Workspace
 ) -> list[cst.BaseExpression] | None:
-    """Return what the statements of `reading` use of the step beside the value; None where no number."""
+    """Return what the statements of `reading` use of the step beside the value, or None if no number."""
     expressions: list[cst.BaseExpression] = []
     for line in reading.takes:
         stack: list[cst.CSTNode] = [line.body[0]]

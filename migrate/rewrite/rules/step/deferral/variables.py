@@ -39,7 +39,7 @@ class Variables:
         self._targets = {id(target) for target in targets(self._owner or context.module)}
 
     def mentions(self, name: str) -> list[cst.Name] | None:
-        """Return the mentions of the variable `name`; None where other functions see it too."""
+        """Return the mentions of the variable `name`, or None if other functions see it too."""
         mentions = []
         home = self._owner or self._context.module
         for mention in self._context.references(name):
@@ -57,7 +57,7 @@ class Variables:
         return id(node) in self._in_loop
 
     def is_sum(self, name: str) -> bool:
-        """Whether `name` is an object that the function makes and that only adds up what it is given."""
+        """Whether `name` is an object that the function creates and that only sums up what it gets."""
         mentions = self.mentions(name) or ()
         if any(isinstance(self._context.parent(mention), cst.Param) for mention in mentions):
             return False
@@ -65,7 +65,7 @@ class Variables:
         return bool(bound) and all(self._makes_sum(self._value(target)) for target in bound)
 
     def _value(self, target: cst.Name) -> cst.CSTNode | None:
-        """Return what is assigned to `target`, also in `a, b = A(), B()`; None where not plain to see."""
+        """Return what is assigned to `target`, also in `a, b = A(), B()`, or None if not plain to see."""
         above = self._context.parent(target)
         if isinstance(above, cst.AnnAssign):
             return above.value
@@ -94,7 +94,7 @@ class Variables:
         return all(not _shows(class_) for class_ in own)
 
     def aliases(self, name: str) -> frozenset[str] | None:
-        """Return the names of what holds the object `name`, itself included; None where not in sight."""
+        """Return all names of the object `name`, itself included, or None if they are unknown."""
         names: set[str] = set()
         waiting = [name]
         while waiting:
@@ -115,7 +115,7 @@ class Variables:
         return frozenset(names)
 
     def is_dead_after(self, names: Iterable[str]) -> bool:
-        """Whether nothing looks at `names` after the loop: they are only set anew before each start of it."""
+        """Whether `names` are unused after the loop: they are only set again before each start of it."""
         before = self._statements_before()
         for name in names:
             for mention in self.mentions(name) or ():
@@ -154,7 +154,7 @@ class Variables:
         return self._owner is None
 
     def _holders(self, mention: cst.Name) -> list[str] | None:
-        """Return the names that a mention outside of the loop gives the object to; None where unknown."""
+        """Return the names that a mention outside of the loop gives the object to, or None if unknown."""
         below: cst.CSTNode = mention
         for above in self._context.ancestors(mention):
             if isinstance(above, cst.Attribute):

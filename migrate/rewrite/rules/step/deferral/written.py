@@ -72,7 +72,7 @@ class RecordedReading:
         return _line(f"{self._pending} = []")
 
     def keep(self, updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-        """Return the statement that takes the place of the read: the tensor goes into the list."""
+        """Return the statement that replaces the read: it appends the tensor to the list."""
         row = f"({', '.join([self._tensor, *self._kept])})" if self._kept else self._tensor
         return updated.with_changes(body=_line(f"{self._pending}.append({row})").body)
 
