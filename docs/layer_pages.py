@@ -16,25 +16,25 @@ APIS: tuple[Api, ...] = ("linen", "nnx")
 HEAD = """\
 # Layers
 
-Look up how `migrate weights` converts a layer of torch.nn: the names of its weights in Flax, their layout, and how
-to write the layer in linen and nnx. This page is made from the entries of the layers by `make docs`. Every entry is
-proven by a forward comparison: torch, linen and nnx give the same output (1e-6 in float32 at the highest precision)
-from the same weights. The weights come back bit for bit.
+Look up how `migrate weights` converts a layer of torch.nn: the names of its weights in Flax, their layout,
+and how to write the layer in linen and nnx. This page is made from the entries of the layers
+by `make docs`. Every entry is proven by a forward comparison: torch, linen and nnx give the same output
+(1e-6 in float32 at the highest precision) from the same weights. The weights come back bit for bit.
 
 If Flax lacks a layer, or has it in another form, the layer is in `converters.modules.linen` and in
 `converters.modules.nnx`. It has torch's name and arguments, and takes exactly the weights that are written.
 
-Layers without parameters and buffers need no entry. A loss with class weights keeps them as a buffer. Refused by
-name: lazy layers that were never run, quantized layers, and the layers of `torch.ao`.
+Layers without parameters and buffers need no entry. A loss with class weights keeps them as a buffer.
+Refused by name: lazy layers that were never run, quantized layers, and the layers of `torch.ao`.
 
-Layouts read from left to right, as in a mapping file: `transpose(1, 0)` are numpy's axes, `split(1, 3, 4)` makes
-axes of 3 and 4 of axis 1, `merge(0, 3, 4)` undoes that, `flip(0)` reverses, `slice(0, 4, 8)` is a part of the torch
-tensor. Sizes are those of the first case.
+Layouts read from left to right, as in a mapping file: `transpose(1, 0)` are numpy's axes, `split(1, 3, 4)`
+makes axes of 3 and 4 of axis 1, `merge(0, 3, 4)` undoes that, `flip(0)` reverses, `slice(0, 4, 8)` is a
+part of the torch tensor. Sizes are those of the first case.
 
-The code blocks show some of the modules that were compared (`converters.layers.flax_calls` gives this code for any
-layer). `nn` is `flax.linen`, `modules` is `converters.modules.linen` or `converters.modules.nnx`. `rngs` is an
-`nnx.Rngs`, and `deterministic` is False in training. "Channels last" means: axis 1 in torch is the last axis of
-input and output."""
+The code blocks show some of the modules that were compared (`converters.layers.flax_calls` gives this code
+for any layer). `nn` is `flax.linen`, `modules` is `converters.modules.linen` or `converters.modules.nnx`.
+`rngs` is an `nnx.Rngs`, and `deterministic` is False in training. "Channels last" means: axis 1 in torch is
+the last axis of input and output."""
 
 
 def page() -> str:

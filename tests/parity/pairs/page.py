@@ -15,12 +15,13 @@ Check that `migrate parity` finds known mistakes:
 python -m pytest tests/parity/test_faults.py
 ```
 
-{pairs} pairs of a torch model and its port (`tests/parity/pairs`) match with five seeds, in float32 and in bfloat16.
-Each of {faults} faults is one typical mistake, planted in such a port. The test requires that the fault is found in
-the layer that has it. If the table names a cause, that cause must be the first in the report.
+{pairs} pairs of a torch model and its port (`tests/parity/pairs`) match with five seeds, in float32 and in
+bfloat16. Each of {faults} faults is one typical mistake, planted in such a port. The test requires that the
+fault is found in the layer that has it. If the table names a cause, that cause must be the first in the
+report.
 
-"The model" means the code of the outermost module between its inner layers. If a port has no module for the faulty
-operation, the fault shows in the input of the next layer.
+"The model" means the code of the outermost module between its inner layers. If a port has no module for the
+faulty operation, the fault shows in the input of the next layer.
 
 | pair | mistake | what it imitates | layer | cause |
 |---|---|---|---|---|
