@@ -323,7 +323,7 @@ class _Writer:
 
     def _arguments(self) -> list[tuple[str, int]]:
         found = []
-        for given in self.call.given:
+        for given in self.call.arguments:
             name, place = names.argument_name(given.label, self.forward)
             found.append((place, name, given.inside))
         found.sort(key=lambda one: one[0])
@@ -411,7 +411,7 @@ class _Writer:
             elif isinstance(item, Apply):
                 self._apply(item)
             elif self.drafter.dissolves(item):
-                for given in item.given:
+                for given in item.arguments:
                     if given.value != Ref(given.inside):  # as it is where nothing marks it
                         self.same[given.inside] = given.value
                 self._dissolved(item)
@@ -604,7 +604,7 @@ class _Writer:
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
         made = _function(self, item)
-        given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
+        given = [as_code(self._operand(value, _NO_OP)) for value in item.arguments]
         needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
         numbers = [as_code(one) for one in made.numbers]
         keys = [self._key(Rng(one.stream)) for one in made.keys]
@@ -636,7 +636,11 @@ class _Writer:
         results = (*(now for _, now in scan.carried), *(one.turn for one in scan.stacked))
         own = self._frames(scan.frames)
         item = Apply(
-            (own or scan.frames)[0], (*states, *parts, *scan.given), results, scan.body, scan.frames
+            (own or scan.frames)[0],
+            (*states, *parts, *scan.arguments),
+            results,
+            scan.body,
+            scan.frames,
         )
         made = _function(self, item, scan)
         taken = {name for name, _ in self.arguments}
@@ -648,7 +652,7 @@ class _Writer:
                 _all_of(state, len(states)),
                 _all_of(turn, len(parts)),
                 *(
-                    as_code(self._operand(scan.given[index - rest], _NO_OP))
+                    as_code(self._operand(scan.arguments[index - rest], _NO_OP))
                     for index in made.order
                     if index >= rest
                 ),
@@ -890,13 +894,13 @@ class _Writer:
             value = self._attention(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
-        if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
+        if layer is not None and len(item.arguments) == 1 and len(item.taken) == 1:
             value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
         module = self.drafter.modules[item.path]
         runs = self.drafter.forward(item)
-        ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, runs)[1])
+        ordered = sorted(item.arguments, key=lambda one: names.argument_name(one.label, runs)[1])
         given = [self._crossing(one.value, one.inside) for one in ordered]
         sizes = self.drafter.sizes.get((item.path, item.number), [])
         given += [Hole(Free(one, 0)) for one in sizes]
@@ -921,7 +925,7 @@ class _Writer:
                 *names.argument_name(one.label, type(layer.module).forward),
                 self._operand(one.value, _NO_OP),
             )
-            for one in item.given
+            for one in item.arguments
         ]
         ordered.sort(key=lambda one: one[1])
         named: dict[str, Any] = {}
@@ -967,7 +971,7 @@ class _Writer:
 
     def _layer(self, item: Call, layer: Layer) -> ast.expr:
         """The call of a layer of Flax's."""
-        value = self._resolved(item.given[0].value)
+        value = self._resolved(item.arguments[0].value)
         fact = self.facts[value.id] if isinstance(value, Ref) else None
         if fact is None:
             return layer.applied(self.access(item.path), as_code(self._operand(value, _NO_OP)))
@@ -1053,7 +1057,7 @@ class _FunctionWriter(_Writer):
         self.keys: dict[Rng, str] = {}
         self.stored: set[str] = set()
         self.same = above.same
-        values = [above._resolved(value) for value in item.given]
+        values = [above._resolved(value) for value in item.arguments]
         called = [above.value_name(value) for value in values]
         frames = above._own(item)
         made = argument_names(frames[:-1] or frames, item.frame, called)
@@ -1068,21 +1072,21 @@ class _FunctionWriter(_Writer):
         )
         # A number for each: its own, or one below zero for what a module holds.
         self.layouts = {}
-        self.given: dict[Any, tuple[str, int]] = {}
+        self.passed: dict[Any, tuple[str, int]] = {}
         for index in self.order:
             value = values[index]
             key, number = (
                 (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
             )
-            self.given[key] = (made[index], number)
+            self.passed[key] = (made[index], number)
 
     def write_function(self) -> ast.FunctionDef:
-        for key, (_, number) in self.given.items():
+        for key, (_, number) in self.passed.items():
             if isinstance(key, str):
                 tensor = self.drafter.constants[key]
                 kind = self.drafter.graph.dtype_of(key, tensor)
                 self.facts = {**self.facts, number: Fact(tuple(tensor.shape), kind)}
-        self.arguments = list(self.given.values())
+        self.arguments = list(self.passed.values())
         self._items(self._scanned(self.item.body, set(self.item.outs)))
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
         results = self._returned(refs)
@@ -1175,8 +1179,8 @@ class _FunctionWriter(_Writer):
         return ast.Name(name, ast.Load())
 
     def _held(self, value: Held) -> Tensor:
-        if value.key in self.given:
-            number = self.given[value.key][1]
+        if value.key in self.passed:
+            number = self.passed[value.key][1]
             fact = self._fact(self.facts[number])
             return Tensor(fact.shape, fact.dtype, Hole(Ref(number)))
         return super()._held(value)

@@ -448,7 +448,7 @@ class _Classes:
             setup,
             methods,
             typed=reads_numerics([*setup, *(s for m in methods.values() for s in _all(m))]),
-            told=self.drafter.is_told(cls),
+            takes_mode=self.drafter.is_told(cls),
         )
         self.classes.append(made)
         for index, instance in enumerate(group):

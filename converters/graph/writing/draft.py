@@ -264,14 +264,20 @@ class Drafter:
             return False
         made = [one for one in calls(self.graph.root) if one.path == path]
         batched = all(
-            len(self.graph.facts[given.inside].shape) == 3 for one in made for given in one.given
+            len(self.graph.facts[given.inside].shape) == 3
+            for one in made
+            for given in one.arguments
         )
         if not made or not module.batch_first or not batched:
             return False
         if isinstance(module, torch.nn.LSTM):
-            return module.bias and not module.proj_size and all(len(one.given) == 1 for one in made)
+            return (
+                module.bias
+                and not module.proj_size
+                and all(len(one.arguments) == 1 for one in made)
+            )
         return all(
-            len(one.given) == len(attended(one, module)) == 3
+            len(one.arguments) == len(attended(one, module)) == 3
             and [label_path(taken.label) for taken in one.taken] == [(0,)]
             for one in made
         )
@@ -309,7 +315,7 @@ class Drafter:
 
 def attended(one: Call, module: torch.nn.Module) -> list[Given]:
     """Query, key and value of an attention's call, as far as it is given them."""
-    found = {argument_name(given.label, type(module).forward)[0]: given for given in one.given}
+    found = {argument_name(given.label, type(module).forward)[0]: given for given in one.arguments}
     return [found[name] for name in ("query", "key", "value") if name in found]
 
 

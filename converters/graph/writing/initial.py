@@ -75,7 +75,7 @@ _FAR = 6.0
 _NONE: Mapping[str, Start] = {}
 
 
-class Model(Protocol):
+class ModelFacts(Protocol):
     """What must be known of a model (a `Drafter` knows it)."""
 
     root: torch.nn.Module
@@ -101,7 +101,7 @@ class Initial:
         values: arrays that are stored, by their path in the port.
     """
 
-    def __init__(self, drafter: Model, starts: Starts | None) -> None:
+    def __init__(self, drafter: ModelFacts, starts: Starts | None) -> None:
         self.drafter = drafter
         self.starts = starts
         self.otherwise: dict[str, str] = {}
@@ -683,7 +683,7 @@ class Initial:
         value = number.value
         if number.origin is not None:
             parts: dict[str, Any] = {}
-            tree = _Named(self, parts).visit(_copied(number.origin))
+            tree = _NamedOrigin(self, parts).visit(_copied(number.origin))
             text = None if tree is None else ast.unparse(ast.fix_missing_locations(tree))
             if text is not None and parts and _agrees(text, parts, value):
                 return SettingFloat(value, text, parts, local)
@@ -832,7 +832,7 @@ class _Once(ast.NodeTransformer):
         return super().generic_visit(node)
 
 
-class _Named(ast.NodeTransformer):
+class _NamedOrigin(ast.NodeTransformer):
     """An origin with the names of settings for its leaves."""
 
     def __init__(self, initial: Initial, parts: dict[str, Any]) -> None:

@@ -104,14 +104,14 @@ def layouts(
     """
     refused: set[tuple[str, int]] = set()
     while True:
-        walk = _Walk(graph.facts, constants, channels_last, in_function, refused)
+        walk = _LayoutWalk(graph.facts, constants, channels_last, in_function, refused)
         made = walk.walk(graph.root)
         if made.conflicts <= refused:
             return made.found
         refused |= made.conflicts
 
 
-class _Walk:
+class _LayoutWalk:
     def __init__(
         self,
         facts: Mapping[int, Fact],
@@ -124,10 +124,10 @@ class _Walk:
         self.constants = constants
         self.in_function = in_function
         self.found: dict[int, Layout] = {}
-        self.given: dict[tuple[str, int], Layout | None] = {}
+        self.orders: dict[tuple[str, int], Layout | None] = {}
         self.conflicts: set[tuple[str, int]] = set()
 
-    def walk(self, one: Call) -> _Walk:
+    def walk(self, one: Call) -> _LayoutWalk:
         for item in one.body:
             self._item(item, one)
         return self
@@ -142,7 +142,7 @@ class _Walk:
                 if len(self.facts[item.outs[0]].shape) > 2:
                     self.found[item.outs[0]] = LAST
                 return
-            for index, given in enumerate(item.given):
+            for index, given in enumerate(item.arguments):
                 if isinstance(given.value, Ref):
                     self._boundary(item.path, index, given.value.id, given.inside)
             for inner in item.body:
@@ -156,7 +156,7 @@ class _Walk:
         place = (path, index)
         if place in self.refused:
             return
-        if self.given.setdefault(place, state) != state:
+        if self.orders.setdefault(place, state) != state:
             self.conflicts.add(place)
         if state is not None:
             self.found[target] = state

@@ -202,7 +202,7 @@ def _class(cls: Class, config: str, taken: Set[str]) -> str:
     for name, method in cls.methods.items():
         said = [ast.Expr(ast.Constant(method.doc))] if method.doc else []
         whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
-        methods.append(_function(name, method, whole, _returns(method), cls.told))
+        methods.append(_function(name, method, whole, _returns(method), cls.takes_mode))
     if cls.setup:
         setup = shortened([written(one) for one in cls.setup], taken)
         body.append(_function("setup", None, setup, "None"))

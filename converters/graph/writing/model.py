@@ -20,7 +20,7 @@ class Class:
         setup: what its `setup` does.
         methods: name → arguments, statements and result.
         typed: whether it has the fields `dtype`, `param_dtype` and `precision`.
-        told: whether its methods are told by `deterministic` whether the model is trained.
+        takes_mode: whether its methods are told by `deterministic` whether the model is trained.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Class:
     setup: list[ast.stmt]
     methods: dict[str, Method]
     typed: bool = False
-    told: bool = False
+    takes_mode: bool = False
 
 
 @dataclass

@@ -151,7 +151,7 @@ class _Walk:
         self.demanded: set[int] = set()
 
     def call(self, one: Call) -> None:
-        for given in one.given:
+        for given in one.arguments:
             self._crosses(given.value, given.inside)
         here: set[int] = set()
         self.frames[one.path] = one.frames
@@ -524,7 +524,7 @@ class _Rewritten:
         self.same, self.told = walk.same, told
 
     def call(self, one: Call) -> Call:
-        given = [self._given(each) for each in one.given]
+        given = [self._given(each) for each in one.arguments]
         body = tuple(self._item(item) for item in one.body)
         handed = {each.inside: each.value for each in given}
         visible = {each.inside for each in given if each.value == Ref(each.inside)}
@@ -539,7 +539,7 @@ class _Rewritten:
                 taken.append(replace(each, inside=number))
             elif number not in visible:  # one number inside and outside
                 taken.append(replace(each, inside=number, outside=number))
-        return replace(one, given=tuple(given), taken=tuple(taken), body=body)
+        return replace(one, arguments=tuple(given), taken=tuple(taken), body=body)
 
     def _given(self, one: Given) -> Given:
         value = self.value(one.value)
@@ -578,7 +578,7 @@ def pruned(root: Call, outputs: Any) -> Call:
 
 
 def _size(root: Call) -> int:
-    return sum(len(one.body) + len(one.given) + len(one.taken) for one in calls(root))
+    return sum(len(one.body) + len(one.arguments) + len(one.taken) for one in calls(root))
 
 
 def _pruned(one: Call, wanted: set[int]) -> Call:
@@ -591,12 +591,14 @@ def _pruned(one: Call, wanted: set[int]) -> Call:
         made = _pruned(item, needed) if isinstance(item, Call) else item
         needed |= set(_given(made))
         body.append(made)
-    given = tuple(each for each in one.given if each.inside in needed)
-    return replace(one, given=given, taken=taken, body=tuple(reversed(body)))
+    given = tuple(each for each in one.arguments if each.inside in needed)
+    return replace(one, arguments=given, taken=taken, body=tuple(reversed(body)))
 
 
 def _given(item: Item) -> Iterable[int]:
     if isinstance(item, Op):
         return [one.id for one in references((item.arguments, item.named))]
-    values = [each.value for each in item.given] if isinstance(item, Call) else list(item.given)
+    values = (
+        [each.value for each in item.arguments] if isinstance(item, Call) else list(item.arguments)
+    )
     return [one.id for one in values if isinstance(one, Ref)]

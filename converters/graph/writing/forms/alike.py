@@ -52,7 +52,7 @@ def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[as
         name = _free("init", made, taken)
         value = ast.parse(text, mode="eval").body
         named = ast.Assign([ast.Name(name, ast.Store())], value)
-        change = _Renamed(text, name)
+        change = _NamedInitialisers(text, name)
         rest = [change.visit(fill(one, lambda hole: hole)) for one in made[first:]]
         shorter = [*made[:first], named, *rest]
         if sum(map(_lines, shorter)) < sum(map(_lines, made)):
@@ -76,7 +76,7 @@ def _starts(statement: ast.stmt, text: str) -> bool:
     return any(_text(one) == text for one in _initialisers([statement]))
 
 
-class _Renamed(ast.NodeTransformer):
+class _NamedInitialisers(ast.NodeTransformer):
     """An expression becomes a name, wherever it stands."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -144,7 +144,7 @@ def _with_partial(
     )
     # mypy takes `**options` for all that the class can be told, so that a call with a size is one too many.
     made: ast.stmt = ast.AnnAssign(ast.Name(name, ast.Store()), ast.Name("Any"), value, simple=1)
-    change = _Called(function, name, shared)
+    change = _PartialCalls(function, name, shared)
     rest = [change.visit(fill(one, lambda hole: hole)) for one in setup[first:]]
     return [*setup[:first], made, *rest]
 
@@ -172,7 +172,7 @@ def _free(name: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
     return free
 
 
-class _Called(ast.NodeTransformer):
+class _PartialCalls(ast.NodeTransformer):
     """Calls of a class with these options become calls of the partial one."""
 
     def __init__(self, function: str, name: str, shared: set[str]) -> None:

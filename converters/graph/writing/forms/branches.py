@@ -40,14 +40,14 @@ class Way:
     """How a form is called, before and now.
 
     Attributes:
-        given: the arguments before, in order.
+        arguments: the arguments before, in order.
         needed: those that stay positional.
         optional: those that are named now.
         places: of the results before, among those of now.
         results: how many there are now.
     """
 
-    given: tuple[str, ...]
+    arguments: tuple[str, ...]
     needed: tuple[str, ...]
     optional: tuple[str, ...]
     places: tuple[int, ...]
@@ -95,8 +95,8 @@ class _Together:
                 for name in names:
                     if self.kinds.setdefault(name, kind) != kind:
                         raise Apart
-        self.given = [(*one.arguments, *one.sizes) for one in self.methods]
-        everywhere = set.intersection(*map(set, self.given))
+        self.names_by_form = [(*one.arguments, *one.sizes) for one in self.methods]
+        everywhere = set.intersection(*map(set, self.names_by_form))
         order = sorted(self._order(), key=lambda one: self.kinds[one] == "size")
         self.needed = tuple(name for name in order if name in everywhere)
         self.optional = tuple(name for name in order if name not in everywhere)
@@ -107,7 +107,7 @@ class _Together:
             raise Apart
         if any(len(set(one.labels)) < len(one.labels) for one in self.methods):
             raise Apart  # nothing says which result is which
-        self.common = Common(forms, taken, settings, self.given, self.optional)
+        self.common = Common(forms, taken, settings, self.names_by_form, self.optional)
         # Name of a field → its values, for each form and module.
         self.fields = self.common.fields
         for number, form in enumerate(forms):
@@ -160,7 +160,7 @@ class _Together:
         )
         ways = tuple(
             Way(
-                self.given[number],
+                self.names_by_form[number],
                 self.needed,
                 self.optional,
                 tuple(self.labels.index(one) for one in self.methods[number].labels),
@@ -187,7 +187,7 @@ class _Together:
 
     def _order(self) -> list[str]:
         """The names of all arguments, as the original's forward has them."""
-        names = list(dict.fromkeys(name for one in self.given for name in one))
+        names = list(dict.fromkeys(name for one in self.names_by_form for name in one))
         try:
             known = list(inspect.signature(self.forms[0].cls.origin.forward).parameters)  # type: ignore[attr-defined]
         except (TypeError, ValueError):

@@ -92,9 +92,9 @@ class _Rewire(ast.NodeTransformer):
 
     def _call(self, node: ast.Call, way: Way) -> ast.Call:
         told = [one for one in node.keywords if one.arg == MODE]
-        if len(node.args) != len(way.given) or len(told) < len(node.keywords):
+        if len(node.args) != len(way.arguments) or len(told) < len(node.keywords):
             raise OtherWayError
-        given = dict(zip(way.given, (self.visit(one) for one in node.args), strict=True))
+        given = dict(zip(way.arguments, (self.visit(one) for one in node.args), strict=True))
         named = [ast.keyword(name, given.get(name, ast.Constant(None))) for name in way.optional]
         made = ast.Call(node.func, [given[name] for name in way.needed], [*named, *told])
         return commented(made, of(node))
@@ -149,8 +149,8 @@ def tidied(body: Sequence[ast.stmt], result: ast.expr) -> tuple[list[ast.stmt], 
         for node in ast.walk(loop.target)
         if isinstance(node, ast.Name)
     }
-    made = [_Tidy(turns).visit(one) for one in body]
-    result = _Tidy(turns).visit(result)
+    made = [_TidyCalls(turns).visit(one) for one in body]
+    result = _TidyCalls(turns).visit(result)
     read = {
         node.id
         for tree in (*made, result)
@@ -166,7 +166,7 @@ def tidied(body: Sequence[ast.stmt], result: ast.expr) -> tuple[list[ast.stmt], 
     return made, result
 
 
-class _Tidy(ast.NodeTransformer):
+class _TidyCalls(ast.NodeTransformer):
     def __init__(self, turns: Set[str]) -> None:
         self.turns = turns
 

@@ -48,7 +48,7 @@ class Conditions:
 
     def forward(self, entries: Sequence[Entry]) -> list[ast.stmt]:
         """The statements of a forward, which may ask for arguments too."""
-        given = self.common.given
+        given = self.common.arguments
         # What may be None in a form tells it from no other.
         nullable = {name for one in self.forms for name in one.cls.methods["__call__"].nullable}
         arguments = [

@@ -33,7 +33,7 @@ def together(statement: ast.stmt, over: Set[str]) -> ast.stmt:
     """
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement
     looped = isinstance(target, ast.Attribute) and target.attr in over
-    made: ast.stmt = _Together(looped).visit(statement)
+    made: ast.stmt = _EqualModules(looped).visit(statement)
     return made
 
 
@@ -49,7 +49,7 @@ def _is_list(value: ast.AST) -> bool:
     )
 
 
-class _Together(ast.NodeTransformer):
+class _EqualModules(ast.NodeTransformer):
     def __init__(self, looped: bool) -> None:
         self.looped = looped
 

@@ -65,7 +65,7 @@ def _rolled(
         renamed = _carried(made, aliases)
         if renamed:
             old, new = renamed
-            made[0] = [_Renamed(old, new).visit(one) for one in made[0]]
+            made[0] = [_RenamedValue(old, new).visit(one) for one in made[0]]
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
         forms = {"\n".join(map(ast.dump, turn)) for turn in made}
         if len(forms) == 1 and goes_on(made[0]):
@@ -122,7 +122,7 @@ def _names(turn: Sequence[ast.stmt]) -> list[ast.Name]:
     return [node for one in turn for node in ast.walk(one) if isinstance(node, ast.Name)]
 
 
-class _Renamed(ast.NodeTransformer):
+class _RenamedValue(ast.NodeTransformer):
     def __init__(self, old: str, new: str) -> None:
         self.old, self.new = old, new
 

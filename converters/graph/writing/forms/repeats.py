@@ -18,7 +18,7 @@ _TURNS, _SAVED = 3, 4
 
 
 @dataclass(frozen=True)
-class _Run:
+class _TurnRun:
     """Turns of statements: where the first begins, of how many statements each is, how many there are."""
 
     start: int
@@ -59,7 +59,7 @@ def _collected(body: Sequence[ast.stmt], result: ast.expr) -> frozenset[str]:
     return frozenset(one for one in parts if stored[one] == given[one] == 1 and not read[one])
 
 
-def _runs(texts: Sequence[str]) -> Iterator[_Run]:
+def _runs(texts: Sequence[str]) -> Iterator[_TurnRun]:
     size = len(texts)
     for step in range(1, size // _TURNS + 1):
         same = [texts[at] == texts[at + step] for at in range(size - step)]
@@ -68,9 +68,11 @@ def _runs(texts: Sequence[str]) -> Iterator[_Run]:
             end = at
             while end < len(same) and same[end]:
                 end += 1
-            run = _Run(at, step, (end - at) // step + 1)
+            run = _TurnRun(at, step, (end - at) // step + 1)
             if run.count >= _TURNS and run.saved >= _SAVED:
-                yield from (_Run(at + by, step, run.count) for by in range((end - at) % step + 1))
+                yield from (
+                    _TurnRun(at + by, step, run.count) for by in range((end - at) % step + 1)
+                )
             at = end + 1
 
 
@@ -79,7 +81,7 @@ class _Loop:
         self,
         body: Sequence[ast.stmt],
         result: ast.expr,
-        run: _Run,
+        run: _TurnRun,
         collected: frozenset[str],
         forward: Any,
     ) -> None:

@@ -47,7 +47,7 @@ def sequence(
         is, or turn what they are given.
     """
     calls = {call.path.rpartition(".")[2]: (access, made) for call, access, made in parts}
-    if len(calls) != len(parts) or len(one.given) != 1 or len(one.taken) != 1:
+    if len(calls) != len(parts) or len(one.arguments) != 1 or len(one.taken) != 1:
         return None
     if list(calls) != [key for key in module._modules if key in calls]:
         return None

@@ -69,7 +69,7 @@ class Scan:
         return (*self.finals, *(one.whole for one in self.stacked))
 
     @property
-    def given(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         """What a turn is given beside what is carried and gone over."""
         own = {out for one in self.body for out in one.outs}
         own |= {before for before, _ in self.carried} | {one.part for one in self.over}

@@ -20,7 +20,7 @@ class Common:
         forms: all of them.
         taken: names that no field may have.
         settings: of the model, by name.
-        given: the arguments of each form.
+        arguments: the arguments of each form.
         optional: those that not all forms have.
         fields: name of a field → its values, for each form and module.
         bodies: the statements of each form that are put together now.
@@ -30,7 +30,7 @@ class Common:
     forms: Sequence[Form]
     taken: Set[str]
     settings: Mapping[str, Any]
-    given: Sequence[Sequence[str]]
+    arguments: Sequence[Sequence[str]]
     optional: Sequence[str]
     fields: dict[str, dict[int, tuple[Any, ...]]] = field(default_factory=dict)
     bodies: Sequence[list[ast.stmt]] = ()
@@ -103,7 +103,7 @@ class _Unify:
 
     def _absent(self, name: ast.Name, without: Iterable[int]) -> ast.Name | None:
         """An argument, which is None in the forms that have it not."""
-        given, optional = self.above.given, self.above.optional
+        given, optional = self.above.arguments, self.above.optional
         if name.id not in optional or not isinstance(name.ctx, ast.Load):
             return None
         if any(name.id in given[form] for form in without):

@@ -138,7 +138,7 @@ class _Replaced(ast.NodeTransformer):
         return ast.Call(ast.Name(self.inner, ast.Load()), given, [])
 
 
-class _Called(ast.NodeTransformer):
+class _RenamedCalls(ast.NodeTransformer):
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
 
@@ -162,7 +162,7 @@ def _numbered(
         if plain not in taken:
             taken.add(plain)
             names[one.name] = plain
-    change = _Called(names)
+    change = _RenamedCalls(names)
     made = []
     for one in functions:
         one = change.visit(one)

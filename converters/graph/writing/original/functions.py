@@ -227,8 +227,8 @@ def arguments(item: Item) -> list[Any]:
         given = (item.arguments, item.named)
         return [*references(given), *held(given)]
     if isinstance(item, Apply):
-        return list(item.given)
-    return [one.value for one in item.given]
+        return list(item.arguments)
+    return [one.value for one in item.arguments]
 
 
 def used(item: Item) -> set[int]:

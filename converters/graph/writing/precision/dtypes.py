@@ -140,7 +140,7 @@ def cast_only(graph: Graph) -> frozenset[str]:
     wide: set[str] = set()
     other: set[str] = set()
     for one in calls(graph.root):
-        other |= {given.value.key for given in one.given if isinstance(given.value, Held)}
+        other |= {given.value.key for given in one.arguments if isinstance(given.value, Held)}
         for item in one.body:
             if isinstance(item, Op):
                 keys = {value.key for value in held((item.arguments, item.named))}
