@@ -83,7 +83,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes that a port holds to one value: its source does not follow another, or nobody has tried it.
+    """Sizes that a port fixes to one value: its source does not follow another value, or no one has
+    tried it.
 
     Attributes:
         values: settings and the only value that each may have; those that the source does not read become
