@@ -24,16 +24,16 @@ def shortened(setup: Sequence[ast.stmt], taken: Collection[str] = ()) -> list[as
         setup: the statements.
         taken: names that stand for something else in the port.
     """
-    made = list(setup)
+    shorter = list(setup)
     groups: dict[str, list[ast.Call]] = defaultdict(list)
-    for call in _layers(made):
+    for call in _layers(shorter):
         groups[_text(call.func)].append(call)
     for function, calls in groups.items():
-        name = _named(function, made, taken)
-        common = _best(made, calls, name)
+        name = _named(function, shorter, taken)
+        common = _best(shorter, calls, name)
         if common:
-            made = _with_partial(made, function, common, name)
-    return _with_initialisers(made, taken)
+            shorter = _with_partial(shorter, function, common, name)
+    return _with_initialisers(shorter, taken)
 
 
 def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[ast.stmt]:
@@ -41,23 +41,28 @@ def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[as
 
     One that only one layer has gets a name where no other has.
     """
-    made = setup
+    shorter_setup = setup
     uses = Counter(map(_text, _initialisers(setup)))
     for text, count in uses.most_common():
-        if count == 1 and made is not setup:
+        if count == 1 and shorter_setup is not setup:
             break
-        first = next((at for at, one in enumerate(made) if _starts(one, text)), len(made))
-        if first == len(made) or isinstance(made[first], ast.If):
+        first = next(
+            (at for at, statement in enumerate(shorter_setup) if _starts(statement, text)),
+            len(shorter_setup),
+        )
+        if first == len(shorter_setup) or isinstance(shorter_setup[first], ast.If):
             continue
-        name = _free("init", made, taken)
+        name = _free("init", shorter_setup, taken)
         value = ast.parse(text, mode="eval").body
         named = ast.Assign([ast.Name(name, ast.Store())], value)
         change = _NamedInitialisers(text, name)
-        rest = [change.visit(fill(one, lambda hole: hole)) for one in made[first:]]
-        shorter = [*made[:first], named, *rest]
-        if sum(map(_lines, shorter)) < sum(map(_lines, made)):
-            made = shorter
-    return made
+        rest = [
+            change.visit(fill(statement, lambda hole: hole)) for statement in shorter_setup[first:]
+        ]
+        shorter = [*shorter_setup[:first], named, *rest]
+        if sum(map(_lines, shorter)) < sum(map(_lines, shorter_setup)):
+            shorter_setup = shorter
+    return shorter_setup
 
 
 def _initialisers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
