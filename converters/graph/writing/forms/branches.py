@@ -73,14 +73,14 @@ def together(
         taken: names that no field may have.
         settings: of the model, by name.
     """
-    if any(set(one.cls.methods) != {"__call__"} for one in forms):
+    if any(set(form.cls.methods) != {"__call__"} for form in forms):
         return None
     try:
-        made = _Together(forms, taken, settings).run()
+        joined = _Together(forms, taken, settings).run()
     except Apart:
         return None
-    before = sum(map(_length, (one.cls for one in forms)))
-    return made if _length(made.cls) <= _SHORTER * before else None
+    before = sum(map(_length, (form.cls for form in forms)))
+    return joined if _length(joined.cls) <= _SHORTER * before else None
 
 
 class _Together:
@@ -88,31 +88,33 @@ class _Together:
         self.forms = forms
         self.settings = settings
         self.all = frozenset(range(len(forms)))
-        self.methods = [one.cls.methods["__call__"] for one in forms]
+        self.methods = [form.cls.methods["__call__"] for form in forms]
         self.kinds: dict[str, str] = {}
-        for one in self.methods:
-            for kind, names in (("tensor", one.arguments), ("size", one.sizes)):
+        for method in self.methods:
+            for kind, names in (("tensor", method.arguments), ("size", method.sizes)):
                 for name in names:
                     if self.kinds.setdefault(name, kind) != kind:
                         raise Apart
-        self.names_by_form = [(*one.arguments, *one.sizes) for one in self.methods]
+        self.names_by_form = [(*method.arguments, *method.sizes) for method in self.methods]
         everywhere = set.intersection(*map(set, self.names_by_form))
-        order = sorted(self._order(), key=lambda one: self.kinds[one] == "size")
+        order = sorted(self._order(), key=lambda name: self.kinds[name] == "size")
         self.needed = tuple(name for name in order if name in everywhere)
         self.optional = tuple(name for name in order if name not in everywhere)
         self.labels = tuple(
-            sorted({label for one in self.methods for label in one.labels}, key=_place)
+            sorted({label for method in self.methods for label in method.labels}, key=_place)
         )
-        if any(not label_path(one) for one in self.labels) and len(self.labels) > 1:
+        if any(not label_path(label) for label in self.labels) and len(self.labels) > 1:
             raise Apart
-        if any(len(set(one.labels)) < len(one.labels) for one in self.methods):
+        if any(len(set(method.labels)) < len(method.labels) for method in self.methods):
             raise Apart  # nothing says which result is which
         self.common = Common(forms, taken, settings, self.names_by_form, self.optional)
         # Name of a field → its values, for each form and module.
         self.fields = self.common.fields
         for number, form in enumerate(forms):
             for name in form.cls.fields:
-                self.fields.setdefault(name, {})[number] = tuple(one[name] for one in form.fields)
+                self.fields.setdefault(name, {})[number] = tuple(
+                    values[name] for values in form.fields
+                )
 
     def run(self) -> Together:
         conditions = Conditions(self.common)
@@ -124,37 +126,41 @@ class _Together:
         body = conditions.forward(entries)
         body[:0] = [_no_array(name) for name in sorted(nothing)]
         parts = result.elts if len(self.labels) > 1 and isinstance(result, ast.Tuple) else [result]
-        nullable = frozenset(name for one in self.methods for name in one.nullable)
+        nullable = frozenset(name for method in self.methods for name in method.nullable)
         _, known = asserted(body, {*self.optional, *nothing} - nullable)
         absent = frozenset(
             place
-            for place, one in enumerate(parts)
-            if isinstance(one, ast.Name) and one.id in {*self.optional, *nothing} - known
+            for place, part in enumerate(parts)
+            if isinstance(part, ast.Name) and part.id in {*self.optional, *nothing} - known
         )
         read = {name for tree in (*setup, *body, result) for name in fields_of(tree)}
         self.fields = {name: values for name, values in self.fields.items() if name in read}
-        if any(attribute(node) in self.fields for one in setup for node in ast.walk(one)):
+        if any(
+            attribute(node) in self.fields for statement in setup for node in ast.walk(statement)
+        ):
             raise Apart  # what is given cannot be set
         fields = self._values()
         first = self.forms[0].cls
         method = replace(
             self.methods[0],
             arguments=tuple(
-                one for one in (*self.needed, *self.optional) if self.kinds[one] == "tensor"
+                name for name in (*self.needed, *self.optional) if self.kinds[name] == "tensor"
             ),
-            sizes=tuple(one for one in (*self.needed, *self.optional) if self.kinds[one] == "size"),
+            sizes=tuple(
+                name for name in (*self.needed, *self.optional) if self.kinds[name] == "size"
+            ),
             body=body,
             result=result,
             labels=self.labels,
             optional=frozenset(self.optional),
             absent=absent,
-            maybe=frozenset({name for one in self.methods for name in one.maybe} | nothing),
+            maybe=frozenset({name for method in self.methods for name in method.maybe} | nothing),
             nullable=nullable,
         )
         cls = replace(
             first,
             fields=self._kinds(fields),
-            configured=any(one.cls.configured for one in self.forms),
+            configured=any(form.cls.configured for form in self.forms),
             setup=setup,
             methods={"__call__": method},
         )
@@ -163,7 +169,7 @@ class _Together:
                 self.names_by_form[number],
                 self.needed,
                 self.optional,
-                tuple(self.labels.index(one) for one in self.methods[number].labels),
+                tuple(self.labels.index(label) for label in self.methods[number].labels),
                 len(self.labels),
             )
             for number in sorted(self.all)
@@ -191,7 +197,9 @@ class _Together:
 
     def _order(self) -> list[str]:
         """The names of all arguments, as the original's forward has them."""
-        names = list(dict.fromkeys(name for one in self.names_by_form for name in one))
+        names = list(
+            dict.fromkeys(name for names_of_form in self.names_by_form for name in names_of_form)
+        )
         try:
             known = list(inspect.signature(self.forms[0].cls.origin.forward).parameters)  # type: ignore[attr-defined]
         except (TypeError, ValueError):
@@ -200,7 +208,7 @@ class _Together:
 
     def _bodies(self) -> tuple[list[list[ast.stmt]], list[list[ast.expr | None]]]:
         """Statements of each form, and its results, each with a name; None: it has no such result."""
-        bodies = [[_copied(one) for one in method.body] for method in self.methods]
+        bodies = [[_copied(statement) for statement in method.body] for method in self.methods]
         results: list[list[ast.expr | None]] = []
         for method in self.methods:
             result = _copied(method.result)

@@ -84,7 +84,7 @@ class Conditions:
             held = ((name, values),)
             if kind is str:
                 for text in sorted({value for each in values for value in each}):
-                    is_it = tuple(tuple(one == text for one in each) for each in values)
+                    is_it = tuple(tuple(value == text for value in each) for each in values)
                     yield from self._split(
                         is_it, f"{name} == {text!r}", f"{name} != {text!r}", held
                     )
@@ -120,7 +120,9 @@ class Conditions:
                 holders: _own_part(cls, where[held].values())
                 for holders, cls in where[held].items()
             }
-            forms, word = max(words.items(), key=lambda one: one[1].lower() != held.lower())
+            forms, word = max(
+                words.items(), key=lambda word_of_forms: word_of_forms[1].lower() != held.lower()
+            )
             text = f"with_{word.lower()}" if all(words.values()) else ""
         else:
             text = ""
@@ -150,9 +152,9 @@ class Conditions:
             for group in itertools.combinations(cut, size):
                 texts = [atom.text for atom, _ in group]
                 parts = tuple(atom for atom, _ in group)
-                if frozenset.intersection(*(found for _, found in group)) == forms:
+                if frozenset.intersection(*(held for _, held in group)) == forms:
                     return " and ".join(texts), parts
-                if size == 2 and frozenset.union(*(found for _, found in group)) == forms:
+                if size == 2 and frozenset.union(*(held for _, held in group)) == forms:
                     return " or ".join(texts), parts
         return None
 

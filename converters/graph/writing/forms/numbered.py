@@ -48,7 +48,7 @@ def _unified(nodes: Sequence[Any], counter: str) -> Any:
     if isinstance(first, ast.Constant) and any(node.value != first.value for node in nodes):
         return _number([node.value for node in nodes], counter)
     parts = {
-        name: _unified([getattr(one, name, None) for one in nodes], counter)
+        name: _unified([getattr(node, name, None) for node in nodes], counter)
         for name in first._fields
     }
     return type(first)(**parts)
