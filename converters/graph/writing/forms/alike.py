@@ -1,4 +1,6 @@
-"""What a constructor says several times, said once: `dense = partial(nn.Dense, …)`, `init = …`."""
+"""Repeated options and initializers of a constructor, written once: `dense = partial(nn.Dense, …)`,
+`init = …`.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ def _uses(statement: ast.stmt, function: str, shared: set[str]) -> bool:
 
 
 def _named(function: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
-    """What the partial call is called: `dense` of `nn.Dense`, `norm` of `nn.LayerNorm`."""
+    """Name of the partial call: `dense` for `nn.Dense`, `norm` for `nn.LayerNorm`."""
     words = [word.lower() for word in re.findall(r"[A-Z][a-z]+", function)] or ["layer"]
     return _free(words[-1] if words[-1] == "norm" else "_".join(words), setup, taken)
 

@@ -37,7 +37,7 @@ _SHORTER = 0.9
 
 @dataclass(frozen=True)
 class Way:
-    """How a form is called, before and now.
+    """Call of a form, before and after the forms are joined.
 
     Attributes:
         arguments: the arguments before, in order.
@@ -56,7 +56,9 @@ class Way:
 
 @dataclass(frozen=True)
 class Together:
-    """One class of several forms: what the fields are for each module of each form, how each is called."""
+    """Joined class of several forms, with the field values of each module of each form and the call
+    of each form.
+    """
 
     cls: Class
     fields: tuple[tuple[dict[str, Any], ...], ...]
@@ -66,7 +68,7 @@ class Together:
 def together(
     forms: Sequence[Form], taken: Set[str], settings: Mapping[str, Any]
 ) -> Together | None:
-    """One class of forms; None where it would not be shorter, or nothing tells the forms apart.
+    """Join forms into one class; None if it would not be shorter, or nothing distinguishes the forms.
 
     Args:
         forms: at least two, of one class of the original.
@@ -253,7 +255,9 @@ class _Together:
     def _result(
         self, entries: list[Entry], results: Sequence[Sequence[ast.expr | None]]
     ) -> tuple[ast.expr, set[str]]:
-        """What is returned, and which of it is None in a form that has no such result and no such name."""
+        """The returned expression, and names in it that are None in forms without such a result or
+        name.
+        """
         returned: list[ast.expr] = []
         nothing: set[str] = set()
         for place in range(len(self.labels) or 1):

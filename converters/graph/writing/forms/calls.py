@@ -106,7 +106,7 @@ class _Rewire(ast.NodeTransformer):
         return commented(rewired_call, of(node))
 
     def _way(self, node: ast.expr) -> Way | None:
-        """How the modules of a call are called now; None: as before."""
+        """The new call of the modules of a call; None if unchanged."""
         if not isinstance(node, ast.Call):
             return None
         modules = self._called(node.func)

@@ -241,7 +241,7 @@ def _class_of(statement: ast.AST) -> str:
 
 
 def _own_part(name: str, names: Iterable[str]) -> str:
-    """What a class's name has of its own: "DeepseekV3MoE" beside "DeepseekV3MLP" → "MoE"."""
+    """The distinctive part of a class's name: "DeepseekV3MoE" beside "DeepseekV3MLP" → "MoE"."""
     pairs = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     at = len(list(pairs))
     while at and not (name[at : at + 1].isupper() and not name[at - 1].isupper()):

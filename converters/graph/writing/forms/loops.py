@@ -84,7 +84,7 @@ def _rolled(
 def _carried(
     turns: Sequence[Sequence[ast.stmt]], aliases: Set[tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """What the first turn reads under another name than the others: (its name, theirs)."""
+    """The name that the first turn reads in place of the other turns' name: (its name, theirs)."""
     targets = {name.id for name in _names(turns[0]) if isinstance(name.ctx, ast.Store)}
     if len(turns) == 1:
         read = [name.id for name in _names(turns[0]) if isinstance(name.ctx, ast.Load)]

@@ -14,7 +14,7 @@ class _DifferError(Exception):
 
 
 def by_number(turns: Sequence[Sequence[ast.stmt]], counter: str) -> list[ast.stmt] | None:
-    """One turn for all of them, by the number of the turn; None where they differ otherwise.
+    """Merge the turns into one, using the number of the turn; None if they differ otherwise.
 
     Args:
         turns: the statements of each, in order.
@@ -27,7 +27,7 @@ def by_number(turns: Sequence[Sequence[ast.stmt]], counter: str) -> list[ast.stm
 
 
 def _unified(nodes: Sequence[Any], counter: str) -> Any:
-    """One node for those of all turns."""
+    """Merge the nodes of all turns into one."""
     first = nodes[0]
     if any(type(node) is not type(first) for node in nodes):
         raise _DifferError
@@ -55,7 +55,7 @@ def _unified(nodes: Sequence[Any], counter: str) -> Any:
 
 
 def _filling(hole: Hole) -> tuple[type, Any, str]:
-    """What stands in its place later."""
+    """Key of the expression that fills a hole later."""
     return type(hole.value), hole.value, getattr(hole.value, "text", "")
 
 

@@ -14,7 +14,7 @@ from converters.graph.writing.original.comments import commented, of
 
 
 class _Absent:
-    """What a hole stands for: whether the inputs of a choice's value are left out."""
+    """Content of a hole for the test whether the inputs of a choice's value are left out."""
 
 
 def choice(value: ast.expr, other: ast.expr) -> ast.expr:

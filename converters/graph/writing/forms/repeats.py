@@ -27,7 +27,7 @@ class _TurnRun:
 
     @property
     def saved(self) -> int:
-        """How many statements a loop is shorter."""
+        """Number of statements that a loop saves."""
         return (self.count - 1) * self.step
 
 
@@ -153,7 +153,7 @@ class _Loop:
         return [ast.AnnAssign(target, code("list[jax.Array]"), start, 1)]
 
     def _list_name(self, name: str) -> str:
-        """What the original calls the list that it appends a value to."""
+        """The original's name of the list that it appends a value to."""
         taken = {*_names([*self.body, self.result], ast.Store)}
         for node in ast.walk(source_tree(self.forward)):
             match node:
@@ -190,7 +190,7 @@ def _target(statement: ast.stmt) -> str:
 
 
 def _text(statement: ast.stmt, collected: frozenset[str]) -> str:
-    """What a statement says; what it gives to the results has no name yet."""
+    """Text of a statement. A value that goes to the results has no name yet."""
     if isinstance(statement, ast.Assign) and _target(statement) in collected:
         return f"append {ast.dump(statement.value)}"
     return ast.dump(statement)

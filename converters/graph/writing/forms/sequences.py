@@ -32,7 +32,7 @@ def sequence(
     facts: Mapping[int, Fact],
     turned: Container[int],
 ) -> tuple[ast.expr, int, dict[str, ast.expr], bool] | None:
-    """What a Sequential is called with, the tensor that it gives, the functions among its members, and
+    """The argument of a Sequential, the tensor that it returns, the functions among its members, and
     whether a member is told the mode.
 
     Args:
@@ -116,7 +116,7 @@ def _chained(statements: Sequence[Statement], before: int) -> tuple[ast.expr, in
 
 
 def _argument(value: ast.expr, access: ast.expr | None) -> ast.expr | None:
-    """What a module is called with, where the value is its call and nothing else."""
+    """The argument of a module's call, if the value is only that call."""
     if access is None or not isinstance(value, ast.Call) or len(value.args) != 1:
         return None
     if any(keyword.arg != MODE for keyword in value.keywords):

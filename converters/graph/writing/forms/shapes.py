@@ -61,7 +61,7 @@ def _at(before: dict[int, ast.stmt], index: int) -> tuple[ast.stmt, ...]:
 def _standing(
     group: list[tuple[int, ast.Call, str]], body: Sequence[ast.stmt]
 ) -> list[tuple[int, ast.Call, str]]:
-    """Those before one of the names in the shape is given to something else."""
+    """The statements before a name in the shape is reassigned."""
     read = {node.id for side in group[0][1].args for node in _names([side])}
     for at in range(group[0][0], group[-1][0]):
         if read & {node.id for node in _names([body[at]]) if isinstance(node.ctx, ast.Store)}:
@@ -83,7 +83,7 @@ def _names(trees: Sequence[ast.AST]) -> Iterator[ast.Name]:
 
 
 def _text(tree: ast.AST) -> str:
-    """Its source, with what gives each setting of the model."""
+    """Source of a tree, with the origin of each setting of the model."""
 
     def one(hole: Hole) -> ast.expr:
         said = getattr(hole.value, "text", "") or getattr(hole.value, "local", "")

@@ -85,7 +85,7 @@ def _windows(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, int]]:
 
 
 def _kind(statement: ast.stmt) -> Any:
-    """What statements at one place of the turns have in common; None: it stands in no turn."""
+    """Key of statements at one position of the turns; None if the statement is in no turn."""
     names = _targets(statement)
     if not names or not isinstance(statement, ast.Assign):
         return None
@@ -93,7 +93,7 @@ def _kind(statement: ast.stmt) -> Any:
 
 
 def _loose_kind(statement: ast.stmt) -> Any:
-    """What the first turn's statement has in common with the others."""
+    """Key that the first turn's statement shares with the other turns."""
     value = statement.value if isinstance(statement, ast.Assign) else None
     call = ast.dump(value.func) if isinstance(value, ast.Call) else ""
     return len(_targets(statement)), type(value), call
@@ -259,12 +259,12 @@ class _Steps:
         )
 
     def _name(self, name: str) -> str:
-        """What a value is called in the end."""
+        """The final name of a value."""
         parts = name.split("@")
         return self.called[int(parts[1])] if len(parts) > 1 and parts[1].isdigit() else name
 
     def list_name(self, taken: Sequence[str]) -> str:
-        """What the original calls a list that it appends to."""
+        """The original's name of a list that it appends to."""
         lists = []
         for node in ast.walk(source_tree(self.forward)):
             match node:

@@ -31,7 +31,9 @@ class Over:
 
 @dataclass(frozen=True)
 class Stacked:
-    """What each turn gives: its number in a turn, that of all together, along which axis, and where."""
+    """Result of each turn: its number in a turn, the number of the stack, its axis, and the source
+    lines.
+    """
 
     turn: int
     whole: int
@@ -70,7 +72,7 @@ class Scan:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What a turn is given beside what is carried and gone over."""
+        """Inputs of a turn other than the carried state and the parts of the arrays."""
         own = {out for op in self.body for out in op.outs}
         own |= {before for before, _ in self.carried} | {array.part for array in self.over}
         values: dict[Any, Any] = {}
@@ -251,7 +253,9 @@ class _Turns:
     def _outs(
         self, after: Sequence[Item], later: Set[int]
     ) -> tuple[tuple[Stacked, ...], list[Op]] | None:
-        """What is used of the turns later: the last of what is carried, and what a stack puts together."""
+        """Results of the turns that are used later: the last carried state, and stacks of all
+        turns.
+        """
         stacked: list[Stacked] = []
         stacks: list[Op] = []
         last = len(self.turns) - 1

@@ -14,7 +14,7 @@ from converters.graph.writing.original.comments import commented, of
 
 @dataclass
 class Common:
-    """What is known of the forms that are put together.
+    """Facts about the forms that are joined.
 
     Attributes:
         forms: all of them.
@@ -194,7 +194,7 @@ class _Unify:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What is no tree, so that None is one too."""
+    """A value that is not a tree, wrapped so that None is distinct."""
 
     value: Any
 

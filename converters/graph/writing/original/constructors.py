@@ -64,7 +64,7 @@ def methods(cls: Any) -> tuple[ast.AST, ...]:
 
 @cache
 def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
-    """What the constructors of a class write after `self.attribute =`, or append to it."""
+    """Expressions that the constructors of a class assign to `self.attribute`, or append to it."""
     values = []
     for tree in constructors(cls):
         for node in ast.walk(tree):
@@ -108,7 +108,7 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
 
 
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
-    """What each name of `self.a, self.b = …` is given; none where the source does not say."""
+    """The expression for each name of `self.a, self.b = …`; none if the source does not show it."""
     match value:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == count:
             return parts
@@ -165,7 +165,7 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
 
 
 def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
-    """What an expression says of one module that it lists: "0" of `Sequential(Linear(3), ReLU())`.
+    """The expression of a module in a list: "0" of `Sequential(Linear(3), ReLU())`.
 
     None where it does not write one for each (a comprehension, `*layers`).
     """

@@ -78,7 +78,9 @@ def _names(tree: ast.expr) -> list[str]:
 def _order(
     function: ast.FunctionDef, inner: ast.FunctionDef, call: ast.Call, trees: Sequence[ast.AST]
 ) -> list[int] | None:
-    """Which of the function's arguments each argument of the inner call is; None if it does more."""
+    """Index of the function's argument for each argument of the inner call; None if the function
+    does more.
+    """
     if call.keywords:
         return None
     arguments = [argument.arg for argument in function.args.args]

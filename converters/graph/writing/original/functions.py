@@ -99,7 +99,7 @@ def with_functions(
 def _calls_apart(
     run: list[tuple[Item, tuple[Frame, ...]]], key: Any, depth: int
 ) -> list[list[tuple[Item, tuple[Frame, ...]]]]:
-    """What several calls of a function on one line recorded: `q, k = turn(q), turn(k)` is two.
+    """Split the items of several calls of a function on one line: `q, k = turn(q), turn(k)` is two.
 
     A call begins where the lines of the function begin anew, if the line has as many calls as there are such
     beginnings. A loop in the function goes back to a later line than its first, or is the whole of it.
@@ -175,7 +175,7 @@ def _apply(
 
 
 def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str]) -> list[str]:
-    """What a function calls its arguments, of which the caller's names are known.
+    """Names of a function's arguments, given the caller's names.
 
     The call in the caller's source says which argument a name is given for; else it keeps the caller's name.
 

@@ -80,7 +80,7 @@ _REACH = 3
 
 @cache
 def reached(frame: Frame) -> tuple[ast.AST, ...]:
-    """What a statement is made of, with what the local variables in it were assigned."""
+    """The nodes of a statement, and of the values assigned to the local variables in it."""
     source = statement(frame)
     if source is None:
         return ()
@@ -101,7 +101,7 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
 
 @cache
 def cuts(frame: Frame) -> tuple[ast.AST, ...]:
-    """What the bounds of slices in a statement are made of, with what their variables were assigned."""
+    """The nodes of slice bounds in a statement, and of the values assigned to their variables."""
     source = statement(frame)
     bounds = [
         bound
@@ -289,7 +289,7 @@ def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dic
 
 @cache
 def times_called(caller: Frame, called: Frame) -> tuple[int, bool]:
-    """How many calls of a function the statement at a frame has, and whether one of them is repeated there.
+    """Number of calls of a function in the statement at a frame, and whether a call is repeated there.
 
     Args:
         caller: the line.
@@ -380,7 +380,7 @@ def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
 
 
 def part_of(targets: Sequence[str], label: str) -> str:
-    """What a value of an object is called that a call gives: `a, b = f(x)`, "[0].scale" → "a_scale".
+    """Name of a value in an object that a call returns: `a, b = f(x)`, "[0].scale" → "a_scale".
 
     "" where the label names no attribute.
     """
@@ -393,7 +393,7 @@ def part_of(targets: Sequence[str], label: str) -> str:
 
 
 def target_at(frame: Frame, label: str) -> str:
-    """What the statement at a frame calls a part of what its call returns: `a, b = f(x)`, "[1][0]" → "b_0".
+    """Name that the statement at a frame gives a part of its call's result: `a, b = f(x)`, "[1][0]" → "b_0".
 
     "" where the statement is no such call, or does not take the part apart by its place.
     """
@@ -420,7 +420,7 @@ def _is_call(value: ast.expr) -> bool:
 
 
 def parts_of(name: str, forward: Any) -> tuple[str, ...]:
-    """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
+    """Names of a tuple's parts where it is unpacked: in a forward, else in its file."""
     function = inspect.unwrap(forward)
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     return _parts_in(source_tree(forward), name) or _parts_in(tree_of(file), name)

@@ -1,4 +1,4 @@
-"""Which numbers of a model are its settings, and how they follow from these.
+"""Settings of a model, and the numbers computed from them.
 
 A number is followed through the original's constructors: `self.scaling = head_dim ** -0.5` to `head_dim`, an
 argument of a constructor to what the module above writes there, and so on, to an attribute of the model's
@@ -55,7 +55,7 @@ _OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True)
 class _Said:
-    """What gives a number: an expression of settings, and their values (none: a constant)."""
+    """Origin of a number: an expression of settings, and their values (none: a constant)."""
 
     text: str
     parts: Mapping[str, Any]
@@ -64,7 +64,7 @@ class _Said:
 
 @dataclass(frozen=True)
 class _Made:
-    """Where a module is made: the path of the module above, its attribute there."""
+    """Creation of a module: the path of the module above, and its attribute there."""
 
     above: str
     attribute: str
@@ -175,7 +175,7 @@ class Settings:
         return SettingInt(value, local=said) if named else side_said
 
     def of_buffer(self, owner: Any, name: str, value: int | float) -> Any:
-        """What the elements of a buffer are, by what the constructor writes there."""
+        """Value of a buffer's elements as a setting, from the constructor's source."""
         path = self.paths.get(id(owner))
         for expression in constructors.assigned(_class(owner), name) if path is not None else ():
             inner = expression
@@ -242,8 +242,8 @@ class Settings:
     def called_in(
         self, holder: Any, name: str, value: int | float
     ) -> tuple[str, Mapping[str, Any]] | None:
-        """What an attribute of a configuration is called among the settings; None where it is none of the
-        model's, or of one that has another value.
+        """Setting name of an attribute of a configuration; None if it is not the model's, or the
+        values differ.
         """
         whole = configuration_of(self.root)
         parts = [] if whole is None or isinstance(whole, Mapping) else list(vars(whole).values())
@@ -257,7 +257,7 @@ class Settings:
     # Numbers in a forward.
 
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
-        """What gives the number on the line that was running; without settings: it stands there."""
+        """Origin of a number on a running line; without settings if the line has the number itself."""
         return self._of_nodes(path, value, names.reached(frame))
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
@@ -309,7 +309,7 @@ class Settings:
         return _called(value, next(expressions, None))
 
     def _made(self, path: str) -> _Made | None:
-        """Where a module is made: lists and dicts of modules are passed over."""
+        """Creation of a module. Lists and dicts of modules are skipped."""
         if not path:
             return None
         above, _, attribute = path.rpartition(".")
@@ -323,7 +323,7 @@ class Settings:
     def _argument(
         self, path: str, name: str, value: int | float, depth: int, index: int | None = None
     ) -> _Said | None:
-        """What gives an argument of a module's constructor."""
+        """Origin of an argument of a module's constructor."""
         creation = self._made(path)
         if depth > _DEPTH:
             return None
@@ -351,7 +351,7 @@ class Settings:
         return _Said(named, {named: value}) if index is None else None
 
     def _given(self, path: str, creation: _Made, name: str) -> Iterator[ast.expr]:
-        """What the module above writes for an argument where it makes this one."""
+        """Expressions that the module above passes for an argument where it creates this module."""
         cls, order = _class(self.modules[path]), constructors.arguments(_class(self.modules[path]))
         for expression in constructors.assigned(
             _class(self.modules[creation.above]), creation.attribute
@@ -393,7 +393,9 @@ class Settings:
         return numbers
 
     def _attribute(self, path: str, name: str, value: int | float, depth: int) -> _Said | None:
-        """What gives an attribute of a module; itself where its constructor does not say."""
+        """Origin of an attribute of a module; the attribute itself if its constructor does not show
+        it.
+        """
         if depth > _DEPTH:
             return None
         said = constructors.assigned(_class(self.modules[path]), name)
@@ -407,7 +409,9 @@ class Settings:
     def _resolve(
         self, path: str, node: ast.expr, value: int | float, depth: int, index: int | None = None
     ) -> _Said | None:
-        """What gives the value of an expression in the constructor of a module; None if it has another."""
+        """Origin of an expression's value in the constructor of a module; None if the values
+        differ.
+        """
         if depth > _DEPTH:
             return None
         match node:
@@ -741,7 +745,7 @@ def read_setting(config: Any, name: str) -> Any:
 
 
 def _bracketed(text: str, symbol: str, side: int) -> str:
-    """One side of an operator, in brackets where it needs them."""
+    """An operand of an operator, in brackets where needed."""
     plain = not re.search(r"[-+*/ ]", text.strip())
     alike = symbol == "*" and side == 0 and not re.search(r"[-+/]", text)
     return text if plain or alike or (symbol in "+-" and side == 0) else f"({text})"

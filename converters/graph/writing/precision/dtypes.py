@@ -38,7 +38,9 @@ class ComputeDtype:
 
 
 def marked(value: ast.expr) -> ast.expr:
-    """What a lowering wrote, with holes for the dtype that the model computes in, and for its limits."""
+    """A lowering's expression, with holes for the dtype that the model computes in, and for its
+    limits.
+    """
     holed: ast.expr = _Marked().visit(value)
     return holed
 
@@ -124,7 +126,7 @@ def read_from(
 
 
 def _original_name(original: ast.AST, argument: str) -> str:
-    """What the original calls the dtype of an argument: `input_dtype = hidden_states.dtype`."""
+    """The original's name of the dtype of an argument: `input_dtype = hidden_states.dtype`."""
     for node in ast.walk(original):
         match node:
             case ast.Assign(
