@@ -148,7 +148,7 @@ class Call:
 
     path: str
     number: int
-    given: tuple[Given, ...]
+    arguments: tuple[Given, ...]
     taken: tuple[Taken, ...]
     body: tuple[Item, ...]
     frames: tuple[Frame, ...]
@@ -178,7 +178,7 @@ class Apply:
     """
 
     frame: Frame
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     outs: tuple[int, ...]
     body: tuple[Item, ...]
     frames: tuple[Frame, ...]
@@ -188,7 +188,7 @@ Item: TypeAlias = "Op | Call | Apply"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Signature:
     """Inputs and outputs of the model's forward or of a further method.
 
     Attributes:
@@ -234,11 +234,13 @@ class Graph:
     maybe: frozenset[int] = frozenset()
     otherwise: frozenset[int] = frozenset()
     of_mode: Mapping[str, bool] = field(default_factory=dict)
-    methods: tuple[Entry, ...] = ()
+    methods: tuple[Signature, ...] = ()
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> Signature:
         """Inputs and outputs of the method with this number: 0 is the forward."""
-        return self.methods[number - 1] if number else Entry("forward", self.inputs, self.outputs)
+        return (
+            self.methods[number - 1] if number else Signature("forward", self.inputs, self.outputs)
+        )
 
     def dtype_of(self, key: str, tensor: torch.Tensor) -> torch.dtype:
         """The recorded dtype of a parameter, buffer or constant."""
@@ -267,7 +269,7 @@ def uses(item: Item) -> Iterator[int]:
         for reference in references((item.arguments, item.named)):
             yield reference.id
     else:
-        for argument in item.given:
+        for argument in item.arguments:
             value = argument.value if isinstance(argument, Given) else argument
             if isinstance(value, Ref):
                 yield value.id
@@ -301,7 +303,7 @@ def _shown(value: Any) -> str:
 def _lines(call: Call, facts: Mapping[int, Fact], depth: int) -> Iterator[str]:
     indent = "  " * depth
     arguments = ", ".join(
-        f"%{argument.inside}={argument.value} {argument.label}" for argument in call.given
+        f"%{argument.inside}={argument.value} {argument.label}" for argument in call.arguments
     )
     yield f"{indent}{call.path or 'the model'} #{call.number} ({arguments})"
     for item in call.body:

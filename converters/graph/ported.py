@@ -207,7 +207,7 @@ def port(
     _refuse_training(model.classes[-1], both.modes.refused)
     drawn = tuple(draw for draw in both.drawn.draws if draw.name in both.modes.drawn)
     if drawn or graph.of_mode:
-        model.classes[-1].told = True
+        model.classes[-1].takes_mode = True
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
     title = f"{name} in Flax, ported from {_where(module)}."
@@ -511,7 +511,7 @@ def _demand_drawn(drawn: HostDraw) -> ast.stmt:
 def _refuse_training(cls: Class, reason: str) -> None:
     """Make the model refuse training if the port lacks the original's training behavior."""
     if reason:
-        cls.told = True
+        cls.takes_mode = True
         for name, method in cls.methods.items():
             if method.of != "forward" or name == "__call__":
                 method.body.insert(0, refusal(reason))

@@ -23,7 +23,7 @@ _CASTS = ("to", "_to_copy", "type_as", "clone", "view", "reshape")
 
 def with_dropouts(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
     """Replace the draws in a graph recorded in training by dropout operators."""
-    walk = _Walk(graph.facts, Counter(_all_uses(graph)))
+    walk = _DropoutWalk(graph.facts, Counter(_all_uses(graph)))
     root = walk.call(graph.root)
     dropped = replace(graph, root=pruned(root, graph.outputs), facts=walk.facts)
     return _alike(_placed(dropped), modules)
@@ -47,7 +47,7 @@ class _Mask:
 
 
 @dataclass
-class _Walk:
+class _DropoutWalk:
     facts: Mapping[int, Fact]
     count: Counter[int]
     producers: dict[int, Op] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def _placed(graph: Graph) -> Graph:
         body = tuple(call(item) if isinstance(item, Call) else item for item in outer.body)
         if outer.path and len(body) == len(outer.taken) == 1 and is_dropout(body[0]):
             op: Any = body[0]
-            own = {passed.inside for passed in outer.given}
+            own = {passed.inside for passed in outer.arguments}
             if op.outs[0] == outer.taken[0].inside and op.arguments[0].id in own:
                 body = (replace(op, arguments=(*op.arguments[:3], outer.path)),)
         return replace(outer, body=body)
@@ -191,7 +191,7 @@ def _alike(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
         if key not in axes or body or len(outer.taken) != 1:
             return copied
         inside = outer.taken[0].inside
-        if inside not in {argument.inside for argument in outer.given}:
+        if inside not in {argument.inside for argument in outer.arguments}:
             return copied
         number = max(facts) + 1
         facts[number] = facts[inside]

@@ -21,7 +21,7 @@ class LeftOutError(Exception):
 
 
 @dataclass
-class _Run:
+class _LackingRun:
     """Consecutive items of one call's body that a recording lacks.
 
     Attributes:
@@ -48,7 +48,7 @@ def with_layers_left_out(
     Raises:
         LeftOutError: the replacement of a layer is unknown.
     """
-    runs: list[tuple[float, _Run]] = []
+    runs: list[tuple[float, _LackingRun]] = []
     for turn in range(min(2, len(rates))):
         lacking = _Compared(graph, without(turn)).run()
         if len(lacking) != len(rates[turn::2]):
@@ -64,11 +64,11 @@ class _Compared:
         self.graph, self.lacking = graph, lacking
         self.known: dict[int, int] = {}  # in the first recording → in the second
         self.back: dict[int, int] = {}
-        self.runs: list[_Run] = []
-        self.of: dict[int, _Run] = {}  # a tensor that is lacking → where it is given
+        self.runs: list[_LackingRun] = []
+        self.of: dict[int, _LackingRun] = {}  # a tensor that is lacking → where it is given
         self.assumed: list[tuple[int, Any]] = []
 
-    def run(self) -> list[_Run]:
+    def run(self) -> list[_LackingRun]:
         for (_, number), (_, other) in zip(self.graph.inputs, self.lacking.inputs, strict=True):
             self._bind(number, other)
         self._call(self.graph.root, self.lacking.root)
@@ -83,16 +83,16 @@ class _Compared:
         self.back.setdefault(other, number)
 
     def _call(self, call: Call, other: Call) -> None:
-        for mine, theirs in _pairs(call.given, other.given):
+        for mine, theirs in _pairs(call.arguments, other.arguments):
             self._bind(mine.inside, theirs.inside)
-        current: _Run | None = None
+        current: _LackingRun | None = None
         at = 0
         for place, item in enumerate(call.body):
             if at < len(other.body) and self._matches(item, other.body[at]):
                 at, current = at + 1, None
                 continue
             if current is None:
-                current = _Run((call.path, call.number), place)
+                current = _LackingRun((call.path, call.number), place)
                 self.runs.append(current)
             current.last = place
             self.of |= dict.fromkeys(item.outs, current)
@@ -110,7 +110,7 @@ class _Compared:
             # The numbers of calls differ where a call of the same module is left out.
             if (item.path, item.method) != (other.path, other.method):
                 return False
-            pairs = _pairs(item.given, other.given)
+            pairs = _pairs(item.arguments, other.arguments)
             if not all(self._is(mine.value, theirs.value) for mine, theirs in pairs):
                 self.assumed.clear()
                 return False
@@ -187,10 +187,10 @@ def _pairs(mine: Sequence[Any], theirs: Sequence[Any]) -> list[tuple[Any, Any]]:
 class _Chosen:
     """The graph, with a choice after each run."""
 
-    def __init__(self, graph: Graph, runs: Sequence[tuple[float, _Run]]) -> None:
+    def __init__(self, graph: Graph, runs: Sequence[tuple[float, _LackingRun]]) -> None:
         self.graph = graph
         self.facts: dict[int, Fact] = dict(graph.facts)
-        self.runs: Mapping[tuple[str, int], list[tuple[float, _Run]]] = {}
+        self.runs: Mapping[tuple[str, int], list[tuple[float, _LackingRun]]] = {}
         self.runs = {
             key: [(rate, run) for rate, run in runs if run.call == key]
             for key in {run.call for _, run in runs}
@@ -219,7 +219,9 @@ class _Chosen:
         )
         return replace(call, body=tuple(body), taken=taken), renamed
 
-    def _choice(self, rate: float, run: _Run, item: Item, renamed: dict[int, int]) -> list[Item]:
+    def _choice(
+        self, rate: float, run: _LackingRun, item: Item, renamed: dict[int, int]
+    ) -> list[Item]:
         """A mask of one number, and for each tensor a choice of the layer's value where it is kept."""
         frames = item.frames
         ones = self._new(Fact((), torch.float32))
@@ -249,8 +251,10 @@ def _item(item: Item, renamed: Mapping[int, int]) -> Item:
         arguments, named = _renamed(item.arguments, renamed), _renamed(dict(item.named), renamed)
         return replace(item, arguments=arguments, named=named)
     if isinstance(item, Call):
-        passed = tuple(replace(each, value=_renamed(each.value, renamed)) for each in item.given)
-        return replace(item, given=passed)
+        passed = tuple(
+            replace(each, value=_renamed(each.value, renamed)) for each in item.arguments
+        )
+        return replace(item, arguments=passed)
     return item
 
 

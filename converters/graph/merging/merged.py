@@ -150,7 +150,7 @@ def _without_dropouts(graph: Graph) -> Graph:
 
     def call(outer: Call) -> Call:
         body: list[Any] = []
-        arguments = tuple(replace(each, value=value(each.value)) for each in outer.given)
+        arguments = tuple(replace(each, value=value(each.value)) for each in outer.arguments)
         for item in outer.body:
             if isinstance(item, Call):
                 body.append(call(item))
@@ -160,7 +160,7 @@ def _without_dropouts(graph: Graph) -> Graph:
                 named = value(dict(item.named))
                 body.append(replace(item, arguments=value(item.arguments), named=named))
         taken = tuple(replace(each, inside=value(Ref(each.inside)).id) for each in outer.taken)
-        return replace(outer, given=arguments, body=tuple(body), taken=taken)
+        return replace(outer, arguments=arguments, body=tuple(body), taken=taken)
 
     root = call(graph.root)
     return replace(graph, root=root, outputs=value(graph.outputs))
@@ -196,11 +196,11 @@ class _Same:
             raise _ApartError(
                 f"it calls {call.path or other.path} otherwise in training{_at(call)}"
             )
-        if [argument.label for argument in call.given] != [
-            argument.label for argument in other.given
+        if [argument.label for argument in call.arguments] != [
+            argument.label for argument in other.arguments
         ]:
             raise _ApartError(f"{call.path} takes other tensors in training{_at(call)}")
-        for mine, theirs in zip(call.given, other.given, strict=True):
+        for mine, theirs in zip(call.arguments, other.arguments, strict=True):
             if not self._is(mine.value, theirs.value):
                 raise _ApartError(f"{call.path} takes other tensors in training{_at(call)}")
             self.known[mine.inside] = theirs.inside

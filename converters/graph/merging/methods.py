@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 
-from converters.graph.ir import Call, Entry, Free, Graph, Held, Op, Ref
+from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, Signature
 from converters.graph.recording.trace import METHOD, GraphError
 from converters.graph.writing.original.names import source_tree
 from converters.other_method import calling
@@ -195,7 +195,7 @@ def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) 
         root = renumbered.call(other.root)
         body.append(replace(root, number=place, method=method))
         inputs = tuple((name, number + first) for name, number in other.inputs)
-        entries.append(Entry(method, inputs, renumbered.value(other.outputs)))
+        entries.append(Signature(method, inputs, renumbered.value(other.outputs)))
     root = replace(graph.root, body=tuple(body))
     return replace(graph, root=root, facts=facts, constants=constants, methods=tuple(entries))
 
@@ -247,9 +247,9 @@ class _Renumbered:
         return replace(
             call,
             number=call.number + self.place * _CALLS,
-            given=tuple(
+            arguments=tuple(
                 replace(each, value=self.value(each.value), inside=each.inside + first)
-                for each in call.given
+                for each in call.arguments
             ),
             taken=tuple(
                 replace(each, inside=each.inside + first, outside=each.outside + first)

@@ -198,9 +198,9 @@ class _Merge:
         return repeat.arguments[0]
 
     def _call(self, scope: _Scope, item: Call, other: Call) -> None:
-        known = self._labelled(other.given)
+        known = self._labelled(other.arguments)
         arguments: list[Given] = []
-        for each in item.given:
+        for each in item.arguments:
             theirs = known.pop(each.label, None) if each.label else None
             if not each.label:
                 theirs = self._unlabelled(each, known)
@@ -244,7 +244,7 @@ class _Merge:
             taken.append(Taken(its.label, value.id, outside))
             self.same[its.outside] = Ref(outside)
         call = replace(
-            merged_call, given=tuple(arguments), taken=tuple(taken), body=tuple(inner.items)
+            merged_call, arguments=tuple(arguments), taken=tuple(taken), body=tuple(inner.items)
         )
         scope.items.append(call)
 
@@ -285,7 +285,7 @@ class _Merge:
             return
         self.maybe |= {
             each.inside
-            for each in item.given
+            for each in item.arguments
             if isinstance(each.value, Ref) and each.value.id in self.maybe
         }
         for inner in item.body:
@@ -301,7 +301,7 @@ class _Merge:
             return self._stands(self.layers[item.outs[0]], item.outs[0])
         if not isinstance(item, Call) or not item.body or not all(map(_is_dropout, item.body)):
             return False
-        if not all(self._stands(each.value, each.inside) for each in item.given):
+        if not all(self._stands(each.value, each.inside) for each in item.arguments):
             return False
         for inner in item.body:
             self._drops(inner)
@@ -330,7 +330,7 @@ class _Merge:
             if (item.path, item.number) in self.called:
                 raise OptionError(f"{item.path} is called at another place")
             passed = []
-            for each in item.given:
+            for each in item.arguments:
                 value = self._converted(each.value)
                 inside = self._numbered(each.inside)
                 passed.append(Given(each.label, value, inside))
@@ -341,7 +341,7 @@ class _Merge:
                 same = result.inside == result.outside
                 outside = inside if same else self._numbered(result.outside)
                 taken.append(Taken(result.label, inside, outside))
-            return replace(item, given=tuple(passed), body=body, taken=tuple(taken))
+            return replace(item, arguments=tuple(passed), body=body, taken=tuple(taken))
         if not isinstance(item, Op):
             raise OptionError("a function that was found too early")
         arguments = self._converted(item.arguments)
@@ -506,7 +506,9 @@ def _given(item: Item) -> Iterator[int]:
     if isinstance(item, Op):
         yield from (reference.id for reference in references((item.arguments, item.named)))
     elif isinstance(item, Call):
-        yield from (argument.value.id for argument in item.given if isinstance(argument.value, Ref))
+        yield from (
+            argument.value.id for argument in item.arguments if isinstance(argument.value, Ref)
+        )
 
 
 def _repeated(items: Sequence[Item], graph: Graph) -> dict[int, Op]:
@@ -572,7 +574,7 @@ class _Restricted:
 
     def _call(self, call: Call) -> Call:
         arguments = []
-        for each in call.given:
+        for each in call.arguments:
             if self._is_absent(each.value):
                 self.absent.add(each.inside)
                 continue
@@ -590,7 +592,7 @@ class _Restricted:
                 self.absent.add(result.outside)
                 continue
             taken.append(replace(result, inside=inside.id))
-        return replace(call, given=tuple(arguments), body=tuple(body), taken=tuple(taken))
+        return replace(call, arguments=tuple(arguments), body=tuple(body), taken=tuple(taken))
 
     def _operator(self, item: Op) -> list[Op]:
         if item.target == CHOICE:
@@ -626,7 +628,7 @@ class _Outcome:
 
     def _call(self, call: Call) -> None:
         self.repeated |= _repeated(call.body, self.graph)
-        for each in call.given:
+        for each in call.arguments:
             self.hashes[each.inside] = self._number(each.value)
         for item in call.body:
             if isinstance(item, Call):

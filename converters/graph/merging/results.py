@@ -39,7 +39,7 @@ def with_same_results(graph: Graph) -> Graph:
 
 def _form(call: Call) -> tuple[Any, ...]:
     """The operators and calls of a call in order, for comparison."""
-    labels = tuple(each.label for each in call.given)
+    labels = tuple(each.label for each in call.arguments)
     return labels, tuple(_said(item) for item in call.body)
 
 
@@ -54,7 +54,9 @@ def _taken_as(call: Call, full: Call, facts: dict[int, Fact]) -> tuple[Taken, ..
     known = {each.label: each for each in call.taken}
     if len(known) != len(call.taken) or not set(known) <= {each.label for each in full.taken}:
         return ()
-    inside = {each.inside: own.inside for each, own in zip(full.given, call.given, strict=True)}
+    inside = {
+        each.inside: own.inside for each, own in zip(full.arguments, call.arguments, strict=True)
+    }
     for theirs, own in zip(full.body, call.body, strict=True):
         inside |= dict(zip(theirs.outs, own.outs, strict=True))
     results = []

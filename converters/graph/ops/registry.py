@@ -129,7 +129,7 @@ def within(low: float, high: float, *shape: int) -> Callable[..., torch.Tensor]:
 
 
 def values(*numbers: Any, dtype: torch.dtype | None = None) -> Callable[..., torch.Tensor]:
-    """These values (a single list of lists has more axes)."""
+    """A tensor of the given values (a single list of lists has more axes)."""
     return lambda generator: torch.tensor(numbers[0] if len(numbers) == 1 else numbers, dtype=dtype)
 
 

@@ -1,1 +1,1 @@
-"""From a torch module to its calls: recorded, grouped, what is shared handed down."""
+"""Recording of a torch module's calls: recorded, grouped, shared weights passed down."""

@@ -1,4 +1,4 @@
-"""Ways around what cannot be recorded: the same values, computed by operators that can."""
+"""Detours around code that cannot be recorded: the same values, computed by recordable operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from converters.original_lines import frame_of_original
 
 @contextmanager
 def eager_attention(module: Any, wanted: bool) -> Iterator[None]:
-    """transformers' attention in plain operators, where it is wanted: its others ask what a mask holds."""
+    """If `wanted`, use transformers' attention in plain operators: its other forms ask what a mask
+    holds.
+    """
     if not wanted:
         yield
         return
@@ -33,7 +35,7 @@ def eager_attention(module: Any, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def batched_experts(module: Any, wanted: bool) -> Iterator[None]:
-    """transformers' experts as one product, where that is wanted: a loop asks which of them are hit."""
+    """If `wanted`, use transformers' experts as one product: the loop asks which experts are hit."""
     if not wanted:
         yield
         return
@@ -47,9 +49,9 @@ def batched_experts(module: Any, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def masks_by_index() -> Iterator[None]:
-    """transformers' masks from broadcast indices, as most of them are, and not by `torch.vmap`.
+    """Build transformers' masks from broadcast indices, not by `torch.vmap`.
 
-    `torch.export` records what happens within vmap as operators of its machinery.
+    `torch.export` records operators within vmap as operators of vmap's own machinery.
     """
     masks: Any = sys.modules.get("transformers.masking_utils")
     names = ("_vmap_expansion_sdpa", "TransformGetItemToIndex")
@@ -60,7 +62,7 @@ def masks_by_index() -> Iterator[None]:
 
     def expanded(mask: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def on(*indices: torch.Tensor) -> torch.Tensor:
-            shape = [one.shape[0] for one in indices]
+            shape = [index.shape[0] for index in indices]
             return mask(*masks._non_vmap_expansion_sdpa(*indices)).expand(shape)
 
         return on
@@ -76,14 +78,20 @@ def masks_by_index() -> Iterator[None]:
 
 @contextmanager
 def modules_stay() -> Iterator[None]:
-    """`module.to(dtype)` within a forward leaves a module that has this dtype: exporting, none can change."""
+    """Keep a module on `module.to(dtype)` in a forward if it already has this dtype: export allows
+    no change.
+    """
     before = torch.nn.Module.to
 
     def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        given = [*args, *kwargs.values()]
-        if all(isinstance(one, torch.dtype) for one in given):
-            held = [one for one in (*self.parameters(), *self.buffers()) if one.is_floating_point()]
-            if all({one.dtype} == set(given) for one in held):
+        arguments = [*args, *kwargs.values()]
+        if all(isinstance(argument, torch.dtype) for argument in arguments):
+            held = [
+                tensor
+                for tensor in (*self.parameters(), *self.buffers())
+                if tensor.is_floating_point()
+            ]
+            if all({tensor.dtype} == set(arguments) for tensor in held):
                 return self
         return before(self, *args, **kwargs)
 
@@ -96,9 +104,10 @@ def modules_stay() -> Iterator[None]:
 
 @contextmanager
 def precision_stays() -> Iterator[None]:
-    """`torch.autocast` of a device that is not there, or switched off, leaves no trace, as it does nothing.
+    """Leave no trace of a `torch.autocast` that does nothing: switched off, or for an absent
+    device.
 
-    `torch.export` makes a graph of its own of what is within, which no longer shows the modules' calls.
+    `torch.export` puts the region into a separate graph, which no longer shows the modules' calls.
     """
     cls: Any = torch.amp.autocast_mode.autocast
     enter, leave = cls.__enter__, cls.__exit__
@@ -121,7 +130,7 @@ def precision_stays() -> Iterator[None]:
 
 @contextmanager
 def distributions_unchecked() -> Iterator[None]:
-    """torch.distributions make no checks of their parameters, which are branches on values."""
+    """Skip the parameter checks of torch.distributions, which branch on values."""
     cls = torch.distributions.Distribution
     before = cls._validate_args
     cls.set_default_validate_args(False)
@@ -133,7 +142,7 @@ def distributions_unchecked() -> Iterator[None]:
 
 @contextmanager
 def unaware(wanted: bool) -> Iterator[None]:
-    """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
+    """If `wanted`, answer no when the model asks whether it is compiled or exported."""
     names = ("is_compiling", "is_exporting")
     compiler: Any = torch.compiler
     before = {name: getattr(compiler, name) for name in names if wanted and hasattr(compiler, name)}
@@ -146,16 +155,18 @@ def unaware(wanted: bool) -> Iterator[None]:
             setattr(compiler, name, value)
 
 
-# How many elements a tensor may have whose values are known while a model is recorded.
+# Maximum number of elements of a tensor whose values are known while a model is recorded.
 _KNOWN = 4096
 _INDEXED = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
-# What makes a tensor of numbers alone.
+# Functions that make a tensor from numbers alone.
 _MADE = {torch.arange, torch.div, torch.full, torch.linspace, torch.ones, torch.zeros}
 
 
 @contextmanager
 def values_known(wanted: bool) -> Iterator[None]:
-    """What is computed of constants alone has its values, where that is wanted: they can be read."""
+    """If `wanted`, keep the values of tensors computed from constants alone, so that they can be
+    read.
+    """
     if not wanted:
         yield
         return
@@ -163,33 +174,35 @@ def values_known(wanted: bool) -> Iterator[None]:
     from torch.fx.experimental import proxy_tensor
 
     modules: tuple[Any, ...] = (fake_tensor, proxy_tensor)
-    before = [one.CONSTANT_NUMEL_LIMIT for one in modules]
-    for one in modules:
-        one.CONSTANT_NUMEL_LIMIT = _KNOWN
+    before = [patched_module.CONSTANT_NUMEL_LIMIT for patched_module in modules]
+    for patched_module in modules:
+        patched_module.CONSTANT_NUMEL_LIMIT = _KNOWN
     try:
         with _Constants():
             yield
     finally:
-        for one, value in zip(modules, before, strict=True):
-            one.CONSTANT_NUMEL_LIMIT = value
+        for patched_module, value in zip(modules, before, strict=True):
+            patched_module.CONSTANT_NUMEL_LIMIT = value
 
 
 def numbers_kept(module: torch.nn.Module) -> dict[tuple[str, str], tuple[int, torch.dtype]]:
-    """(path, name) → value of the integer buffers of one number that no checkpoint has."""
-    found = {}
-    for path, one in module.named_modules():
-        for name in one._non_persistent_buffers_set:
-            held = one._buffers.get(name)
+    """(path, name) → value of the one-number integer buffers that no checkpoint has."""
+    numbers = {}
+    for path, owner in module.named_modules():
+        for name in owner._non_persistent_buffers_set:
+            held = owner._buffers.get(name)
             if held is not None and held.dim() == 0 and not held.is_floating_point():
-                found[path, name] = (int(held), held.dtype)
-    return found
+                numbers[path, name] = (int(held), held.dtype)
+    return numbers
 
 
 @contextmanager
 def kept_as_numbers(
     module: torch.nn.Module, kept: Mapping[tuple[str, str], tuple[int, torch.dtype]]
 ) -> Iterator[None]:
-    """These buffers can be read. To be entered while a recording runs: what is made there has its values."""
+    """Make these buffers readable. Enter this while a recording runs: tensors made there keep their
+    values.
+    """
     before = {}
     for (path, name), (value, dtype) in kept.items():
         buffers = module.get_submodule(path)._buffers
@@ -203,93 +216,99 @@ def kept_as_numbers(
 
 
 class _Constants(TorchFunctionMode):
-    """Makes constants of tensors that are made of numbers: `torch.export` keeps no values of the others."""
+    """Makes constants of tensors made from numbers: `torch.export` keeps no values of other
+    tensors.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from torch._subclasses.fake_tensor import unset_fake_temporarily
         from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
         kwargs = kwargs or {}
-        given = pytree.tree_leaves((args, kwargs))
-        if func is torch.tensor and any(isinstance(one, torch.Tensor) for one in given):
+        arguments = pytree.tree_leaves((args, kwargs))
+        if func is torch.tensor and any(
+            isinstance(argument, torch.Tensor) for argument in arguments
+        ):
             return _stacked(args[0] if args else kwargs["data"], kwargs.get("dtype"))
         if func in _INDEXED:
             return func(args[0], _places(args[1]), *args[2:], **kwargs)
-        if func not in _MADE or any(isinstance(one, torch.SymInt | torch.Tensor) for one in given):
+        if func not in _MADE or any(
+            isinstance(argument, torch.SymInt | torch.Tensor) for argument in arguments
+        ):
             return func(*args, **kwargs)
         with disable_proxy_modes_tracing(), unset_fake_temporarily():
-            made = func(*args, **kwargs)
-        if made.numel() > _KNOWN:
+            constant = func(*args, **kwargs)
+        if constant.numel() > _KNOWN:
             return func(*args, **kwargs)
-        return torch.tensor(made.tolist(), dtype=made.dtype)
+        return torch.tensor(constant.tolist(), dtype=constant.dtype)
 
 
 def _stacked(parts: Any, dtype: torch.dtype | None) -> torch.Tensor:
-    """`torch.tensor` of tensors: the numbers in them are not read, but put together."""
+    """`torch.tensor` of a list of tensors, as a stack: export could not read their numbers."""
     if isinstance(parts, list | tuple):
-        parts = torch.stack([_stacked(one, dtype) for one in parts])
-    made = parts if isinstance(parts, torch.Tensor) else torch.tensor(parts, dtype=dtype)
-    return made if dtype is None else made.to(dtype)
+        parts = torch.stack([_stacked(element, dtype) for element in parts])
+    stacked = parts if isinstance(parts, torch.Tensor) else torch.tensor(parts, dtype=dtype)
+    return stacked if dtype is None else stacked.to(dtype)
 
 
 def _places(index: Any) -> Any:
-    """An index, a mask of known values in it as the places that it selects."""
+    """The index, with each mask of known values replaced by the indices that it selects."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not any(is_known_mask(one) for one in parts):
+    if not any(is_known_mask(index_part) for index_part in parts):
         return index
-    made: list[Any] = []
-    for one in parts:
-        made += one.nonzero(as_tuple=True) if is_known_mask(one) else [one]
-    return tuple(made)
+    places: list[Any] = []
+    for index_part in parts:
+        places += index_part.nonzero(as_tuple=True) if is_known_mask(index_part) else [index_part]
+    return tuple(places)
 
 
 def is_known_mask(value: Any) -> bool:
-    """Whether a mask has values that are known while the model is recorded."""
+    """Whether a value is a mask whose values are known while the model is recorded."""
     mask = isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.dim() > 0
     return mask and getattr(value, "constant", None) is not None
 
 
 @contextmanager
 def memory_followed() -> Iterator[None]:
-    """Ways of torch to another tensor of the same memory, as what can be recorded.
+    """Record torch's other access to the same memory by recordable operators.
 
-    `as_strided` is an index into the flat tensor, where it reads nothing but that tensor's own elements, and
-    `.data` what `detach` gives.
+    `as_strided` becomes an index into the flat tensor if it reads only that tensor's own elements.
+    `.data` becomes `detach`.
 
     Raises:
-        RuntimeError: what it gave, or was made of, is changed in place: both are one memory in torch.
+        RuntimeError: its input or result is changed in place: in torch both share memory.
     """
     with _Memory() as mode:
         yield
-    for line, one, version in mode.shared:
-        if one._version != version:
+    for line, tensor, version in mode.shared:
+        if tensor._version != version:
             raise RuntimeError(f"{line}: what shares its memory by as_strided is changed in place")
 
 
 class _Memory(TorchFunctionMode):
-    """A mode and no function in the place of torch's: what records calls that one too."""
+    """A mode instead of a patched function: a recording would record the patched function too."""
 
     def __init__(self) -> None:
         super().__init__()
-        # The line of each call, and what it was given and gave, with its version then.
+        # Each call's line, its input and its result, each with its version at that time.
         self.shared: list[tuple[str, torch.Tensor, int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        made = None
+        named = kwargs or {}
+        indexed = None
         if func == torch.Tensor.data.__get__ and not _asked_by_torch():
-            return args[0].detach()  # the same memory, and what is recorded knows it
+            return args[0].detach()  # shares memory, and the recording knows it
         if func in (torch.Tensor.as_strided, torch.as_strided) and not _asked_by_torch():
-            made = _indexed(*args, **given)
-        if made is None:
-            return func(*args, **given)
+            indexed = _indexed(*args, **named)
+        if indexed is None:
+            return func(*args, **named)
         line = "{}:{}".format(*place())
-        self.shared += [(line, one, one._version) for one in (args[0], made)]
-        return made
+        self.shared += [(line, tensor, tensor._version) for tensor in (args[0], indexed)]
+        return indexed
 
 
 def _asked_by_torch() -> bool:
-    """Whether torch itself called what a mode has caught: it cuts views by strides while it records."""
+    """Whether torch itself made the caught call: it cuts views by strides while it records."""
     frame = sys._getframe(2)
     while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
         frame = frame.f_back  # of torch.export's own mode
@@ -299,7 +318,7 @@ def _asked_by_torch() -> bool:
 def _indexed(
     x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor | None:
-    """The elements that `as_strided` reads; None where they are not those of `x` alone."""
+    """The elements that `as_strided` reads; None if they are not all elements of `x`."""
     order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), axis))
     inner: Any = 1
     for axis in reversed(order):
@@ -317,15 +336,15 @@ def _indexed(
 
 
 @contextmanager
-def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
-    """Checks of values (`assert`, `if …: raise`) pass as they do in the example, where that is wanted.
+def checks_pass(wanted: bool, reported: dict[str, None]) -> Iterator[None]:
+    """If `wanted`, let checks of values (`assert`, `if …: raise`) pass as in the example.
 
     Args:
         wanted: whether to do so.
-        told: gets the lines of these checks.
+        reported: receives the lines of these checks.
 
     Raises:
-        RuntimeError: something else than a check rests on values.
+        RuntimeError: code other than a check depends on values.
     """
     if not wanted:
         yield
@@ -335,11 +354,11 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
     environment: Any = ShapeEnv
     before = environment._log_real_tensor_propagation
 
-    def log(self: Any, expression: sympy.Basic, found: sympy.Basic) -> None:
+    def log(self: Any, expression: sympy.Basic, truth: sympy.Basic) -> None:
         file, line = place()
         if not _is_check(file, line):
-            raise RuntimeError(f"{file}:{line}: it rests on values whether {expression} is {found}")
-        told.setdefault(f"{file.rpartition('/')[2]}:{line}")
+            raise RuntimeError(f"{file}:{line}: it rests on values whether {expression} is {truth}")
+        reported.setdefault(f"{file.rpartition('/')[2]}:{line}")
 
     environment._log_real_tensor_propagation = log
     try:
@@ -352,7 +371,7 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
         environment._log_real_tensor_propagation = before
 
 
-# What to say of a check that is left out, and of a branch on values that are not finite.
+# Notes on a check that is left out, and on a branch on non-finite values.
 CHECK = "a check of values that the port does not make"
 FINITE = (
     "values are taken to be finite: what the original does where they are not is not in the port"
@@ -377,13 +396,14 @@ _READ = (torch.Tensor.__bool__, torch.Tensor.item)
 
 
 class FiniteValues(TorchFunctionMode):
-    """Answers whether values are finite, where the model reads that as a number of Python: they are.
+    """Answers that values are finite, where the model reads that as a Python number.
 
-    A run on real values comes first and notes where they are not: there, nothing is answered.
+    A run on real values comes first and notes the lines with non-finite values: there, nothing is
+    answered.
 
     Attributes:
-        odd: the lines of these.
-        notes: what to say of those where it was answered.
+        odd: lines with non-finite values.
+        notes: notes on the lines that were answered.
     """
 
     def __init__(self, odd: dict[str, None] | None = None) -> None:
@@ -418,13 +438,13 @@ class FiniteValues(TorchFunctionMode):
 
 
 def place() -> tuple[str, int]:
-    """The line of the model that is running."""
+    """The running line of the model."""
     frame = frame_of_original("<")
     return ("?", 0) if frame is None else (frame.filename, frame.lineno or 0)
 
 
 def _is_check(file: str, line: int) -> bool:
-    """Whether a line asks for what else raises an error."""
+    """Whether a line belongs to the condition of a check that raises an error."""
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Assert):
             asked: ast.AST = node

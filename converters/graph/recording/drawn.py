@@ -1,4 +1,4 @@
-"""Which operators of a recording draw random numbers: no two of them give the same."""
+"""Operators of a recording that draw random numbers: no two of them are the same."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _DROPOUTS = {
     "aten.feature_alpha_dropout.default",
     "aten.native_dropout.default",
 }
-# Those that torch marks as well, and that draw in training alone, where they have no lowering.
+# Operators that torch also marks, which draw only in training and have no lowering there.
 _TRAINED = re.compile(r"aten\.(lstm|gru|rnn_\w+|rrelu\w*|_?scaled_dot_product_\w+)\.")
 
 
 def draws(name: str, arguments: Sequence[Any]) -> bool:
-    """Whether an operator draws, called with these arguments: torch marks those that do."""
+    """Whether a call of an operator draws random numbers: torch marks the operators that do."""
     if name in _DROPOUTS:
         return bool(arguments[1]) and bool(arguments[2])
     return _TRAINED.match(name) is None and _marked(name)
@@ -29,7 +29,7 @@ def draws(name: str, arguments: Sequence[Any]) -> bool:
 def _marked(name: str) -> bool:
     if not name.startswith("aten."):
         return False
-    found: Any = torch.ops
+    attribute: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
+        attribute = getattr(attribute, part, None)
+    return torch.Tag.nondeterministic_seeded in getattr(attribute, "tags", ())

@@ -1,7 +1,7 @@
-"""Where the original stops gradients: `detach`, `.data`, `torch.no_grad`, `torch.inference_mode`.
+"""Gradient stops of the original: `detach`, `.data`, `torch.no_grad`, `torch.inference_mode`.
 
-While a model is recorded, each node of the graph is labelled with whether torch would follow it (`FOLLOWED`).
-The label survives the passes of `torch.export`; `stops` reads it.
+While a model is recorded, each node of the graph is labelled with whether torch would track it
+(`FOLLOWED`). The label survives the passes of `torch.export`; `stops` reads it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from torch.export.graph_signature import InputKind
 
 from converters.graph.recording.nodes import name_of
 
-# The key of the label among a node's `meta["custom"]`, which `torch.export` hands on to what a node becomes.
+# Key of the label in a node's `meta["custom"]`, which `torch.export` copies to the nodes that
+# replace it.
 FOLLOWED = "tpu_migrate_gradient_followed"
 _DETACHED = {"aten.detach.default", "aten.detach_.default", "aten.detach_copy.default"}
-# Results have the dtype of an argument but none of its values, or no gradient anywhere.
+# Operators whose results have an argument's dtype but none of its values, or no gradient at all.
 _NO_GRADIENT = {
     f"aten.{name}"
     for name in (
@@ -34,11 +35,13 @@ _NO_GRADIENT = {
 
 @contextmanager
 def gradients_followed(module: torch.nn.Module) -> Iterator[None]:
-    """Record with gradients on, as they are in training, so that it shows where the model turns them off.
+    """Record with gradients on, as in training, so that the recording shows where the model turns
+    them off.
 
-    Parameters require none meanwhile: a model may then change them in place, as it may where gradients are
-    off, and torch chooses the same operators. `torch.export` would make a graph of its own of each region
-    without gradients, which no longer shows the calls of modules; its nodes are labelled instead.
+    Parameters require no gradient meanwhile: then a model may change them in place, as where
+    gradients are off, and torch chooses the same operators. `torch.export` would put each region
+    without gradients into a separate graph, which no longer shows the calls of modules. Its nodes
+    are labelled instead.
     """
     from torch._export.passes import replace_set_grad_with_hop_pass as regions
 
@@ -47,22 +50,22 @@ def gradients_followed(module: torch.nn.Module) -> Iterator[None]:
         return graph_module, signature
 
     before = regions.replace_set_grad_with_hop_pass
-    required = [one for one in module.parameters() if one.requires_grad]
+    required = [parameter for parameter in module.parameters() if parameter.requires_grad]
     regions.replace_set_grad_with_hop_pass = labelled
     try:
         with torch.enable_grad(), _inference_is_no_grad():
-            for one in required:
-                one.requires_grad_(False)
+            for parameter in required:
+                parameter.requires_grad_(False)
             yield
     finally:
         regions.replace_set_grad_with_hop_pass = before
-        for one in required:
-            one.requires_grad_(True)
+        for parameter in required:
+            parameter.requires_grad_(True)
 
 
 @contextmanager
 def _inference_is_no_grad() -> Iterator[None]:
-    """`torch.inference_mode` leaves no trace in a recording; `torch.set_grad_enabled` does."""
+    """Replace `torch.inference_mode`, which a recording does not show, by `torch.set_grad_enabled`."""
     cls: Any = torch.inference_mode
     enter, leave = cls.__enter__, cls.__exit__
     previous: list[bool] = []
@@ -82,7 +85,7 @@ def _inference_is_no_grad() -> Iterator[None]:
 
 
 def _label(graph_module: fx.GraphModule) -> None:
-    """Label the nodes, and take out the switches between them."""
+    """Label the nodes, and remove the gradient switches between them."""
     graph, followed = graph_module.graph, True
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -92,7 +95,7 @@ def _label(graph_module: fx.GraphModule) -> None:
             graph.erase_node(node)
             continue
         name = name_of(node.target)
-        # No trace is left of it where changes in place are taken out; `torch.tensor` has one too.
+        # Removing changes in place would drop a node without this; `torch.tensor` has it too.
         if name == "aten.detach_.default" and _floats(node):
             node.target = torch.ops.aten.detach.default
         if not followed or name in _DETACHED:
@@ -101,59 +104,61 @@ def _label(graph_module: fx.GraphModule) -> None:
 
 
 def stops(program: torch.export.ExportedProgram) -> set[fx.Node]:
-    """The nodes whose values pass no gradient in torch, and would in JAX.
+    """Nodes whose values pass no gradient in torch, and would pass one in JAX.
 
-    They are floating, depend on a parameter or a floating input, and are used where gradients are followed.
-    What is integer, computed of constants, or used for a comparison only has no gradient anyway.
+    They are floating, depend on a parameter or a floating input, and are used where gradients are
+    tracked. Nodes that are integer, computed from constants, or used only in comparisons have no
+    gradient anyway.
     """
     nodes = list(program.graph.nodes)
     live = _live(nodes)
     depends = _sources(program)
-    passing = set(depends)  # what depends on these by a way that is not stopped
-    found: set[fx.Node] = set()
+    passing = set(depends)  # nodes that depend on sources along a path without a stop
+    stopped: set[fx.Node] = set()
     for node in nodes:
         if node.op != "call_function" or not _floats(node) or name_of(node.target) in _NO_GRADIENT:
             continue
-        if any(one in depends for one in node.all_input_nodes):
+        if any(source in depends for source in node.all_input_nodes):
             depends.add(node)
-        # A second `detach` stays too: turns of a loop that begins with one are alike then.
+        # A second `detach` stays too: then the turns of a loop that begins with a `detach` are
+        # alike.
         sources = depends if name_of(node.target) in _DETACHED else passing
-        if not any(one in sources for one in node.all_input_nodes):
+        if not any(source in sources for source in node.all_input_nodes):
             continue
-        if not _followed(node) and any(_followed(one) and one in live for one in node.users):
-            found.add(node)
-        elif any(one in passing for one in node.all_input_nodes):
+        if not _followed(node) and any(_followed(user) and user in live for user in node.users):
+            stopped.add(node)
+        elif any(source in passing for source in node.all_input_nodes):
             passing.add(node)
-    return found
+    return stopped
 
 
 def _sources(program: torch.export.ExportedProgram) -> set[fx.Node]:
     """The floating parameters and inputs."""
     kinds = (InputKind.PARAMETER, InputKind.USER_INPUT)
     names = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind in kinds}
-    return {one for one in program.graph.nodes if one.name in names and _floats(one)}
+    return {node for node in program.graph.nodes if node.name in names and _floats(node)}
 
 
 def _live(nodes: list[fx.Node]) -> set[fx.Node]:
-    """The nodes that a gradient of an output reaches, and the output itself."""
+    """The nodes that a gradient of an output reaches, and the output node."""
     live: set[fx.Node] = set()
     for node in reversed(nodes):
         passes = _floats(node) and name_of(node.target) not in _NO_GRADIENT
-        if node.op == "output" or (passes and any(one in live for one in node.users)):
+        if node.op == "output" or (passes and any(user in live for user in node.users)):
             live.add(node)
     return live
 
 
 def _followed(node: fx.Node) -> bool:
-    """Whether torch follows what a node does."""
+    """Whether torch tracks a node's operator."""
     return bool((node.meta.get("custom") or {}).get(FOLLOWED, True))
 
 
 def _floats(node: fx.Node) -> bool:
-    """Whether a node gives a tensor that has gradients, or several of which one does."""
+    """Whether a node's value is a tensor that can have gradients, or contains such a tensor."""
     value = node.meta.get("val")
     parts = value if isinstance(value, list | tuple) else [value]
     return any(
-        isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
-        for one in parts
+        isinstance(part, torch.Tensor) and (part.is_floating_point() or part.is_complex())
+        for part in parts
     )

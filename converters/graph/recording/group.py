@@ -1,4 +1,6 @@
-"""From the flat graph of `torch.export` to the calls of modules that it was recorded from."""
+"""Regrouping of the flat graph of `torch.export` into the calls of modules that it was recorded
+from.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +36,23 @@ from converters.graph.recording.libraries import own_files
 from converters.graph.recording.nodes import frames_of, name_of, needed
 from converters.graph.recording.shared import first_names, first_paths
 from converters.graph.recording.simplify import same_as
-from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
+from converters.graph.recording.trace import MARK, GraphError, OutputLeaf, Trace
 from converters.host_draws import DRAWN
 
-# An operator that is the tensor itself without its gradient.
+# An operator that returns its tensor without the gradient.
 STOP = "aten.detach.default"
-# What says nothing of the values: checks of torch's, and arithmetic of sizes, which their symbols hold.
+# Operators that do not affect values: torch's checks, and arithmetic of sizes, which sizes' symbols
+# hold.
 _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
 )
 
-# An attention drops weights where its arguments say so: a second one drops others.
+# An attention that drops weights by its arguments: a second one drops other weights.
 _ATTENTION = re.compile(r"aten\.\w*scaled_dot_product")
 
 
 def group(trace: Trace) -> Graph:
-    """The recorded graph as calls within calls.
+    """The recorded graph as nested calls.
 
     Raises:
         GraphError: a node has no form here (control flow, a side effect).
@@ -59,13 +62,13 @@ def group(trace: Trace) -> Graph:
 
 @dataclass(eq=False)
 class _Open:
-    """A call whose nodes are being gathered."""
+    """A call whose nodes are being collected."""
 
     path: str
     above: _Open | None = None
     number: int = 0
     items: list[Any] = field(default_factory=list)
-    given: list[Given] = field(default_factory=list)
+    arguments: list[Given] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
     frames: tuple[Frame, ...] = ()
     method: str = "forward"
@@ -81,8 +84,8 @@ class _Group:
         self.facts: dict[int, Fact] = {}
         self.held: dict[str, Fact] = {}
         self.inputs: list[tuple[str, int]] = []
-        # What a call is given, by its number within: the call, and the value.
-        self.given: dict[int, tuple[_Open, Any]] = {}
+        # Inner number of a call's argument → the call, and the value.
+        self.passed: dict[int, tuple[_Open, Any]] = {}
         self.count = 0
         self.first = first_names(trace.module)
         self.paths = first_paths(trace.module)
@@ -115,7 +118,7 @@ class _Group:
     def _placeholders(self) -> None:
         program = self.trace.program
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-        # By their order: torch.export writes names in lower case.
+        # In order: torch.export writes names in lower case.
         names = iter([name for name in self.trace.inputs if name not in self.trace.fixed])
         for spec in program.graph_signature.input_specs:
             node = nodes[spec.arg.name]
@@ -131,7 +134,7 @@ class _Group:
             self.inputs.append((name, self.count))
             self.facts[self.count] = Fact(tuple(value.shape), value.dtype)
             self.count += 1
-        self.inputs.sort(key=lambda one: self.trace.inputs.index(one[0]))
+        self.inputs.sort(key=lambda entry: self.trace.inputs.index(entry[0]))
 
     def _new(self, node: fx.Node, value: Any = None) -> int:
         number, self.count = self.count, self.count + 1
@@ -155,8 +158,8 @@ class _Group:
         if isinstance(node.meta.get("val"), torch.SymFloat | float | torch.SymBool | bool):
             value = node.meta["val"]
             if not isinstance(value, float | bool):
-                if all(isinstance(one.meta.get("val"), torch.SymInt) for one in _ends(node)):
-                    return  # a step on the way to a size, which says by itself what it is
+                if all(isinstance(end.meta.get("val"), torch.SymInt) for end in _ends(node)):
+                    return  # a step of computing a size, which states its formula itself
                 whole = _whole(value)
                 if whole is not None:
                     self.values[node] = whole
@@ -174,8 +177,8 @@ class _Group:
             self.inputs.append((str(node.args[1]), self._new(node)))
             return
         at = self._open(node, root)
-        arguments = tuple(self._argument(one, at) for one in node.args)
-        named = {key: self._argument(one, at) for key, one in node.kwargs.items()}
+        arguments = tuple(self._argument(argument, at) for argument in node.args)
+        named = {key: self._argument(argument, at) for key, argument in node.kwargs.items()}
         if name == MARK:
             self._mark(node, at, arguments)
             return
@@ -183,7 +186,8 @@ class _Group:
         if alias is not None and not _writes_part(node):
             self.values[node] = alias
             return
-        # The same once more, in one call of a function: what another one computes it computes itself.
+        # A repetition within one call of a function. Repetitions in other calls stay: each call
+        # computes its own.
         frames = self._frames(node)
         again = (name, str(arguments), str(named), frames[:-1])
         drawn = draws(name, arguments) or _ATTENTION.match(name)
@@ -193,22 +197,22 @@ class _Group:
         value = node.meta.get("val")
         single = isinstance(value, torch.Tensor)
         outs = tuple(
-            self._new(node, one) if isinstance(one, torch.Tensor) else -1
-            for one in ([value] if single else value)
+            self._new(node, tensor) if isinstance(tensor, torch.Tensor) else -1
+            for tensor in ([value] if single else value)
         )
-        self.values[node] = Ref(outs[0]) if single else tuple(Ref(one) for one in outs)
+        self.values[node] = Ref(outs[0]) if single else tuple(Ref(out) for out in outs)
         at.computed[again] = self.values[node]
         at.items.append(Op(name, arguments, named, outs, single, frames))
 
     def _stop(self, node: fx.Node, root: _Open) -> None:
-        """Pass no gradient on through what a node gives; what a call gives is stopped by its caller."""
+        """Stop gradients through a node's result; the caller stops them for a call's result."""
         at = self._open(node, root)
         result = name_of(node.target) == MARK and str(node.args[1]).startswith(f"out|{at.path}|")
         if result and at.above is not None:
             at = at.above
         value = self._seen(self.values.get(node), at)
         if not isinstance(value, Ref | Held):
-            return  # several tensors, each of which is a node of its own; or what is known
+            return  # several tensors, each with its own node, or known values
         frames = self._frames(node)
         again = (STOP, str(value), frames[:-1])
         if again not in at.computed:
@@ -218,8 +222,8 @@ class _Group:
         self.values[node] = at.computed[again]
 
     def _frames(self, node: fx.Node) -> tuple[Frame, ...]:
-        """The lines that a node was recorded in, without those of libraries that are not the model."""
-        return tuple(one for one in frames_of(node) if self.own(one.file))
+        """The lines that a node was recorded in, without libraries that are not part of the model."""
+        return tuple(frame for frame in frames_of(node) if self.own(frame.file))
 
     def _fact_of(self, value: Any) -> Fact | None:
         if isinstance(value, Held):
@@ -229,10 +233,10 @@ class _Group:
     def _mark(self, node: fx.Node, at: _Open, arguments: tuple[Any, ...]) -> None:
         value, text = arguments[0], arguments[1]
         kind, path, number, label = text.split("|", 3)
-        if isinstance(value, Held) and kind == "out":  # a parameter that is handed out
+        if isinstance(value, Held) and kind == "out":  # a parameter that is returned
             self.values[node] = value
             return
-        if path != at.path:  # a call that the metadata does not show
+        if path != at.path:  # a call that the metadata lacks
             self.values[node] = value
             return
         number, _, method = number.partition(":")
@@ -240,8 +244,8 @@ class _Group:
         if kind == "in":
             at.frames = at.frames or self._frames(node)
             inside = self._new(node)
-            at.given.append(Given(label, value, inside))
-            self.given[inside] = (at, value)
+            at.arguments.append(Given(label, value, inside))
+            self.passed[inside] = (at, value)
         else:
             at.frames = at.frames or self._frames(node)
             outside = self._new(node)
@@ -253,7 +257,7 @@ class _Group:
         at = root
         for key, (path, _) in stack.items():
             if not path.startswith("model."):
-                continue  # what wraps the model, and the model
+                continue  # the wrapper of the model, and the model
             name = path.removeprefix("model.").split("@")[0]
             name = self.paths.get(name, name)
             if name not in self.trace.kinds:
@@ -262,9 +266,9 @@ class _Group:
         return at
 
     def _enter(self, at: _Open, key: str, path: str) -> _Open:
-        made = at.inner[key] = _Open(path, at)
-        at.items.append(made)
-        return made
+        opened = at.inner[key] = _Open(path, at)
+        at.items.append(opened)
+        return opened
 
     def _argument(self, value: Any, at: _Open) -> Any:
         if isinstance(value, fx.Node):
@@ -275,17 +279,19 @@ class _Group:
                 raise GraphError(f"{value.target}: a value that has no form in JAX", _SHAPES)
             return self._seen(self.values[value], at)
         if isinstance(value, list | tuple):
-            return tuple(self._argument(one, at) for one in value)
+            return tuple(self._argument(element, at) for element in value)
         if isinstance(value, torch.SymInt):
             return size_of(value)
         return value
 
     def _seen(self, value: Any, at: _Open) -> Any:
-        """A value as a call knows it: what a hook kept of another call's arguments is what was given."""
+        """A value as a call sees it: an argument that a hook kept of another call is replaced by
+        what was passed.
+        """
         if isinstance(value, tuple):
-            return tuple(self._seen(one, at) for one in value)
-        while isinstance(value, Ref) and value.id in self.given:
-            call, source = self.given[value.id]
+            return tuple(self._seen(element, at) for element in value)
+        while isinstance(value, Ref) and value.id in self.passed:
+            call, source = self.passed[value.id]
             if call in _upwards(at):
                 break
             value = source
@@ -293,7 +299,7 @@ class _Group:
 
     def _outputs(self, root: _Open) -> Any:
         node = next(node for node in self.trace.program.graph.nodes if node.op == "output")
-        leaves = [self._argument(one, root) for one in node.args[0]]
+        leaves = [self._argument(leaf, root) for leaf in node.args[0]]
         specs = self.trace.program.graph_signature.output_specs
         leaves = [
             leaf
@@ -307,12 +313,12 @@ _SHAPES = "see docs/port.md, 'Models that do not export'"
 
 
 def _placed(outputs: Any, leaves: list[Any]) -> Any:
-    if isinstance(outputs, Leaf):
+    if isinstance(outputs, OutputLeaf):
         return leaves[outputs.index]
     if isinstance(outputs, dict):
-        return {key: _placed(one, leaves) for key, one in outputs.items()}
+        return {key: _placed(element, leaves) for key, element in outputs.items()}
     if isinstance(outputs, tuple | list):
-        return tuple(_placed(one, leaves) for one in outputs)
+        return tuple(_placed(element, leaves) for element in outputs)
     return outputs
 
 
@@ -321,21 +327,23 @@ def _close(open_: _Open) -> Call:
 
 
 def _closed(open_: _Open) -> tuple[list[Any], Call]:
-    """A call, and before it what was recorded in it although the call is given it.
+    """A call, and the items recorded in it that must precede it because their results are its
+    arguments.
 
-    Where a module gets a view of what changes in place, the view is recorded when the module asks for it.
+    If a module receives a view of a tensor that changes in place, the view is recorded when the
+    module uses it.
     """
     items: list[Any] = []
-    for one in open_.items:
-        if isinstance(one, _Open):
-            earlier, call = _closed(one)
+    for entry in open_.items:
+        if isinstance(entry, _Open):
+            earlier, call = _closed(entry)
             items += earlier
             if call.body or call.taken:
                 items.append(call)
         else:
-            items.append(one)
-    wanted = {number for one in open_.given for number in _ids(one.value)}
-    own = {one.inside for one in open_.given}  # with all that follows from it
+            items.append(entry)
+    wanted = {number for argument in open_.arguments for number in _ids(argument.value)}
+    own = {argument.inside for argument in open_.arguments}  # with all that depends on it
     for item in items:
         if own & _all_uses(item):
             own |= set(item.outs)
@@ -344,11 +352,11 @@ def _closed(open_: _Open) -> tuple[list[Any], Call]:
         if wanted & set(item.outs) - own:
             wanted |= _all_uses(item)
             before.insert(0, item)
-    kept = tuple(one for one in items if not any(one is other for other in before))
+    kept = tuple(entry for entry in items if not any(entry is other for other in before))
     return before, Call(
         open_.path,
         open_.number,
-        tuple(open_.given),
+        tuple(open_.arguments),
         tuple(open_.taken),
         kept,
         open_.frames,
@@ -357,32 +365,34 @@ def _closed(open_: _Open) -> tuple[list[Any], Call]:
 
 
 def _upwards(at: _Open | None) -> Iterator[_Open]:
-    """A call, and those that it is in."""
+    """A call and the calls around it."""
     while at is not None:
         yield at
         at = at.above
 
 
 def _ids(value: Any) -> list[int]:
-    return [one.id for one in references(value)]
+    return [reference.id for reference in references(value)]
 
 
 def _with_free(root: Call, inputs: Iterable[tuple[str, int]], outputs: Any) -> Call:
-    """The calls, with what they use and give without a mark among their arguments and results."""
+    """The calls, with unmarked uses and results added to their arguments and results."""
     return _Boundaries(outputs).call(root, {number for _, number in inputs}, set())
 
 
 class _Boundaries:
-    """What crosses the boundaries of calls without a mark: given as the others are, without a label."""
+    """Adds tensors that cross the boundary of a call without a mark, as unlabelled arguments and
+    results.
+    """
 
     def __init__(self, outputs: Any) -> None:
-        self.outputs = {one.id for one in references(_flat(outputs))}
+        self.outputs = {reference.id for reference in references(_flat(outputs))}
 
     def call(self, call: Call, visible: set[int], wanted: set[int]) -> Call:
         body: list[Any] = []
         produced: set[int] = set()
         after: list[set[int]] = []
-        later: set[int] = set(wanted) | {one.inside for one in call.taken}
+        later: set[int] = set(wanted) | {result.inside for result in call.taken}
         if not call.path:
             later |= self.outputs
         for item in reversed(call.body):
@@ -396,33 +406,35 @@ class _Boundaries:
             else:
                 produced |= set(item.outs)
             body.append(item)
-        inside = produced | {one.inside for one in call.given}
+        inside = produced | {argument.inside for argument in call.arguments}
         missing = list(
             dict.fromkeys(
                 number
                 for number in (
-                    *(one for item in body for one in uses(item)),
-                    *(one.inside for one in call.taken),
+                    *(use for item in body for use in uses(item)),
+                    *(result.inside for result in call.taken),
                 )
                 if number not in inside
             )
         )
-        given = list(call.given)
+        arguments = list(call.arguments)
         if call.path:
-            given += [Given("", Ref(number), number) for number in missing]
-        used = {one for item in body for one in uses(item)} | {one.inside for one in call.taken}
+            arguments += [Given("", Ref(number), number) for number in missing]
+        used = {use for item in body for use in uses(item)} | {
+            result.inside for result in call.taken
+        }
         taken = list(call.taken)
-        outside = {one.outside for one in taken}
+        outside = {result.outside for result in taken}
         taken += [
             Taken("", number, number)
             for number in sorted(produced & wanted)
             if number not in outside
         ]
-        used |= {one.inside for one in taken}
+        used |= {result.inside for result in taken}
         return Call(
             call.path,
             call.number,
-            tuple(one for one in given if one.inside in used),
+            tuple(argument for argument in arguments if argument.inside in used),
             tuple(taken),
             tuple(body),
             call.frames,
@@ -431,20 +443,20 @@ class _Boundaries:
 
 
 def _all_uses(item: Any) -> set[int]:
-    """What an item and all within it use."""
+    """Numbers that an item and all items in it use."""
     if isinstance(item, Op):
         return set(uses(item))
-    found = set(uses(item)) | {one.inside for one in item.taken}
-    for one in item.body:
-        found |= _all_uses(one)
-    return found
+    numbers = set(uses(item)) | {result.inside for result in item.taken}
+    for inner in item.body:
+        numbers |= _all_uses(inner)
+    return numbers
 
 
 def _flat(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [leaf for one in value.values() for leaf in _flat(one)]
+        return [leaf for element in value.values() for leaf in _flat(element)]
     if isinstance(value, tuple | list):
-        return [leaf for one in value for leaf in _flat(one)]
+        return [leaf for element in value for leaf in _flat(element)]
     return [value]
 
 
@@ -452,18 +464,18 @@ def _whole(value: Any) -> Free | None:
     """A real number that is a size, or a sum or product of sizes; None if it is not whole."""
     if not isinstance(value, torch.SymFloat):
         return None
-    made = value.node.expr.replace(
-        lambda one: type(one).__name__ == "ToFloat", lambda one: one.args[0]
+    expression = value.node.expr.replace(
+        lambda term: type(term).__name__ == "ToFloat", lambda term: term.args[0]
     )
-    made = sympy.nsimplify(made, rational=True)
+    expression = sympy.nsimplify(expression, rational=True)
     hint = value.node.hint
-    if not made.is_integer or made.atoms(sympy.Function) or hint is None:
+    if not expression.is_integer or expression.atoms(sympy.Function) or hint is None:
         return None
-    return Free(made, int(hint))
+    return Free(expression, int(hint))
 
 
 def _ends(node: fx.Node) -> Iterator[fx.Node]:
-    """What the numbers that are made of one are used for in the end."""
+    """The nodes that finally use the numbers computed from a node."""
     for user in node.users:
         if isinstance(user.meta.get("val"), torch.SymFloat | torch.SymBool):
             yield from _ends(user)
@@ -472,6 +484,6 @@ def _ends(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _writes_part(node: fx.Node) -> bool:
-    """Whether a node writes a slice of a tensor: its shape says which."""
+    """Whether a node writes a slice of a tensor, which shows in its shape."""
     target = name_of(node.target) == "aten.copy.default" and node.args[0]
     return isinstance(target, fx.Node) and name_of(target.target) == "aten.slice.Tensor"

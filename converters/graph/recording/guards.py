@@ -15,7 +15,7 @@ import sympy
 import torch
 
 _TORCH = f"{Path(torch.__path__[0])}/"
-# Sides of 0 and 1 are constants to torch.export, so that each free one begins at 2.
+# torch.export treats sides of 0 and 1 as constants, so each free side is at least 2.
 _LEAST = 2
 
 
@@ -37,11 +37,11 @@ class Bound:
     """A condition on free sizes under which the recording holds.
 
     Attributes:
-        condition: in Python, of the inputs' shapes: `x.shape[1] <= 32`.
+        condition: in Python, in terms of the inputs' shapes: `x.shape[1] <= 32`.
         text: for a reader: "x axis 1: up to 32".
         sides: the axes in it.
         numbers: the numbers in it.
-        of_model: whether a line of the model compares; else an operator of torch's has its least size.
+        of_model: whether a line of the model compares; else an operator of torch needs this least size.
     """
 
     condition: str
@@ -55,8 +55,8 @@ def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple
     """The bounds of a recording's free sizes.
 
     Args:
-        program: as `torch.export` gave it; what is made of it has lost some.
-        names: the inputs that were given, in the order of the graph's.
+        program: the original result of `torch.export`; later versions have lost some bounds.
+        names: the inputs, in the order of the graph.
     """
     sides: dict[sympy.Symbol, Side] = {}
     environment = None
@@ -76,10 +76,10 @@ def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple
         if len(guard.expr.free_symbols) == 1 and _is_of_model(guard)
         for symbol in guard.expr.free_symbols
     }
-    found = dict.fromkeys(_orders(program.range_constraints, sides, compared))
+    found_bounds = dict.fromkeys(_orders(program.range_constraints, sides, compared))
     for guard in environment.guards:
-        found |= dict.fromkeys(_of_guard(guard, environment, sides))
-    return tuple(found)
+        found_bounds |= dict.fromkeys(_of_guard(guard, environment, sides))
+    return tuple(found_bounds)
 
 
 def _orders(
@@ -103,10 +103,11 @@ def _orders(
 
 
 def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) -> Iterator[Bound]:
-    """What a guard says beyond the least and the largest size.
+    """The condition of a guard, other than least and largest sizes.
 
-    Torch's own comparisons (does a product fit, is a tensor contiguous) are not the model's branches: where
-    they decide, every size gives the same values, but for the end of a slice, which `_orders` has.
+    Torch's own comparisons (does a product fit, is a tensor contiguous) are not the model's
+    branches: every size gives the same values there, except for the end of a slice, which `_orders`
+    handles.
     """
     expression = guard.expr.xreplace(dict(environment.replacements))
     symbols = expression.free_symbols
@@ -114,19 +115,19 @@ def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) 
         return
     order = isinstance(expression, sympy.core.relational._Inequality)
     if order and len(symbols) == 1 and expression.atoms(sympy.Function) == set():
-        return  # what `_orders` gives
+        return  # given by `_orders`
     if not _is_of_model(guard):
         return
     named = {symbol: sides[symbol] for symbol in sorted(symbols, key=str)}
     condition = _python(expression, {symbol: side.code for symbol, side in named.items()})
-    text = _python(expression, {s: f"{one.name} axis {one.axis}" for s, one in named.items()})
+    text = _python(expression, {s: f"{side.name} axis {side.axis}" for s, side in named.items()})
     if condition is not None and text is not None:
-        numbers = tuple(int(one) for one in expression.atoms(sympy.Integer))
+        numbers = tuple(int(number) for number in expression.atoms(sympy.Integer))
         yield Bound(condition, f"only where {text}", tuple(named.values()), numbers)
 
 
 def _is_of_model(guard: Any) -> bool:
-    """Whether the line that compared is not one of torch's."""
+    """Whether the comparing line is outside torch."""
     place = getattr(getattr(guard, "sloc", None), "framework_loc", None)
     file = getattr(place, "filename", None)
     return file is not None and not file.startswith(_TORCH)
@@ -144,17 +145,17 @@ _FUNCTIONS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//"}
 
 
 def _python(expression: Any, names: Mapping[sympy.Symbol, str]) -> str | None:
-    """An expression of sizes in Python; None where it has other functions."""
+    """An expression of sizes in Python; None if it uses unknown functions."""
     if isinstance(expression, sympy.Symbol):
         return names[expression]
     if expression.is_Integer:
         return str(int(expression))
-    parts = [_python(one, names) for one in expression.args]
+    parts = [_python(argument, names) for argument in expression.args]
     if not parts or None in parts:
         return None
     within = [
-        f"({part})" if one.args else str(part)
-        for one, part in zip(expression.args, parts, strict=True)
+        f"({part})" if argument.args else str(part)
+        for argument, part in zip(expression.args, parts, strict=True)
     ]
     for kind, symbol in _RELATIONS.items():
         if isinstance(expression, kind):

@@ -1,4 +1,6 @@
-"""What a recording computes of constants alone: it is computed once, here, and the port holds the result."""
+"""Values that a recording computes from constants alone. They are computed once, and the port holds
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from converters.graph.ir import Held, size_of
 
 
 class Known:
-    """The values of nodes that rest on constants alone.
+    """The values of nodes that depend on constants alone.
 
     Args:
         program: the recording.
-        wanted: whether to compute them: where sizes rest on values.
+        wanted: whether to compute them: where sizes depend on values.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, wanted: bool) -> None:
@@ -32,13 +34,16 @@ class Known:
                 self.values[nodes[spec.arg.name]] = program.constants[str(spec.target)]
 
     def takes(self, node: fx.Node) -> bool:
-        """Compute a node, if it rests on constants alone."""
-        if not any(one in self.values for one in node.all_input_nodes):
+        """Compute a node if it depends on constants alone, and return whether it does."""
+        if not any(source in self.values for source in node.all_input_nodes):
             return False
-        given = pytree.tree_map(self._given, (node.args, node.kwargs))
-        if any(isinstance(one, fx.Node | torch.SymInt) for one in pytree.tree_leaves(given)):
+        arguments = pytree.tree_map(self._given, (node.args, node.kwargs))
+        if any(
+            isinstance(argument, fx.Node | torch.SymInt)
+            for argument in pytree.tree_leaves(arguments)
+        ):
             return False
-        self.values[node] = node.target(*given[0], **given[1])
+        self.values[node] = node.target(*arguments[0], **arguments[1])
         return True
 
     def _given(self, value: Any) -> Any:
@@ -50,7 +55,7 @@ class Known:
         return self.values.get(value, value)
 
     def argument(self, node: fx.Node) -> Held | None:
-        """The constant that a computed tensor becomes; None where a node was not computed."""
+        """The constant that a computed tensor becomes; None if the node was not computed."""
         value = self.values.get(node)
         if not isinstance(value, torch.Tensor):
             return None

@@ -1,7 +1,8 @@
-"""Which source files are the model's own: functions of these come back in the port, those of others do not.
+"""Source files that belong to the model: their functions are functions of the port, those of other
+files are not.
 
-`einops.rearrange` is a dozen functions around a reshape and a transpose; a port of transformers' Llama has
-transformers' `rotate_half`.
+`einops.rearrange` is a dozen functions around a reshape and a transpose. A port of transformers'
+Llama has transformers' `rotate_half`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import torch
 
 
 def own_files(root: torch.nn.Module) -> Callable[[str], bool]:
-    """Whether a file is the model's own: the user's, or of an installed package that has a class of it.
+    """Whether a file belongs to the model: the user's, or of an installed package with one of its
+    classes.
 
-    Classes of modules without weights do not count: they are written as what they do (einops' Rearrange).
+    Classes of modules without weights do not count: they are written as their operators (einops'
+    Rearrange).
     """
     packages = {
         _package(_file(type(module)))
@@ -44,7 +47,7 @@ def _file(cls: type) -> str:
 
 
 def _package(file: str) -> str:
-    """The installed package that a file is of; "python" for the standard library, "" for the user's files."""
+    """The installed package of a file; "python" for the standard library, "" for the user's files."""
     places = [place for place in sys.path if place and Path(file).is_relative_to(place)]
     if not places:
         return ""

@@ -1,4 +1,4 @@
-"""transformers' masks by broadcasting: torch.vmap leaves no side free when it is recorded."""
+"""transformers' masks by broadcasting: a recorded torch.vmap leaves no side free."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 
 @contextmanager
 def broadcast_masks() -> Iterator[None]:
-    """Meanwhile, a mask is made of all indices at once, if that gives what one index at a time gives.
+    """Build masks from all indices at once, where that equals building them one index at a time.
 
-    Whether it does is seen when the model runs before it is recorded.
+    Whether it does is checked when the model runs before it is recorded.
     """
     masking: Any = sys.modules.get("transformers.masking_utils")
     table: Any = getattr(getattr(masking, "AttentionMaskInterface", None), "_global_mapping", None)
@@ -45,9 +45,9 @@ def broadcast_masks() -> Iterator[None]:
 
 def _agrees(usual: Any, args: Any, named: Any, wanted: Any) -> bool:
     try:
-        found = usual(*args, use_vmap=False, **named)
+        broadcast = usual(*args, use_vmap=False, **named)
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False
-    if found is None or wanted is None:
-        return found is wanted
-    return torch.equal(found, wanted)
+    if broadcast is None or wanted is None:
+        return broadcast is wanted
+    return torch.equal(broadcast, wanted)

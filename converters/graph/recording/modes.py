@@ -1,4 +1,4 @@
-"""How a model computes while it is trained, beside evaluation: whether it differs, and both recordings."""
+"""Differences of a model's training from its evaluation, and recordings of both."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from converters.host_draws import HostDraws, all_equal, host_draws, host_states,
 from converters.single_draws import Decisions, DrawError, draws_compared
 from converters.slow_paths import slow_paths
 
-# Layers that have running statistics: in training they normalise with the batch's.
+# Layers with running statistics: in training they normalize with the batch's statistics.
 _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
-# What is said of buffers, weights and attributes that a call in evaluation changes.
+# Note on buffers, weights and attributes that a call in evaluation changes.
 STATE = "each call changes it in the original, here it stays as the weights have it"
 _FEW = 3
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a model's modes differ.
+    """Differences of a model's modes.
 
     Attributes:
         otherwise: whether training computes something else than evaluation.
-        changes: what training alone changes in the model, for the calls to come; "" if nothing.
-        notes: what evaluation changes in it.
+        changes: what training alone changes in the model for later calls; "" if nothing.
+        notes: what evaluation changes in the model.
         drawn: what Python or numpy draws in training.
     """
 
@@ -45,11 +45,12 @@ class Comparison:
 
 
 def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Comparison:
-    """Run a model once in each mode, eagerly, and compare the operators, the outputs, and what it keeps.
+    """Run a model once in each mode, eagerly, and compare the operators, the outputs and the
+    model's state.
 
     Raises:
-        DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy that is no
-            tensor, or in evaluation.
+        DrawError: a Python branch depends on a random number, or Python or numpy draws a number that is not a
+            tensor, or draws in evaluation.
     """
     with preserved(module):
         module.train()
@@ -76,7 +77,7 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
 
 
 def _shown(changes: Mapping[str, str]) -> list[str]:
-    """Some of what is changed, each with its line: "mean (net.py:12)"."""
+    """Up to a few of the changes, each with its line: "mean (net.py:12)"."""
     shown = [f"{path} ({line})" if line else path for path, line in list(changes.items())[:_FEW]]
     more = len(changes) - _FEW
     return [*shown, f"{more} more"] if more > 0 else shown
@@ -85,10 +86,11 @@ def _shown(changes: Mapping[str, str]) -> list[str]:
 def _ran_from(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
 ) -> tuple[list[str], list[Any], bool, dict[str, str]]:
-    """The operators of a call, its outputs, whether layers are left out by chance, and what it changed.
+    """The operators of a call, its outputs, whether it leaves out layers by chance, and its
+    changes.
 
-    What it changed has its line each. Attributes count where the next call gives something else for them; the
-    module is as it was afterwards.
+    Each change has its line. An attribute counts as changed if it makes the next call's result
+    differ. The module is restored afterwards.
     """
     drawn = torch.get_rng_state()
     with _put_back(module) as state:
@@ -104,7 +106,7 @@ def _ran_from(
 
 @contextmanager
 def _put_back(module: torch.nn.Module) -> Iterator[State]:
-    """See what calls change of a module, weights too, and put it back, also where they fail."""
+    """Record what calls change in a module, including weights, and restore it, also on failure."""
     state = State(module)
     try:
         with state:
@@ -133,22 +135,22 @@ def _ran(
 
 
 class _Listed(TorchDispatchMode):
-    """The operators that run, with the numbers that they are given."""
+    """Records the operators that run, with their numeric arguments."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plain = [one for one in args if isinstance(one, bool | int | float)]
+        plain = [argument for argument in args if isinstance(argument, bool | int | float)]
         self.names.append(f"{func} {plain}")
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def preserved(module: torch.nn.Module) -> Iterator[None]:
-    """Put back what a run in training changes: modes, buffers, the states of random numbers."""
-    before, modes = module.training, [(one, one.training) for one in module.modules()]
+    """Restore what a training run changes: modes, buffers, and random states."""
+    before, modes = module.training, [(layer, layer.training) for layer in module.modules()]
     state = State(module)
     states = random.getstate(), np.random.get_state()
     try:
@@ -156,9 +158,9 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
             torch.manual_seed(0)
             yield
     finally:
-        module.train(before)  # some do more than to note it
-        for one, mode in modes:
-            one.training = mode
+        module.train(before)  # some modules do more than set the flag
+        for layer, mode in modes:
+            layer.training = mode
         state.put_back()
         random.setstate(states[0])
         np.random.set_state(states[1])
@@ -171,15 +173,17 @@ def training(
     decisions: Decisions,
     drawn: HostDraws = HostDraws(),  # noqa: B008 (frozen)
 ) -> Iterator[set[str]]:
-    """A model in training, its batch normalisations as they are in evaluation; gives the paths of these.
+    """Put a model into training mode, with its batch norms in evaluation mode; yields the paths of
+    these.
 
-    What such a layer does in training is known; recorded it would change its statistics in place.
+    The training behavior of these layers is known. Recorded, it would change their statistics in
+    place.
 
     Args:
         module: the model.
-        inputs: what it is called with.
+        inputs: its inputs.
         decisions: which layers are left out by chance; afterwards those of the last forward pass.
-        drawn: what Python or numpy draws, which becomes operators of a recording.
+        drawn: draws of Python or numpy, which become operators of a recording.
     """
     with preserved(module):
         module.train()
@@ -197,34 +201,34 @@ def training(
 def _with_statistics_of_the_batch(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
 ) -> set[str]:
-    """Paths of the normalisations that are in training when they are called: a model may keep some out."""
-    found: set[str] = set()
+    """Paths of the normalizations that are in training mode when called: a model may exclude some."""
+    paths: set[str] = set()
 
-    def note(path: str, one: torch.nn.Module) -> None:
-        if one.training and getattr(one, "track_running_stats", False):
-            found.add(path)
+    def note(path: str, layer: torch.nn.Module) -> None:
+        if layer.training and getattr(layer, "track_running_stats", False):
+            paths.add(path)
 
     with ExitStack() as stack, slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stack.enter_context(draws_compared())
-        for path, one in module.named_modules():
-            if _is_known(one):
-                hook = one.register_forward_pre_hook(lambda m, a, path=path: note(path, m))
+        for path, layer in module.named_modules():
+            if _is_known(layer):
+                hook = layer.register_forward_pre_hook(lambda m, a, path=path: note(path, m))
                 stack.callback(hook.remove)
         if any(map(_is_known, module.modules())):
             module(**inputs)
-    return found
+    return paths
 
 
 def _is_known(layer: torch.nn.Module) -> bool:
-    """Whether a layer is a batch normalisation of torch's."""
+    """Whether a layer is one of torch's batch normalizations."""
     own = _BATCH_NORM.forward, torch.nn.SyncBatchNorm.forward
     return isinstance(layer, _BATCH_NORM) and type(layer).forward in own
 
 
 @contextmanager
 def _in_evaluation(layer: torch.nn.Module) -> Iterator[None]:
-    """A layer whose forward runs in evaluation, whatever mode it is given meanwhile."""
+    """Run a layer's forward in evaluation mode, whatever mode is set meanwhile."""
     hook = layer.register_forward_pre_hook(lambda m, a: setattr(m, "training", False), prepend=True)
     layer.training = False
     try:

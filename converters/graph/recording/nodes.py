@@ -1,4 +1,4 @@
-"""What one asks of the nodes of torch's graph."""
+"""Queries on the nodes of torch's graph."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from converters.graph.ir import Frame
 from converters.graph.ops.registry import lowerings
 from converters.original_lines import OURS
 
-# Operators that torch makes of others.
+# Operators that torch composes from others.
 _OF_OTHERS = torch._C.DispatchKey.CompositeImplicitAutograd
-# Those that it makes of how tensors lie in memory.
+# Operators that torch composes depending on how tensors lie in memory.
 _STRIDED = {"aten.stft.default", "aten.stft.center", "aten.istft.default"}
-# What gives a number of Python for a tensor's value.
+# Operators that turn a tensor's value into a Python number.
 _READ = {"aten.item.default", "aten._local_scalar_dense.default"}
 _CHECK = re.compile(r"aten\._assert|aten\.sym_constrain|aten\._functional_sym_constrain")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -34,23 +34,24 @@ def name_of(target: Any) -> str:
 
 
 def frames_of(node: fx.Node) -> tuple[Frame, ...]:
-    """The lines of the original that were running, the outermost first.
+    """The running lines of the original, outermost first.
 
-    What is run for it, as the modes do that watch a recording, is none of its lines.
+    Lines of our own code, such as the modes that watch a recording, are left out.
     """
-    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return tuple(
         Frame(file, int(line), function)
-        for file, line, function in found
+        for file, line, function in frames
         if not file.startswith(OURS)
     )
 
 
 def made_of_others(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
-    """Operators that nothing here writes and torch makes of others: each with how.
+    """Operators without a lowering that torch composes from others, each with its decomposition.
 
-    Most are second names (`torch.multiply`, `torch.greater_equal`) or several steps (`torch.tensordot`). What
-    gives a size that rests on values stays what it is called, which the refusal names.
+    Most are second names (`torch.multiply`, `torch.greater_equal`) or several steps
+    (`torch.tensordot`). An operator that gives a size that depends on values keeps its name, which
+    the refusal reports.
     """
     known = lowerings()
     targets = {
@@ -62,7 +63,9 @@ def made_of_others(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
         target: partial(target._op_dk, _OF_OTHERS)
         for target in targets
         if isinstance(target, torch._ops.OpOverload)
-        and any("Tensor" in str(one.type) for one in target._schema.returns)  # a size is no work
+        and any(
+            "Tensor" in str(result.type) for result in target._schema.returns
+        )  # a size needs no computation
         and str(target) not in known
         and str(target) not in _STRIDED
         and not _draws(target)
@@ -71,24 +74,24 @@ def made_of_others(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
 
 
 def _draws(target: torch._ops.OpOverload) -> bool:
-    """Whether an operator draws random numbers: these are known as what they are."""
+    """Whether an operator draws random numbers: these keep their names."""
     return torch.Tag.nondeterministic_seeded in target.tags or "dropout" in str(target)
 
 
 def needed(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that the outputs rest on."""
-    found: set[fx.Node] = set()
+    """The nodes that the outputs depend on."""
+    nodes: set[fx.Node] = set()
     todo = [node for node in graph.nodes if node.op == "output"]
     while todo:
         node = todo.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             todo += node.all_input_nodes
-    return found
+    return nodes
 
 
 def numbers_read(graph: fx.Graph) -> Iterator[fx.Node]:
-    """The nodes that read a number, of which nothing is known, and on which the outputs rest."""
+    """The nodes that read a number of unknown value and that the outputs depend on."""
     wanted = needed(graph)
     for node in graph.nodes:
         if node in wanted and name_of(node.target) in _READ:
@@ -99,14 +102,14 @@ def numbers_read(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def without_checks(graph: fx.Graph) -> None:
-    """Take out what checks values, and what is computed for that alone."""
+    """Remove the checks of values, and nodes that only the checks use."""
     for node in reversed(graph.nodes):
         if _CHECK.match(name_of(node.target)) and not node.users:
             graph.erase_node(node)
     graph.eliminate_dead_code()
 
 
-# Operators whose result is a tensor of its own, and what these are when they write over their first argument.
+# Operators whose result is a new tensor, and their in-place forms.
 _FRESH = re.compile(
     r"aten\.(add|sub|mul|div|batch_norm|group_norm|layer_norm|instance_norm|conv\dd|linear|matmul|relu|silu|"
     r"hardtanh|hardswish|hardsigmoid|leaky_relu|elu|sigmoid|tanh|cat|stack)\.|tpu_migrate\.mark\."
@@ -117,14 +120,19 @@ _OVER = re.compile(
 
 
 def without_changes(graph: fx.Graph) -> None:
-    """Have what changes a tensor in place give a new one, where no other tensor shares its memory."""
+    """Replace in-place operators by operators that return a new tensor, where no other tensor
+    shares the memory.
+    """
     order = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         source = node.args[0] if node.args else None
         if not _OVER.match(name_of(node.target)) or not isinstance(source, fx.Node):
             continue
-        before = [one for one in source.users if order[one] < order[node]]
-        kinds = {getattr(one.meta.get("val"), "dtype", None) for one in node.all_input_nodes}
+        before = [user for user in source.users if order[user] < order[node]]
+        kinds = {
+            getattr(source_node.meta.get("val"), "dtype", None)
+            for source_node in node.all_input_nodes
+        }
         if len(kinds) > 1 or not all(map(_is_fresh, (source, *before))):
             continue
         target: Any = node.target
@@ -136,11 +144,11 @@ def without_changes(graph: fx.Graph) -> None:
 
 
 def _is_fresh(node: fx.Node) -> bool:
-    """Whether what a node gives shares memory with nothing that was there before."""
+    """Whether a node's result shares no memory with older tensors."""
     return node.op == "call_function" and _FRESH.match(name_of(node.target)) is not None
 
 
-# What a mask is drawn into, and what is done to it in place.
+# Tensors that a mask is drawn into, and in-place operators on it.
 _DRAWN = re.compile(r"aten\.(new_empty|empty|empty_like|rand|rand_like|bernoulli|add|floor)\.")
 _ON_DRAWN = {
     "aten.bernoulli_.float": torch.ops.aten.bernoulli.p,
@@ -152,16 +160,18 @@ _ON_DRAWN = {
 
 
 def drawn_anew(graph: fx.Graph) -> None:
-    """Have what is drawn in place, and scaled then, be tensors of their own (stochastic depth's masks)."""
+    """Replace in-place draws, and the scaling after them, by new tensors (stochastic depth's
+    masks).
+    """
     order = {node: number for number, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         source = node.args[0] if node.args else None
-        made = _ON_DRAWN.get(name_of(node.target))
-        if made is None or not isinstance(source, fx.Node):
+        replacement = _ON_DRAWN.get(name_of(node.target))
+        if replacement is None or not isinstance(source, fx.Node):
             continue
-        earlier = [one for one in source.users if order[one] < order[node]]
+        earlier = [user_before for user_before in source.users if order[user_before] < order[node]]
         if _DRAWN.match(name_of(source.target)) and not earlier:
-            node.target = made
+            node.target = replacement
             for user in list(source.users):
                 if order[user] > order[node]:
                     user.replace_input_with(source, node)

@@ -12,11 +12,11 @@ import torch
 
 
 @contextmanager
-def own_gradients_noted(found: dict[str, None]) -> Iterator[None]:
-    """Note the functions of the user's that are applied in here: "Round (net.py:12)".
+def own_gradients_noted(names: dict[str, None]) -> Iterator[None]:
+    """Record the user's functions that are applied in this context: "Round (net.py:12)".
 
     Args:
-        found: gets them.
+        names: receives the functions.
     """
     cls: Any = torch.autograd.Function
     before = cls.__dict__["apply"]
@@ -24,7 +24,7 @@ def own_gradients_noted(found: dict[str, None]) -> Iterator[None]:
 
     def noting(function: Any, *args: Any, **kwargs: Any) -> Any:
         if not function.__module__.startswith("torch."):
-            found.setdefault(_shown(function))
+            names.setdefault(_shown(function))
         return apply(function, *args, **kwargs)
 
     cls.apply = classmethod(noting)

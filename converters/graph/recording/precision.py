@@ -1,9 +1,9 @@
-"""Recording a model in bfloat16, so that the recording shows where its dtypes change.
+"""Recording of a model in bfloat16, so that the recording shows where its dtypes change.
 
-In float32 `x.float()` and `y.to(x.dtype)` do nothing, and `torch.export` keeps neither; in bfloat16 it does.
-A model that does not use bfloat16 by itself is recorded with weights and inputs in bfloat16. There bfloat16
-stands for the dtype that the model computes in, and float32 for what the original computes in float32
-whatever its weights are.
+In float32 `x.float()` and `y.to(x.dtype)` do nothing, and `torch.export` keeps neither; in bfloat16
+it does. A model that does not use bfloat16 by itself is recorded with weights and inputs in
+bfloat16. There bfloat16 stands for the dtype that the model computes in, and float32 for what the
+original computes in float32 whatever its weights are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NARROW = (torch.bfloat16, torch.float16)
 
 
 class NarrowSeen(TorchDispatchMode):
-    """Notes whether a model that is given float32 computes in 16 bits somewhere.
+    """Records whether a model with float32 inputs computes in 16 bits somewhere.
 
     Attributes:
         seen: whether it does.
@@ -38,16 +38,17 @@ class NarrowSeen(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.seen = self.seen or any(
-            isinstance(one, torch.Tensor) and one.dtype in _NARROW
-            for one in (result if isinstance(result, list | tuple) else [result])
+            isinstance(tensor, torch.Tensor) and tensor.dtype in _NARROW
+            for tensor in (result if isinstance(result, list | tuple) else [result])
         )
         return result
 
 
 def saved_floats(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The float32 parameters and buffers of a module that its state dict has, under all their names.
+    """The float32 parameters and buffers of a module's state dict, under all their names.
 
-    A buffer that is not saved keeps its dtype when a checkpoint is loaded in bfloat16, so it keeps it here.
+    A buffer that is not saved keeps its dtype when a checkpoint is loaded in bfloat16, so it keeps
+    it here.
     """
     return {
         name: tensor
@@ -58,9 +59,12 @@ def saved_floats(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def in_compute_dtype(module: torch.nn.Module, dtype: torch.dtype = COMPUTE) -> Iterator[None]:
-    """The module with its saved float32 tensors in another dtype; they are the old ones afterwards."""
-    before = {id(one): (one, one.data) for one in saved_floats(module).values()}
-    gradients = [(one, one.grad) for one, _ in before.values()]
+    """The module with its saved float32 tensors in another dtype; afterwards they are restored."""
+    before = {
+        id(tensor_held): (tensor_held, tensor_held.data)
+        for tensor_held in saved_floats(module).values()
+    }
+    gradients = [(tensor_held, tensor_held.grad) for tensor_held, _ in before.values()]
     for tensor, data in before.values():
         tensor.grad = None
         tensor.data = data.to(dtype)
@@ -76,20 +80,23 @@ def in_compute_dtype(module: torch.nn.Module, dtype: torch.dtype = COMPUTE) -> I
 def narrowed(
     inputs: Mapping[str, torch.Tensor], dtype: torch.dtype = COMPUTE
 ) -> dict[str, torch.Tensor]:
-    """Inputs with those of float32 in another dtype."""
+    """The inputs, with float32 tensors converted to another dtype."""
     return {
-        name: one.to(dtype) if one.dtype == torch.float32 else one for name, one in inputs.items()
+        name: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor
+        for name, tensor in inputs.items()
     }
 
 
 class ExactNumbers(TorchFunctionMode):
-    """Makes tensors of numbers in float32 before they are rounded: a port in float32 needs all digits."""
+    """Makes tensors of numbers in float32 before they are rounded: a port in float32 needs all
+    digits.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         numbers = func in (torch.tensor, torch.as_tensor) and kwargs.get("dtype") == COMPUTE
         if numbers and not any(
-            isinstance(one, torch.Tensor) for one in pytree.tree_leaves((args, kwargs))
+            isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))
         ):
             return func(*args, **{**kwargs, "dtype": torch.float32}).to(COMPUTE)
         return func(*args, **kwargs)
@@ -115,14 +122,15 @@ _LAYERS = (torch.nn.Linear, torch.nn.Bilinear, torch.nn.modules.conv._ConvNd)
 
 
 class MixedProducts(TorchFunctionMode):
-    """Casts what is multiplied to the narrow dtype where float32 meets it, as `torch.autocast` does.
+    """Casts float32 factors to the narrow dtype where both meet in a product, as `torch.autocast`
+    does.
 
-    Torch itself raises there. A model that computes angles in float32 and multiplies them by its weights (the
-    time of a diffusion model, the frequencies of a NeRF) is trained under autocast.
+    Torch itself raises there. A model that computes angles in float32 and multiplies them by its
+    weights (the time of a diffusion model, the frequencies of a NeRF) is trained under autocast.
     """
 
     def __enter__(self) -> Any:
-        """Have layers given what they multiply in their dtype: the cast stands before their call."""
+        """Convert layers' inputs to their dtype too: the cast precedes the layer's call."""
         self._hook = register_module_forward_pre_hook(_given_narrow)
         return super().__enter__()
 
@@ -133,14 +141,14 @@ class MixedProducts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _PRODUCTS:
-            given = [one for one in pytree.tree_leaves((args, kwargs)) if _is_tensor(one)]
-            if {COMPUTE, torch.float32} <= {one.dtype for one in given}:
+            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)]
+            if {COMPUTE, torch.float32} <= {tensor.dtype for tensor in tensors}:
                 args, kwargs = pytree.tree_map(_narrow, (args, kwargs))
         return func(*args, **kwargs)
 
 
 def _given_narrow(layer: torch.nn.Module, args: Any) -> Any:
-    """What a layer is given, in the dtype of its weight; a Sequential, in that of its first layer."""
+    """A layer's input in the dtype of its weight; for a Sequential, the dtype of its first layer."""
     while type(layer).forward is torch.nn.Sequential.forward and len(layer):
         layer = layer[0]
     if not isinstance(layer, _LAYERS) or layer.weight.dtype != COMPUTE:
@@ -158,7 +166,9 @@ def _narrow(value: Any) -> Any:
 
 @contextmanager
 def grouped_products_recorded() -> Iterator[None]:
-    """Products by expert as transformers' own operator, not by torch's, which asks where tensors lie."""
+    """Use transformers' own operator for products by expert; torch's operator asks where tensors
+    lie.
+    """
     module: Any = sys.modules.get("transformers.integrations.moe")
     before = getattr(module, "_can_use_grouped_mm", None)
     if before is None:

@@ -1,4 +1,4 @@
-"""Which inputs a model reads in Python: sizes, counts and choices that rest on values."""
+"""Inputs that a model reads in Python: sizes, counts and choices that depend on values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Operators that give a number of Python, or as many elements as the values say.
+# Operators that give a Python number, or a number of elements that depends on values.
 _READS = {
     "_local_scalar_dense",
     "bincount",
@@ -31,10 +31,10 @@ _COPIES = {"_to_copy", "clone", "lift_fresh"}
 
 
 def read_inputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """Names of the integer inputs that are read, or what is computed of nothing but them.
+    """Names of the integer inputs that are read, or from which alone a read value is computed.
 
-    What a table of weights is looked up with, as token ids are, is not among them: a model that is fixed to
-    it is of no use.
+    Indices into a table of weights, such as token ids, are left out: a model fixed to certain token
+    ids is of no use.
     """
     known: Any = WeakIdKeyDictionary()
     for name, value in inputs.items():
@@ -45,53 +45,53 @@ def read_inputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
         warnings.simplefilter("ignore")
         try:
             module(**inputs)
-        except Exception:  # a way that is gone while exporting only; it is recorded without
+        except Exception:  # an attribute that is missing while exporting; it is recorded without
             return ()
     return tuple(name for name in inputs if name in seen.read - seen.looked_up)
 
 
 class _Values(TorchDispatchMode):
-    """Follows the values that rest on integer inputs and numbers of Python alone."""
+    """Tracks the values that depend only on integer inputs and Python numbers."""
 
     def __init__(self, known: Any) -> None:
         super().__init__()
         self.known = known
-        self.carried: Any = WeakIdKeyDictionary()  # inputs as they are given, or parts of them
+        self.carried: Any = WeakIdKeyDictionary()  # inputs unchanged, or parts of them
         self.carried.update(known)
         self.read: set[str] = set()
         self.looked_up: set[str] = set()
 
     def note(self, value: Any) -> None:
-        """A tensor is read."""
+        """Record that a tensor is read."""
         self.read |= self.known.get(value, frozenset())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = [one for one in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(one)]
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(leaf)]
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        truths = name == "index" and any(one.dtype == torch.bool for one in given[1:])
+        truths = name == "index" and any(index.dtype == torch.bool for index in tensors[1:])
         if name in _READS or truths:
-            for one in given:
-                self.note(one)
-        if name in _LOOKED_UP and given[0] not in self.known:
-            for one in given[1:]:
-                self.looked_up |= self.carried.get(one, frozenset())
-        if given and (func.is_view or name in _COPIES):
-            for one in pytree.tree_leaves(result):
-                self.carried[one] = self.carried.get(given[0], frozenset())
-        if all(one in self.known for one in given):
-            names = frozenset().union(*(self.known[one] for one in given))
-            for one in pytree.tree_leaves(result):
-                if torch.is_tensor(one):
-                    self.known[one] = names
+            for tensor in tensors:
+                self.note(tensor)
+        if name in _LOOKED_UP and tensors[0] not in self.known:
+            for tensor in tensors[1:]:
+                self.looked_up |= self.carried.get(tensor, frozenset())
+        if tensors and (func.is_view or name in _COPIES):
+            for tensor in pytree.tree_leaves(result):
+                self.carried[tensor] = self.carried.get(tensors[0], frozenset())
+        if all(source in self.known for source in tensors):
+            names = frozenset().union(*(self.known[source] for source in tensors))
+            for tensor in pytree.tree_leaves(result):
+                if torch.is_tensor(tensor):
+                    self.known[tensor] = names
         elif func._schema.is_mutable:
-            self.known.pop(given[0], None)
+            self.known.pop(tensors[0], None)
         return result
 
 
 class _Lists(TorchFunctionMode):
-    """Sees `tolist` and `numpy`, which no operator stands for."""
+    """Catches `tolist` and `numpy`, which are no operators."""
 
     def __init__(self, values: _Values) -> None:
         super().__init__()
@@ -105,9 +105,11 @@ class _Lists(TorchFunctionMode):
 
 @contextmanager
 def _as_if_exporting() -> Iterator[None]:
-    """Models that ask whether they are exported take the way that they take then."""
+    """Make models that ask whether they are exported choose their export branch."""
     compiler: Any = torch.compiler
-    names = [one for one in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(compiler, one)]
+    names = [
+        flag for flag in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(compiler, flag)
+    ]
     before = {name: getattr(compiler, name) for name in names}
     for name in names:
         setattr(compiler, name, True)

@@ -1,7 +1,7 @@
-"""Weights that a module uses and another one holds: they are handed down from where both are.
+"""Weights that one module uses and another holds: they are passed down from the module above both.
 
-Tied weights are one leaf, at the first of their names. A module that has another of the names, or that reads
-a weight of a module elsewhere, is given it as an argument by whoever holds both.
+Tied weights are one leaf, at the first of their names. A module that has another of the names, or
+that reads a weight of another module, gets it as an argument from the module that contains both.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from converters.graph.ir import Call, Fact, Given, Graph, Held, Item, Op, Ref, h
 def first_names(root: torch.nn.Module) -> dict[str, str]:
     """Name of each parameter and buffer → the first name of the same tensor."""
     first: dict[int, str] = {}
-    found = {}
+    names = {}
     for path, module in root.named_modules(remove_duplicate=False):
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
                 key = f"{path}.{name}" if path else name
-                found[key] = first.setdefault(id(tensor), key)
-    return found
+                names[key] = first.setdefault(id(tensor), key)
+    return names
 
 
 def first_paths(root: torch.nn.Module) -> dict[str, str]:
@@ -37,17 +37,17 @@ def first_paths(root: torch.nn.Module) -> dict[str, str]:
 def with_shared(
     graph: Graph, constants: Mapping[str, Any], dissolves: Callable[[Call], bool], free: set[str]
 ) -> Graph:
-    """The graph, its calls given what they use of other modules.
+    """The graph, with weights of other modules passed to calls that use them.
 
     Args:
         graph: the recorded model.
         constants: name → tensor.
-        dissolves: whether a call is written as part of the one around it.
-        free: constants that stand in no module: everyone may write them down.
+        dissolves: whether a call is written as part of the call around it.
+        free: constants outside all modules: any class may write them down.
     """
-    made = _Shared(graph, constants, dissolves, free)
-    root, _ = made.call(graph.root)
-    return replace(graph, root=root, facts=made.facts)
+    shared = _Shared(graph, constants, dissolves, free)
+    root, _ = shared.call(graph.root)
+    return replace(graph, root=root, facts=shared.facts)
 
 
 class _Shared:
@@ -61,11 +61,11 @@ class _Shared:
         self.constants, self.dissolves, self.free = constants, dissolves, free
         self.graph, self.facts = graph, dict(graph.facts)
 
-    def call(self, one: Call) -> tuple[Call, list[str]]:
-        """The call, and the names that whoever makes it has to know."""
+    def call(self, outer: Call) -> tuple[Call, list[str]]:
+        """The call, and the names that its caller must have."""
         body: list[Item] = []
         needed: dict[str, None] = {}
-        for item in one.body:
+        for item in outer.body:
             if isinstance(item, Call):
                 inner, below = self.call(item)
                 body.append(inner)
@@ -76,18 +76,22 @@ class _Shared:
                     keys = [value.key for value in held((item.arguments, item.named))]
                     needed |= dict.fromkeys(keys)
             if isinstance(item, Call):
-                keys = [given.value.key for given in item.given if isinstance(given.value, Held)]
+                keys = [
+                    argument.value.key
+                    for argument in item.arguments
+                    if isinstance(argument.value, Held)
+                ]
                 needed |= dict.fromkeys(keys)
         names = [key for key in needed if key not in self.free]
-        if self.dissolves(one) or not one.path:
-            return replace(one, body=tuple(body)), names
-        foreign = [key for key in names if not key.startswith(f"{one.path}.")]
+        if self.dissolves(outer) or not outer.path:
+            return replace(outer, body=tuple(body)), names
+        foreign = [key for key in names if not key.startswith(f"{outer.path}.")]
         inside = {key: Ref(self._new(key)) for key in foreign}
-        given = [Given(_label(key), Held(key), ref.id) for key, ref in inside.items()]
+        arguments = [Given(_label(key), Held(key), ref.id) for key, ref in inside.items()]
         return (
             replace(
-                one,
-                given=(*one.given, *given),
+                outer,
+                arguments=(*outer.arguments, *arguments),
                 body=tuple(self._with(item, inside) for item in body),
             ),
             foreign,
@@ -104,21 +108,25 @@ class _Shared:
             if isinstance(value, Held):
                 return inside.get(value.key, value)
             if isinstance(value, tuple):
-                return tuple(put(one) for one in value)
+                return tuple(put(element) for element in value)
             return value
 
         if isinstance(item, Op):
             named = {key: put(value) for key, value in item.named.items()}
             return replace(item, arguments=put(item.arguments), named=named)
         if isinstance(item, Call):
-            given = tuple(replace(one, value=put(one.value)) for one in item.given)
+            passed = tuple(
+                replace(argument, value=put(argument.value)) for argument in item.arguments
+            )
             body = item.body
             if self.dissolves(item):
-                body = tuple(self._with(one, inside) for one in item.body)
-            return replace(item, given=given, body=body)
+                body = tuple(self._with(inner, inside) for inner in item.body)
+            return replace(item, arguments=passed, body=body)
         return item
 
 
 def _label(key: str) -> str:
-    """As the recording marks a keyword argument: "encoder.shared.weight" is handed down as shared_weight."""
+    """The label of a passed-down weight, as for a keyword argument: "encoder.shared.weight" becomes
+    shared_weight.
+    """
     return f"[1]['{'_'.join(key.split('.')[-2:])}']"

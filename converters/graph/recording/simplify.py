@@ -1,4 +1,4 @@
-"""Operators that change nothing: what they are given stands for what they give."""
+"""Operators that change nothing: their input stands for their result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAME = {
         "positive",
     )
 }
-# The tensor itself where the dtype stays.
+# The tensor itself if the dtype stays.
 _CASTS = {
     "aten._to_copy.default",
     "aten.to.dtype",
@@ -33,7 +33,7 @@ _CASTS = {
     "aten.to.other",
     "aten.type_as.default",
 }
-# The tensor itself where the shape stays.
+# The tensor itself if the shape stays.
 _SHAPES = {
     "aten.expand.default",
     "aten.expand_as.default",
@@ -47,7 +47,7 @@ _SHAPES = {
     "aten.squeeze.dim",
     "aten.squeeze.dims",
 }
-# What x becomes itself with, as the second argument.
+# Neutral second arguments: x stays x.
 _NEUTRAL = {
     "aten.add.Tensor": 0,
     "aten.add.Scalar": 0,
@@ -72,20 +72,23 @@ def same_as(
     fact: Callable[[Any], Fact | None],
     value: Any,
 ) -> Any:
-    """What an operator gives without computing anything; None if it computes.
+    """The result of an operator that computes nothing; None if it computes.
 
     Args:
-        name: of the operator.
+        name: name of the operator.
         arguments: its arguments.
-        named: those by name.
+        named: its keyword arguments.
         fact: a tensor's shape and dtype.
-        value: what torch says of the result.
+        value: torch's metadata of the result.
     """
     first = arguments[0] if arguments else None
     if name == "aten.broadcast_tensors.default" and isinstance(first, tuple):
-        facts = [fact(one) for one in first]
+        facts = [fact(tensor) for tensor in first]
         return (
-            first if None not in facts and len({one and one.shape for one in facts}) == 1 else None
+            first
+            if None not in facts
+            and len({tensor_fact and tensor_fact.shape for tensor_fact in facts}) == 1
+            else None
         )
     if not isinstance(first, Ref | Held):
         return None

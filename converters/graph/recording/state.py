@@ -1,4 +1,4 @@
-"""What a call changes in a module itself: buffers, weights, and attributes that the next call reads."""
+"""Changes that a call makes in a module: buffers, weights, and attributes that the next call reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = (torch.Tensor, bool, int, float, str, type(None))
 
 
 class State(TorchDispatchMode):
-    """The state of a module before calls: tells what they changed, where, and puts it back.
+    """The state of a module before calls: reports what they changed and where, and restores it.
 
     Weights are copied when the first operator writes to them, all else at once.
 
@@ -36,14 +36,14 @@ class State(TorchDispatchMode):
         self._storages: dict[int, str] = {}
         for path, owner in module.named_modules():
             prefix = f"{path}." if path else ""
-            buffers = {name: _copied(one) for name, one in owner._buffers.items()}
+            buffers = {name: _copied(buffer) for name, buffer in owner._buffers.items()}
             self._owners[prefix] = owner, buffers, _attributes(owner)
-            for name, one in owner._parameters.items():
-                if one is not None:
-                    self._weights[prefix + name] = one
-            for name, one in (owner._parameters | owner._buffers).items():
-                if one is not None and one.numel():
-                    self._storages.setdefault(one.untyped_storage().data_ptr(), prefix + name)
+            for name, tensor in owner._parameters.items():
+                if tensor is not None:
+                    self._weights[prefix + name] = tensor
+            for name, tensor in (owner._parameters | owner._buffers).items():
+                if tensor is not None and tensor.numel():
+                    self._storages.setdefault(tensor.untyped_storage().data_ptr(), prefix + name)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         schema = func._schema
@@ -67,7 +67,7 @@ class State(TorchDispatchMode):
             self._written[path] = weight, weight.detach().clone()
 
     def changed(self) -> tuple[str, ...]:
-        """Paths of the buffers and weights that hold other values now."""
+        """Paths of the buffers and weights whose values changed."""
         paths = [path for path, (weight, old) in self._written.items() if not _same(weight, old)]
         for prefix, (owner, buffers, _) in self._owners.items():
             for name, old in buffers.items():
@@ -77,7 +77,7 @@ class State(TorchDispatchMode):
         return tuple(paths)
 
     def attributes(self) -> tuple[str, ...]:
-        """Paths of the other tensors, numbers and collections that are no longer what they were."""
+        """Paths of the other tensors, numbers and collections that changed."""
         return tuple(
             prefix + name
             for prefix, (owner, _, old) in self._owners.items()
@@ -86,10 +86,10 @@ class State(TorchDispatchMode):
         )
 
     def put_back(self, attributes: bool = True) -> None:
-        """Give the module what it had.
+        """Restore the module.
 
         Args:
-            attributes: whether that holds for what no checkpoint has, too.
+            attributes: whether to restore attributes that no checkpoint has, too.
         """
         with torch.no_grad():
             for weight, old in self._written.values():
@@ -110,7 +110,7 @@ class State(TorchDispatchMode):
 
 @contextmanager
 def weights_stay(module: torch.nn.Module) -> Iterator[State]:
-    """Put back what a checkpoint has of a module; what a call sets aside for the next one stays."""
+    """Restore the checkpointed state of a module; data that a call stores for the next call stays."""
     state = State(module)
     try:
         with state:
@@ -124,14 +124,14 @@ def _copied(tensor: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | 
 
 
 def _attributes(owner: torch.nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Plain attributes of a module that are not torch's: each with its value."""
+    """Plain attributes of a module that are not torch's, each with its value."""
     kept: dict[str, tuple[Any, Any]] = {}
     for name, value in vars(owner).items():
         if name in _OF_TORCH:
             continue
         if _is_real(value):
             kept[name] = value, value.detach().clone()
-        elif isinstance(value, _PLAIN):  # a tensor without numbers is known by what it is
+        elif isinstance(value, _PLAIN):  # a tensor without numbers is identified by the object
             kept[name] = value, value
         elif type(value) in (list, dict, set):
             kept[name] = value, value.copy()
@@ -139,7 +139,7 @@ def _attributes(owner: torch.nn.Module) -> dict[str, tuple[Any, Any]]:
 
 
 def _refilled(object_: Any, value: Any) -> Any:
-    """An attribute with the content that it had."""
+    """An attribute with its former content."""
     if _is_real(object_):
         object_.detach().copy_(value)
     elif isinstance(object_, list):
@@ -155,13 +155,13 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if _is_real(one) and _is_real(other):
-        return one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if not isinstance(one, torch.Tensor) and isinstance(one, _PLAIN):
-        return type(one) is type(other) and bool(one == other)
-    return one is other
+def _same(value: Any, other: Any) -> bool:
+    if _is_real(value) and _is_real(other):
+        return value.shape == other.shape and torch.allclose(value, other, 0, 0, equal_nan=True)
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(_same, value, other))
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(_same(value[key], other[key]) for key in value)
+    if not isinstance(value, torch.Tensor) and isinstance(value, _PLAIN):
+        return type(value) is type(other) and bool(value == other)
+    return value is other

@@ -1,4 +1,4 @@
-"""Where a model chooses among equal values: torch does not define which of them it takes."""
+"""Choices of a model among equal values: torch leaves undefined which it takes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from converters.graph.recording.detours import place
 
 CHOICE = "a choice among equal values"
-# How many times float32's rounding two values may be apart that count as equal.
+# Multiple of float32's rounding up to which two values count as equal.
 _ROUNDINGS = 4
 
 
 class Ties(TorchDispatchMode):
-    """Notes the lines of `topk` whose largest values are equal, as far as rounding tells.
+    """Records the lines of `topk` whose largest values are equal up to rounding.
 
     Attributes:
         lines: "file.py:12", in the order of the calls.
@@ -33,7 +33,7 @@ class Ties(TorchDispatchMode):
         return result
 
     def notes(self) -> list[str]:
-        """What to know of a port of this model."""
+        """Notes on a port of this model."""
         return [
             f"{CHOICE}: topk at {line} is given some; torch does not define which it takes first, "
             "and the port takes the first of them"
@@ -42,7 +42,9 @@ class Ties(TorchDispatchMode):
 
 
 def _tied(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, *_: Any) -> bool:
-    """Whether two of the largest k + 1 values are equal; infinite ones are masked, and do not count."""
+    """Whether two of the largest k + 1 values are equal. Infinite values are masked and do not
+    count.
+    """
     if not x.is_floating_point() or x.numel() == 0 or x.dim() == 0:
         return False
     count = min(k + 1, x.shape[dim])

@@ -1,8 +1,8 @@
-"""Recording what a torch model does: `torch.export`, with the calls of its modules marked.
+"""Recording of a torch model by `torch.export`, with the calls of its modules marked.
 
-The graph that `torch.export` gives is flat. Which module a node belongs to is in its metadata; what goes into
-a call and comes out of it is not. So every tensor that does is passed through an operator of ours that only
-bears a label (`tpu_migrate::mark`), and `converters.graph.recording.group` finds the calls by these.
+The graph of `torch.export` is flat. Its metadata has the module of each node, but not the inputs
+and outputs of each call. So every such tensor passes through an operator of ours that only carries
+a label (`tpu_migrate::mark`), by which `converters.graph.recording.group` finds the calls.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
 MARK = "tpu_migrate.mark.default"
-# Attribute of a module whose call runs another method than its forward: the name of that.
+# Attribute of a module whose call runs another method than forward: the name of that method.
 METHOD = "_method_that_runs"
 # Buffers that are numbers: (path, name) → value and dtype.
 _Kept = Mapping[tuple[str, str], tuple[int, torch.dtype]]
@@ -76,7 +76,7 @@ _Kept = Mapping[tuple[str, str], tuple[int, torch.dtype]]
 class GraphError(ConversionError):
     """A model cannot be ported.
 
-    The message names what stands in the way, with the line of the torch source where there is one.
+    The message names the obstacle, with the line of the torch source where there is one.
     """
 
 
@@ -86,18 +86,18 @@ class Trace:
 
     Attributes:
         program: the graph, functional, its layers' operators whole.
-        module: the model that was recorded.
+        module: the recorded model.
         inputs: names of its inputs, in the order of the graph's.
-        outputs: what it gives: a pytree whose leaves are positions among the graph's outputs.
+        outputs: its outputs: a pytree whose leaves are positions among the graph's outputs.
         kinds: path of a module → the module, for those that were called.
-        notes: which ways around were taken.
-        fixed: inputs whose values the recording holds, which are none of the graph's.
-        known: whether sizes rest on values that are known.
+        notes: the detours that were taken.
+        fixed: inputs whose values the recording holds, which are not inputs of the graph.
+        known: whether sizes depend on values that are known.
         bounds: conditions on free sizes under which the recording holds.
-        narrow: names of the parameters and buffers that it was recorded with in `precision.COMPUTE`, which
+        narrow: names of the parameters and buffers that were recorded in `precision.COMPUTE`, which
             stands for whatever the model computes in.
         same_dtype: why dtypes are not followed; "" if they are.
-        decomposed: whether torch took it apart once more, to be rid of changes in place.
+        decomposed: whether torch decomposed it once more, to remove changes in place.
         own_gradients: functions whose own gradient is not recorded.
     """
 
@@ -135,18 +135,19 @@ def trace(
     masks: Collection[str] = (),
     same_dtype: str = "",
 ) -> Trace:
-    """Record what a model does with inputs of these shapes; their sides are left free where it allows it.
+    """Record a model's operators with inputs of these shapes, with sides left free where the model
+    allows it.
 
     Args:
         module: the model; it is put into `eval()`.
-        inputs: what it is called with.
-        as_it_is: whether it keeps the mode that it is in, which may be training.
-        decomposed: whether it is taken apart once more (see `Trace`), also where it changes nothing in place.
-        masks: inputs that are no images, however many axes they have: all of these are left free.
-        same_dtype: why dtypes are not followed, where that is known (see `Trace`).
+        inputs: its inputs.
+        as_it_is: whether the model keeps its mode, which may be training.
+        decomposed: whether to decompose it once more (see `Trace`), even if it changes nothing in place.
+        masks: inputs that are not images, however many axes they have: all their axes are left free.
+        same_dtype: why dtypes are not followed, if that is known (see `Trace`).
 
     Raises:
-        GraphError: it does not take the inputs, or cannot be recorded.
+        GraphError: the model does not take the inputs, or cannot be recorded.
     """
     if not as_it_is:
         module.eval()
@@ -169,20 +170,20 @@ def trace(
 def _recorded(
     module: torch.nn.Module,
     inputs: Mapping[str, torch.Tensor],
-    called: _Called,
+    called: _EagerRun,
     decomposed: bool,
     in_training: bool,
 ) -> Trace:
     """Record a model in the dtype of its weights and inputs."""
     failures: list[tuple[_Way, str]] = []
-    by_value: list[str] = []  # those where values decide
+    by_value: list[str] = []  # reasons that are about values
     hopeless: set[_Way] = set()
-    otherwise = False  # whether something else than values was the reason
-    recorded: Trace | None = None  # with sizes that rest on values, which JAX does not have
+    otherwise = False  # whether there was a reason other than values
+    recorded: Trace | None = None  # with sizes that depend on values, which JAX lacks
     ways = _ways(module)
     if module in _BY_ROWS:
         way, failed = _BY_ROWS[module]
-        ways = [way, *(one for one in ways if one != way)]
+        ways = [way, *(other_way for other_way in ways if other_way != way)]
         failures.append(failed)
         by_value.append(failed[1])
         called.read = read_inputs(module, inputs) if way.fixed else ()
@@ -193,7 +194,7 @@ def _recorded(
             if way.unaware and way.for_values and not otherwise:
                 continue
             fixed = called.read if way.fixed else ()
-            told: dict[str, None] = {}
+            reported: dict[str, None] = {}
             rows: dict[str, None] = {}
             try:
                 with (
@@ -201,7 +202,7 @@ def _recorded(
                     batched_experts(module, way.batched),
                     unaware(way.unaware),
                     values_known(way.fixed),
-                    checks_pass(way.checks, told),
+                    checks_pass(way.checks, reported),
                     every_row(module, inputs, way.rows, rows),
                 ):
                     kept = numbers_kept(module) if way.fixed else {}
@@ -212,7 +213,7 @@ def _recorded(
             except Exception as error:  # whatever torch.export raises
                 said = _placed(error)
                 if (way, said) in failures:
-                    hopeless.add(way)  # freeing less does not help it
+                    hopeless.add(way)  # freeing fewer sides does not help it
                 failures.append((way, said))
                 if _values_decide(error) or "rests on values" in said:
                     if not by_value:
@@ -232,11 +233,11 @@ def _recorded(
             ]
             said = ", ".join(filter(None, taken))
             notes = [f"{said} ({failures[0][1]})"] if said else []
-            notes += [f"{CHECK}: {one}" for one in told]
+            notes += [f"{CHECK}: {line}" for line in reported]
             notes += [f"{ROWS}: {', '.join(rows)}"] if rows else []
             notes += called.finite
             notes += called.ties
-            made = Trace(
+            trial = Trace(
                 program,
                 module,
                 tuple(inputs),
@@ -252,22 +253,29 @@ def _recorded(
             if not (chosen := rows_chosen(program.graph)):
                 if way.rows:
                     _BY_ROWS[module] = way, failures[0]
-                return made
+                return trial
             if recorded is None:
-                recorded, called.read = made, read_inputs(module, inputs)
+                recorded, called.read = trial, read_inputs(module, inputs)
                 by_value.append(chosen)
                 failures.append((way, chosen))
             hopeless.add(way)
         if recorded is not None:
-            return recorded  # its operators say what is missing
+            return recorded  # its operators show what is missing
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
 
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to record: eager attention, unaware of it, experts batched, what is known held to its values,
-    checks left out, all rows for those that a mask chooses.
+    """A way to record.
+
+    Attributes:
+        eager: attention in plain operators.
+        unaware: the model is told that it is not exported.
+        batched: experts as one product.
+        fixed: known inputs held to their values.
+        checks: checks of values left out.
+        rows: all rows in place of those that a mask chooses.
     """
 
     eager: bool = False
@@ -279,11 +287,12 @@ class _Way:
 
     @property
     def for_values(self) -> bool:
-        """Whether it is for models in which values decide."""
+        """Whether this way is for models in which values decide."""
         return self.batched or self.fixed or self.checks or self.rows
 
 
-# The way that recorded a model whose masks choose rows, and why another did not: others are tried after it.
+# The way that recorded a model whose masks choose rows, and why another way did not. Others are
+# tried after it.
 _BY_ROWS: WeakKeyDictionary[torch.nn.Module, tuple[_Way, tuple[_Way, str]]] = WeakKeyDictionary()
 
 
@@ -294,19 +303,19 @@ def _ways(module: torch.nn.Module) -> list[_Way]:
         plain.append(_Way(eager=True))
     plain.append(_Way(unaware=True))
     batched = [_Way(batched=True)] if hasattr(module, "set_experts_implementation") else []
-    fixed = [replace(one, fixed=True) for one in plain]
+    fixed = [replace(way, fixed=True) for way in plain]
     return [
         *plain,
         *batched,
         *fixed,
-        *(replace(one, checks=True) for one in fixed),
-        *(replace(one, rows=True) for one in plain),
-        *(replace(one, rows=True) for one in fixed),
+        *(replace(way, checks=True) for way in fixed),
+        *(replace(way, rows=True) for way in plain),
+        *(replace(way, rows=True) for way in fixed),
     ]
 
 
 def _values_decide(error: BaseException) -> bool:
-    """Whether torch.export ended as a size or a branch rests on values."""
+    """Whether torch.export failed because a size or a branch depends on values."""
     if isinstance(error, ReadError):
         return True
     text = f"{type(error).__name__} {error}"
@@ -316,7 +325,7 @@ def _values_decide(error: BaseException) -> bool:
     )
 
 
-# What is left free, and what is said where that is less than could be hoped for.
+# The axes that are left free, and the note if they are fewer than possible.
 _TRIES = (
     ("", lambda rank: range(rank) if rank < 4 else range(1)),
     ("only the batch is free", lambda rank: range(min(rank, 1))),
@@ -331,33 +340,33 @@ _HOW = "see docs/port.md, 'Models that do not export'"
 
 
 @dataclass
-class _Called:
-    """What the eager run showed."""
+class _EagerRun:
+    """Findings of the eager run."""
 
     kinds: dict[str, torch.nn.Module] = field(default_factory=dict)
-    # Calls that change one of their arguments in place: marking it would give them a copy to change.
+    # Calls that change one of their arguments in place: a mark would give them a copy to change.
     changed: set[str] = field(default_factory=set)
-    # What to know of its choices among equal values.
+    # Notes on its choices among equal values.
     ties: list[str] = field(default_factory=list)
-    # Lines that ask whether values are finite, and where they are not; what to say of the others.
+    # Lines that ask whether values are finite where they are not; notes on the other such lines.
     odd: dict[str, None] = field(default_factory=dict)
     finite: tuple[str, ...] = ()
-    # Functions with a gradient of their own.
+    # Functions with their own gradient.
     own_gradients: dict[str, None] = field(default_factory=dict)
-    # Integer inputs that are read, known when it ended at values.
+    # Integer inputs that are read, known when export failed on values.
     read: tuple[str, ...] = ()
     # Conditions on free sizes, known when it is recorded.
     bounds: tuple[Bound, ...] = ()
     # Whether it computes in 16 bits by itself.
     narrow: bool = False
-    # Inputs that are left free whole.
+    # Inputs whose axes are all left free.
     masks: Collection[str] = ()
 
 
-def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
+def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _EagerRun:
     """Run the model once, to see which modules are called and that it takes the inputs.
 
-    It is run again where it replaces modules the first time (BigBird, by the length that it is given).
+    It runs again if it replaces modules the first time (BigBird, depending on the input's length).
     """
     before_run = dict(module.named_modules())
     with weights_stay(module):
@@ -368,12 +377,12 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
     return called
 
 
-def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
-    called = _Called()
+def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _EagerRun:
+    called = _EagerRun()
     versions: dict[str, list[list[tuple[torch.Tensor, int]]]] = {}
 
-    def before(name: str, one: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        called.kinds.setdefault(name, one)
+    def before(name: str, layer: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        called.kinds.setdefault(name, layer)
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         versions.setdefault(name, []).append([(x, x._version) for x in tensors])
 
@@ -383,14 +392,14 @@ def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
 
     with ExitStack() as stack, slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, one in module.named_modules():
+        for name, layer in module.named_modules():
             if not name:
                 continue
             for hook in (
-                one.register_forward_pre_hook(
+                layer.register_forward_pre_hook(
                     lambda m, a, k, name=name: before(name, m, a, k), with_kwargs=True
                 ),
-                one.register_forward_hook(lambda m, a, o, name=name: after(name)),
+                layer.register_forward_hook(lambda m, a, o, name=name: after(name)),
             ):
                 stack.callback(hook.remove)
         ties = stack.enter_context(Ties())
@@ -416,13 +425,13 @@ def _export(
     fixed: Sequence[str],
     kept: _Kept,
     free: Callable[[int], range],
-    called: _Called,
+    called: _EagerRun,
     decomposed: bool,
     in_training: bool,
 ) -> tuple[torch.export.ExportedProgram, Any, bool]:
     outputs: list[Any] = []
     wrapper = _wrapped(module, inputs, fixed, kept, outputs)
-    inputs = {name: one for name, one in inputs.items() if name not in fixed}
+    inputs = {name: tensor for name, tensor in inputs.items() if name not in fixed}
     auto = torch.export.Dim.AUTO
     axes = {name: len(free(2 if name in called.masks else x.dim())) for name, x in inputs.items()}
     axes |= {name: inputs[name].dim() for name in called.masks if axes.get(name) == 2}
@@ -437,12 +446,13 @@ def _export(
         distributions_unchecked(),
         grouped_products_recorded(),
         memory_followed(),
-        # Its search for the best order of a product of three asks for every size, which would fix them.
+        # The search for the best order of a product of three compares every size, which would fix
+        # them.
         torch.backends.opt_einsum.flags(enabled=False),
         _all_frames(),
         gradients_followed(module),
         warnings.catch_warnings(),
-        redirect_stderr(io.StringIO()),  # where torch.export prints what it has when it fails
+        redirect_stderr(io.StringIO()),  # torch.export prints its state there when it fails
         _unlogged(),
         finite,
     ):
@@ -462,15 +472,15 @@ def _export(
 
 
 class ReadError(RuntimeError):
-    """A number that the recording reads, so that it rests on values."""
+    """A number that the recording reads, so that the recording depends on values."""
 
 
 def _functional(
     program: torch.export.ExportedProgram, decomposed: bool
 ) -> tuple[torch.export.ExportedProgram, bool]:
-    """The program without changes in place, and whether torch took it apart for that.
+    """The program without changes in place, and whether torch decomposed it for that.
 
-    One that has none need not be recorded a second time, unless it is to be `decomposed`.
+    A program without such changes need not be recorded a second time, unless `decomposed` is set.
     """
     without_checks(program.graph)
     without_changes(program.graph)
@@ -478,12 +488,12 @@ def _functional(
     if (
         not decomposed
         and not parts
-        and not any(_changes(one.target) for one in program.graph.nodes)
+        and not any(_changes(node.target) for node in program.graph.nodes)
     ):
         return program, False
     program = program.run_decompositions(parts)
     while more := {
-        one: how for one, how in made_of_others(program.graph).items() if one not in parts
+        target: how for target, how in made_of_others(program.graph).items() if target not in parts
     }:
         parts |= more
         program = program.run_decompositions(more)
@@ -491,14 +501,14 @@ def _functional(
 
 
 def _changes(target: Any) -> bool:
-    """Whether an operator changes something in place, or has others within it."""
+    """Whether an operator changes something in place, or contains other operators."""
     schema = getattr(target, "_schema", None)
     within = isinstance(target, torch._ops.HigherOrderOperator)
     return within or (schema is not None and schema.is_mutable)
 
 
 class _Wrapper(torch.nn.Module):
-    """The model, which gives its tensors flat and says in `outputs` what they were."""
+    """The model, returning its tensors flat, with their structure in `outputs`."""
 
     def __init__(
         self, module: torch.nn.Module, fixed: Mapping[str, Any], kept: _Kept, outputs: list[Any]
@@ -506,21 +516,23 @@ class _Wrapper(torch.nn.Module):
         super().__init__()
         self.model = module
         self._fixed, self._kept = fixed, kept
-        self._keep = outputs.append  # export sets changed attributes back
+        self._keep = outputs.append  # export restores changed attributes
 
     def run(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        fixed = {name: torch.tensor(one, dtype=kind) for name, (one, kind) in self._fixed.items()}
+        fixed = {
+            name: torch.tensor(value, dtype=kind) for name, (value, kind) in self._fixed.items()
+        }
         with kept_as_numbers(self.model, self._kept):
-            found = plain(self.model(**inputs, **fixed))
+            outputs = plain(self.model(**inputs, **fixed))
         leaves: list[torch.Tensor] = []
 
         def place(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             leaves.append(value)
-            return Leaf(len(leaves) - 1)
+            return OutputLeaf(len(leaves) - 1)
 
-        self._keep(pytree.tree_map(place, found))
+        self._keep(pytree.tree_map(place, outputs))
         return tuple(leaves)
 
 
@@ -531,35 +543,39 @@ def _wrapped(
     kept: _Kept,
     outputs: list[Any],
 ) -> torch.nn.Module:
-    """The wrapper, its forward with one argument for each input: export leaves no side of `**inputs` free."""
+    """The wrapper, whose forward has one argument for each input: export leaves no side of
+    `**inputs` free.
+    """
     free = [name for name in inputs if name not in fixed]
     names = ", ".join(free)
-    given = ", ".join(f"{name}={name}" for name in free)
+    keywords = ", ".join(f"{name}={name}" for name in free)
     values = {name: (inputs[name].tolist(), inputs[name].dtype) for name in fixed}
     space: dict[str, Any] = {}
-    exec(f"def forward(self, {names}): return self.run({given})", space)
+    exec(f"def forward(self, {names}): return self.run({keywords})", space)
     return type("_Wrapper", (_Wrapper,), {"forward": space["forward"]})(
         module, values, kept, outputs
     )
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """A tensor among what the model gives: its position among the graph's outputs."""
+class OutputLeaf:
+    """A tensor in the model's result: its position among the graph's outputs."""
 
     index: int
 
 
 def plain(value: Any) -> Any:
-    """What a model gives as tuples, lists and dicts; what is no tensor, or None, is left out of dicts."""
+    """A model's result as tuples, lists and dicts. Dict values that are neither tensors nor None
+    are left out.
+    """
     if isinstance(value, Mapping) or (hasattr(value, "to_tuple") and hasattr(value, "items")):
         return {str(k): plain(v) for k, v in value.items() if _has_tensors(v)}
     if hasattr(value, "_fields"):
-        return tuple(plain(one) for one in value)
+        return tuple(plain(element) for element in value)
     if isinstance(value, list | tuple):
-        return tuple(plain(one) for one in value)
+        return tuple(plain(element) for element in value)
     if is_dataclass(value) and not isinstance(value, type):
-        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        held = {field_.name: getattr(value, field_.name) for field_ in fields(value)}
         return plain(held)
     return value
 
@@ -573,46 +589,46 @@ def _has_tensors(value: Any) -> bool:
 
 
 @contextmanager
-def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
-    """Every tensor that goes into a call of a module, or comes out, with a label on it."""
+def _marked(module: torch.nn.Module, called: _EagerRun) -> Iterator[None]:
+    """Label every tensor that enters or leaves a call of a module."""
     numbers: dict[str, int] = {}
 
     def labelled(kind: str, name: str, number: str, value: Any, above: str = "") -> Any:
         def one(path: Any, leaf: Any) -> Any:
             label = f"{above}{pytree.keystr(path)}"
             if kind == "out" and is_dataclass(leaf) and not isinstance(leaf, type):
-                made = copy(leaf)
+                marked = copy(leaf)
                 for part in fields(leaf):
                     held = labelled(
                         kind, name, number, getattr(leaf, part.name), f"{label}.{part.name}"
                     )
-                    object.__setattr__(made, part.name, held)
-                return made
+                    object.__setattr__(marked, part.name, held)
+                return marked
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter):
                 return leaf
             return torch.ops.tpu_migrate.mark(leaf, "|".join((kind, name, number, label)))
 
         return pytree.tree_map_with_path(one, value)
 
-    def before(name: str, one: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    def before(name: str, layer: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         numbers[name] = numbers.get(name, -1) + 1
         if name in called.changed:
             return None
-        return labelled("in", name, numbered(name, one), (args, kwargs))
+        return labelled("in", name, numbered(name, layer), (args, kwargs))
 
-    def numbered(name: str, one: torch.nn.Module) -> str:
-        method = getattr(one, METHOD, "")
+    def numbered(name: str, layer: torch.nn.Module) -> str:
+        method = getattr(layer, METHOD, "")
         return f"{numbers[name]}:{method}" if method else str(numbers[name])
 
     with ExitStack() as stack:
-        for name, one in module.named_modules():
+        for name, layer in module.named_modules():
             if not name or name not in called.kinds:
                 continue
             for hook in (
-                one.register_forward_pre_hook(
+                layer.register_forward_pre_hook(
                     lambda m, a, k, name=name: before(name, m, a, k), with_kwargs=True
                 ),
-                one.register_forward_hook(
+                layer.register_forward_hook(
                     lambda m, a, o, name=name: labelled("out", name, numbered(name, m), o)
                 ),
             ):
@@ -622,7 +638,7 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """torch logs what it cannot decide before it raises it; what is raised is said."""
+    """Silence torch's log of undecidable conditions: the exception that follows is reported."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before, logger.disabled = logger.disabled, True
     try:
@@ -633,7 +649,9 @@ def _unlogged() -> Iterator[None]:
 
 @contextmanager
 def _all_frames() -> Iterator[None]:
-    """torch drops the frames below a module's forward; the functions of the original are found by them."""
+    """Keep the frames below a module's forward, which torch drops: they show the functions of the
+    original.
+    """
     from torch.fx.proxy import TracerBase
 
     kept = getattr(TracerBase, "_filter_traceback_frames", None)
@@ -644,7 +662,7 @@ def _all_frames() -> Iterator[None]:
     def frames(self: Any, user: Any) -> Any:
         inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/")
         return traceback.StackSummary.from_list(
-            [one for one in user if not one.filename.startswith(inside)]
+            [frame for frame in user if not frame.filename.startswith(inside)]
         )
 
     TracerBase._filter_traceback_frames = frames
@@ -655,51 +673,52 @@ def _all_frames() -> Iterator[None]:
 
 
 def _placed(error: BaseException) -> str:
-    """What went wrong, with the line of the model."""
+    """The error message, with the line of the model."""
     inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")
     text = str(error)
     if node := _WHILE.search(text):
         return _of_node(text[: node.start()], node, type(error).__name__, inside)
     said = _first_line(error)
     lines = [
-        one
-        for one in traceback.extract_tb(error.__traceback__)
-        if not one.filename.startswith(inside)
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(inside)
     ]
     if isinstance(error, ReadError) or not lines:
         return said
     place = f"{'/'.join(Path(lines[-1].filename).parts[-3:])}:{lines[-1].lineno}"
     if not _values_decide(error):
         return f"{place}: {said}"
-    found = re.search(r"data-dependent expression (.*?) \(unhinted", said)
-    asked = f" ({found[1]})" if found else ""
+    expression = re.search(r"data-dependent expression (.*?) \(unhinted", said)
+    asked = f" ({expression[1]})" if expression else ""
     return f"{place}: a size or a branch rests on values{asked}: {lines[-1].line}"
 
 
-# What torch says of a node that fails when the graph is run once more, with the lines it was recorded at.
+# torch's message for a node that fails when the graph runs again, with the lines that it was
+# recorded at.
 _WHILE = re.compile(
     r"While executing %.*?target=(?:torch\.ops\.)?(?P<op>[\w.]+)\](?P<rest>.*)", re.DOTALL
 )
 _LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n\s*(?P<source>.*)')
-# Operators whose result is as long as there are true or other values.
+# Operators whose result's length depends on values: the number of true or distinct values.
 _AS_LONG = ("nonzero", "where.default", "masked_select", "unique", "bincount", "argwhere")
 
 
 def _of_node(said: str, node: re.Match[str], kind: str, inside: tuple[str, ...]) -> str:
-    """What is wrong with a node, with the line of the model: none of the lines that called the recording."""
-    lines = [one for one in _LINE.finditer(node["rest"]) if not one["file"].startswith(inside)]
+    """The error of a node, with the line of the model, not a line that called the recording."""
+    lines = [line for line in _LINE.finditer(node["rest"]) if not line["file"].startswith(inside)]
     place = source = ""
     if lines:
         place = f"{'/'.join(Path(lines[-1]['file']).parts[-3:])}:{lines[-1]['line']}: "
         source = f": {lines[-1]['source'].strip()}"
     op = node["op"].removeprefix("aten.")
-    if any(one in op for one in _AS_LONG):
+    if any(operator in op for operator in _AS_LONG):
         return f"{place}a size rests on values, those of {op.partition('.')[0]}{source}"
     what = " ".join(said.split())[:300]
     return f"{place}{kind}{f': {what}' if what else ''} in {op}{source}"
 
 
 def _first_line(error: BaseException) -> str:
-    # torch goes on with advice on its own commands.
+    # torch's further lines are advice on its own commands.
     text = " ".join(str(error).partition("The error above occurred")[0].split())
     return f"{type(error).__name__}: {text[:300]}"

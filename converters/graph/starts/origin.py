@@ -243,8 +243,8 @@ def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.e
             if hasattr(holder, name):
                 return Leaf(holder, name, value)
             return _followed(rest[0], frame, value, depth + 1) if rest else None
-        case ast.Call(func=function, args=condition) if _named(function):
-            parts = [_part(argument, frame, depth + 1) for argument in condition]
+        case ast.Call(func=function, args=arguments) if _named(function):
+            parts = [_part(argument, frame, depth + 1) for argument in arguments]
             if any(part is None for part in parts):
                 return None
             name = _named(function)

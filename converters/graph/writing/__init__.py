@@ -1,1 +1,1 @@
-"""From calls to source: statements, names, classes, loops."""
+"""Source of a port: statements, names, classes, loops."""

@@ -1,4 +1,4 @@
-"""What a forward does as statements: operators, calls of modules, and functions of the original's."""
+"""Statements of a forward: operators, calls of modules, and functions of the original."""
 
 from __future__ import annotations
 
@@ -72,23 +72,23 @@ from converters.mapping.paths import has_layers, is_container
 
 
 def drafted(
-    drafter: Drafter, one: Call, arguments: Sequence[tuple[str, int]] | None = None
+    drafter: Drafter, module_call: Call, arguments: Sequence[tuple[str, int]] | None = None
 ) -> Draft:
-    """What is written for a call; those within it are not looked into, but where they dissolve."""
-    return _Writer(drafter, one).write(arguments)
+    """The draft of a call. Calls within it are written only if they dissolve."""
+    return _Writer(drafter, module_call).write(arguments)
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A function that is written.
+    """A written function.
 
     Attributes:
-        name: what it is called.
-        order: the positions of its arguments among those of the item.
-        sizes: that come after them.
-        numbers: settings that come after these.
-        dtype: the dtype that the model computes in, where it is given that.
-        keys: of random numbers, which come after these.
+        name: its name.
+        order: positions of its arguments among those of the item.
+        sizes: sizes that follow the arguments.
+        numbers: settings that follow the sizes.
+        dtype: the dtype that the model computes in, if the function takes it.
+        keys: random keys, which follow these.
         dropouts: rate, axes and operator of the dropouts that come last.
     """
 
@@ -102,39 +102,39 @@ class _Function:
 
 
 def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Function:
-    """The function that does what was recorded, which is written where there is none yet.
+    """The function for a recorded item, written if there is none yet.
 
     Args:
-        writer: of whoever calls it.
-        item: what was recorded.
-        scan: the loop that it is a turn of.
+        writer: writer of the caller.
+        item: the recorded item.
+        scan: the loop of which it is a turn.
     """
     drafter = writer.drafter
     inner = (
         _StepWriter(drafter, writer, item, scan) if scan else _FunctionWriter(drafter, writer, item)
     )
-    made = inner.write_function()
+    function = inner.write_function()
     # A turn of a loop is given the state first; what other functions are given may come in any order.
     count = 0 if scan else len(inner.order)
-    places = _by_use(made, count)
-    form = _form(made, places)
+    places = _by_use(function, count)
+    form = _form(function, places)
     called = f"{item.frame.function}_step" if scan else item.frame.function
     origin = (item.frame.file, called)
     forms = drafter.forms.setdefault(origin, {})
     if form not in forms:
         name = names.clean(called.strip("_") or "function")
-        taken = {*functions(), *(one.name for one in drafter.functions)}
+        taken = {*functions(), *(written_function.name for written_function in drafter.functions)}
         number, unique = 1, name
         while unique in taken:
             number += 1
             unique = f"{name}_{number}"
-        made.name = unique
+        function.name = unique
         forms[form] = unique, places
-        found = names.function_at(item.frame)
-        doc = "" if scan else names.first_sentence(found)
+        source = names.function_at(item.frame)
+        doc = "" if scan else names.first_sentence(source)
         if doc:
-            made.body.insert(0, ast.Expr(ast.Constant(doc)))
-        drafter.functions.append(made)
+            function.body.insert(0, ast.Expr(ast.Constant(doc)))
+        drafter.functions.append(function)
     numbers = tuple(inner.numbers.values())
     dtype = (Hole(dtypes.ComputeDtype()),) if inner.dtype_given else ()
     drawn = tuple((rate, axes, op) for (rate, axes), (_, op) in inner.dropouts.items())
@@ -146,9 +146,9 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
     return _Function(called, tuple(order), sizes, numbers, dtype, keys, drawn)
 
 
-def _by_use(made: ast.FunctionDef, count: int) -> tuple[int, ...]:
-    """The places of the first arguments of a function, in the order in which its body reads them."""
-    arguments = {one.arg: place for place, one in enumerate(made.args.args[:count])}
+def _by_use(function: ast.FunctionDef, count: int) -> tuple[int, ...]:
+    """Positions of a function's first arguments, in the order in which its body reads them."""
+    arguments = {argument.arg: place for place, argument in enumerate(function.args.args[:count])}
     read: dict[str, None] = {}
 
     def look(node: ast.AST) -> None:
@@ -157,26 +157,26 @@ def _by_use(made: ast.FunctionDef, count: int) -> tuple[int, ...]:
         for child in ast.iter_child_nodes(node):
             look(child)
 
-    for statement in made.body:
+    for statement in function.body:
         look(statement)
     return tuple(arguments[name] for name in {**read, **dict.fromkeys(arguments)})
 
 
-def _form(made: ast.FunctionDef, places: Sequence[int] = ()) -> str:
-    """What a function does, whatever it calls its values.
+def _form(function: ast.FunctionDef, places: Sequence[int] = ()) -> str:
+    """The form of a function, independent of the names of its values.
 
     Args:
-        made: the function.
-        places: the order in which its first arguments are looked at.
+        function: the function.
+        places: the order in which its first arguments are read.
     """
-    given = made.args.args
-    made = fill(made, lambda hole: hole)
-    made.args.args = [*(given[place] for place in places), *given[len(places) :]]
+    arguments = function.args.args
+    function = fill(function, lambda hole: hole)
+    function.args.args = [*(arguments[place] for place in places), *arguments[len(places) :]]
     names_of: dict[str, str] = {}
-    for node in ast.walk(made.args):
+    for node in ast.walk(function.args):
         if isinstance(node, ast.arg):
             names_of[node.arg] = f"v{len(names_of)}"
-    for node in ast.walk(made):
+    for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names_of.setdefault(node.id, f"v{len(names_of)}")
 
@@ -187,17 +187,17 @@ def _form(made: ast.FunctionDef, places: Sequence[int] = ()) -> str:
         def visit_arg(self, node: ast.arg) -> ast.arg:
             return ast.arg(names_of.get(node.arg, node.arg), node.annotation)
 
-    return ast.dump(Renamed().visit(fill(made, lambda hole: hole)))
+    return ast.dump(Renamed().visit(fill(function, lambda hole: hole)))
 
 
 class _Writer:
-    def __init__(self, drafter: Drafter, one: Call) -> None:
+    def __init__(self, drafter: Drafter, module_call: Call) -> None:
         self.drafter = drafter
         self.facts = drafter.graph.facts
-        self.call = one
-        self.module = drafter.modules[one.path]
-        self.forward = drafter.forward(one)
-        self.made = Draft(one.path, self.module)
+        self.call = module_call
+        self.module = drafter.modules[module_call.path]
+        self.forward = drafter.forward(module_call)
+        self.made = Draft(module_call.path, self.module)
         self.same: dict[int, Any] = {}
         self.statements: list[Statement] = []
         self.arguments: list[tuple[str, int]] = []
@@ -206,13 +206,13 @@ class _Writer:
         self.sizes: dict[sympy.Expr, str] = {}
         # What tensors of a loop over data are called.
         self.called: dict[int, str] = {}
-        self.prefix = f"{one.path}." if one.path else ""
+        self.prefix = f"{module_call.path}." if module_call.path else ""
         # Tensors that may be None here: what gives nothing else is called only where they are not.
         self.maybe = drafter.graph.maybe
-        if one.path and one.outs and set(one.outs) <= self.maybe:
+        if module_call.path and module_call.outs and set(module_call.outs) <= self.maybe:
             self.maybe = frozenset()
         # Whether whoever calls it can give it sizes that none of its tensors shows.
-        self.sizes_given = bool(one.path)
+        self.sizes_given = bool(module_call.path)
         # Whether it is given the dtype that the model computes in, as none of its tensors shows it.
         self.dtype_given = False
 
@@ -223,7 +223,7 @@ class _Writer:
             arguments = self._arguments()
         self.arguments = list(arguments)
         results = self._results()
-        later = {one.id for one in references(results)}
+        later = {reference.id for reference in references(results)}
         items = [
             (item, self._own(item))
             for item in self.call.body
@@ -237,7 +237,7 @@ class _Writer:
         if self.dtype_given:
             self.made.sizes += (dtypes.ARGUMENT,)
             self.drafter.dtype_given.add((self.call.path, self.call.number))
-        self.made.labels = tuple(one.label for one in self.call.taken)
+        self.made.labels = tuple(result.label for result in self.call.taken)
         self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
 
@@ -255,7 +255,7 @@ class _Writer:
         graph = self.drafter.graph
         statements, placed = inlined(self.statements, results, self.maybe, graph.otherwise)
         placed = guard(statements, placed, self.maybe)
-        written = {one.name for one in self.drafter.functions}
+        written = {function.name for function in self.drafter.functions}
         scope = Scope(
             self.call.path or "the model",
             self.forward,
@@ -277,8 +277,8 @@ class _Writer:
         )
         self.made.absent = frozenset(
             place
-            for place, one in enumerate(results if isinstance(results, tuple) else (results,))
-            if isinstance(one, Ref) and one.id in self.maybe
+            for place, result in enumerate(results if isinstance(results, tuple) else (results,))
+            if isinstance(result, Ref) and result.id in self.maybe
         )
         body, result = named(scope, statements, results)
         if not self.call.path and not self.call.number:
@@ -301,7 +301,7 @@ class _Writer:
         Returns:
             The argument whose dtype it is, where these are still to be filled.
         """
-        if not any(dtypes.needs(one.value) for one in self.statements):
+        if not any(dtypes.needs(statement.value) for statement in self.statements):
             return ""
         for name, number in self.arguments:
             if self.facts[number].dtype == COMPUTE and number not in self.maybe:
@@ -313,8 +313,8 @@ class _Writer:
             self.dtype_given, dtype = True, code(dtypes.ARGUMENT)
         else:
             dtype = code("self.dtype or self.param_dtype")
-        for one in self.statements:
-            one.value = dtypes.filled(one.value, dtype)
+        for statement in self.statements:
+            statement.value = dtypes.filled(statement.value, dtype)
         return ""
 
     def _reserved(self) -> set[str]:
@@ -322,40 +322,40 @@ class _Writer:
         return {MODE, "partial"} if self.drafter.training.any else set()
 
     def _arguments(self) -> list[tuple[str, int]]:
-        found = []
-        for given in self.call.given:
-            name, place = names.argument_name(given.label, self.forward)
-            found.append((place, name, given.inside))
-        found.sort(key=lambda one: one[0])
+        named_arguments = []
+        for argument in self.call.arguments:
+            name, place = names.argument_name(argument.label, self.forward)
+            named_arguments.append((place, name, argument.inside))
+        named_arguments.sort(key=lambda entry: entry[0])
         taken: Counter[str] = Counter()
-        made = []
-        for _, name, number in found:
+        arguments = []
+        for _, name, number in named_arguments:
             name = name or f"x{number}"
             taken[name] += 1
-            made.append((name if taken[name] == 1 else f"{name}_{taken[name]}", number))
-        return made
+            arguments.append((name if taken[name] == 1 else f"{name}_{taken[name]}", number))
+        return arguments
 
-    def wanted(self, one: Statement, place: int) -> str:
-        """What the original calls one of the tensors that a statement gives; "" if it does not say."""
-        if not one.single and (known := self.called.get(one.outs[place])):
+    def wanted(self, statement: Statement, place: int) -> str:
+        """The original's name of a tensor that a statement gives; "" if it has none."""
+        if not statement.single and (known := self.called.get(statement.outs[place])):
             return known
-        found = targets(one.frames)
-        if one.places and len(found) > max(one.places):
-            found = tuple(found[at] for at in one.places)
-        label = one.labels[place] if place < len(one.labels) else ""
-        if part := names.part_of(found, label):
+        target_names = targets(statement.frames)
+        if statement.places and len(target_names) > max(statement.places):
+            target_names = tuple(target_names[at] for at in statement.places)
+        label = statement.labels[place] if place < len(statement.labels) else ""
+        if part := names.part_of(target_names, label):
             return part
-        if one.frames and (part := names.target_at(one.frames[-1], label)):
+        if statement.frames and (part := names.target_at(statement.frames[-1], label)):
             return part
-        if one.unplaced or (any(one.labels) and not label):
+        if statement.unplaced or (any(statement.labels) and not label):
             return ""  # which of the names is its own is not known
-        if len(found) == 1 and not one.single:
-            found = names.parts_of(found[0], self.forward) or tuple(
-                f"{found[0]}_{number}" for number in range(len(one.outs))
+        if len(target_names) == 1 and not statement.single:
+            target_names = names.parts_of(target_names[0], self.forward) or tuple(
+                f"{target_names[0]}_{number}" for number in range(len(statement.outs))
             )
-        if not found:
+        if not target_names:
             return ""
-        name = found[min(place, len(found) - 1)]
+        name = target_names[min(place, len(target_names) - 1)]
         return names.clean(name) if name and name != "_" else ""
 
     def size_argument(self, symbol: sympy.Expr) -> str:
@@ -364,7 +364,7 @@ class _Writer:
         return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
 
     def value_name(self, value: Any) -> str:
-        """What a value is called here; "" if nothing says it."""
+        """The name of a value in this method; "" if unknown."""
         if isinstance(value, Held):
             return value.key.rpartition(".")[2]
         if value.id in self.called:
@@ -372,31 +372,31 @@ class _Writer:
         for name, number in self.arguments:
             if number == value.id:
                 return name
-        for one in self.statements:
-            if value.id in one.outs:
-                place = one.outs.index(value.id)
-                if one.single and not one.places:
-                    place = place_on_line(one, self.statements)
-                return self.wanted(one, place)
+        for statement in self.statements:
+            if value.id in statement.outs:
+                place = statement.outs.index(value.id)
+                if statement.single and not statement.places:
+                    place = place_on_line(statement, self.statements)
+                return self.wanted(statement, place)
         return ""
 
     def _results(self) -> Any:
         if not self.call.path:
             return self._resolved(self.drafter.graph.entry(self.call.number).outputs)
-        refs = [self._resolved(Ref(one.inside)) for one in self.call.taken]
-        for one, ref in zip(self.call.taken, refs, strict=True):
-            if self.layouts.get(one.outside) is not None:
+        refs = [self._resolved(Ref(result.inside)) for result in self.call.taken]
+        for result, ref in zip(self.call.taken, refs, strict=True):
+            if self.layouts.get(result.outside) is not None:
                 self.lying.add(ref.id)
         return refs[0] if len(refs) == 1 else tuple(refs)
 
     def _resolved(self, value: Any) -> Any:
         if isinstance(value, Ref):
-            found = self.same.get(value.id, value)
-            return found if found == value else self._resolved(found)
+            other = self.same.get(value.id, value)
+            return other if other == value else self._resolved(other)
         if isinstance(value, tuple | list):
-            return tuple(self._resolved(one) for one in value)
+            return tuple(self._resolved(element) for element in value)
         if isinstance(value, Mapping):
-            return {key: self._resolved(one) for key, one in value.items()}
+            return {key: self._resolved(element) for key, element in value.items()}
         return value
 
     def _own(self, item: Item) -> tuple[Frame, ...]:
@@ -411,9 +411,9 @@ class _Writer:
             elif isinstance(item, Apply):
                 self._apply(item)
             elif self.drafter.dissolves(item):
-                for given in item.given:
-                    if given.value != Ref(given.inside):  # as it is where nothing marks it
-                        self.same[given.inside] = given.value
+                for argument in item.arguments:
+                    if argument.value != Ref(argument.inside):  # as it is where nothing marks it
+                        self.same[argument.inside] = argument.value
                 self._dissolved(item)
                 for taken in item.taken:
                     if taken.outside != taken.inside:
@@ -422,27 +422,33 @@ class _Writer:
                 self._call(item)
 
     def _dissolved(self, item: Call) -> None:
-        """What a call that dissolves does; a whole Sequential is one call, where that can be said."""
+        """Write a call that dissolves. A whole Sequential is one call, if it can be."""
         module, first = self.drafter.modules[item.path], len(self.statements)
         plain = isinstance(module, torch.nn.Sequential) and item.path.startswith(self.prefix)
-        inner = [one for one in item.body if isinstance(one, Call)]
+        inner = [inner_item for inner_item in item.body if isinstance(inner_item, Call)]
         if not plain or len(inner) != len(item.body):
             self._items(item.body)
             return
         parts: list[Part] = []
-        for one in inner:
+        for inner_call in inner:
             start = len(self.statements)
-            self._items([one])
-            owned = one.path.startswith(f"{item.path}.")
-            parts.append((one, self._where(one.path) if owned else None, self.statements[start:]))
+            self._items([inner_call])
+            owned = inner_call.path.startswith(f"{item.path}.")
+            parts.append(
+                (
+                    inner_call,
+                    self._where(inner_call.path) if owned else None,
+                    self.statements[start:],
+                )
+            )
         whole = sequence(module, item, parts, self.facts, self.layouts)
         if whole is not None:
-            given, out, members, told = whole
+            argument, out, members, takes_mode = whole
             for key, function in members.items():
                 self.drafter.members[f"{item.path}.{key}"] = function
-            keywords = [mode_keyword()] if told else []
-            self.drafter.training.sequentials |= {item.path} if told else set()
-            value = ast.Call(self._where(item.path), [given], keywords)
+            keywords = [mode_keyword()] if takes_mode else []
+            self.drafter.training.sequentials |= {item.path} if takes_mode else set()
+            value = ast.Call(self._where(item.path), [argument], keywords)
             self.statements[first:] = [Statement((out,), value, self._frames(item.frames))]
 
     def _op(self, item: Op) -> None:
@@ -450,7 +456,9 @@ class _Writer:
             self._dropout(item)
             return
         if is_choice(item):
-            chosen = choice(*(as_code(self._operand(one, item)) for one in item.arguments))
+            chosen = choice(
+                *(as_code(self._operand(argument, item)) for argument in item.arguments)
+            )
             self.statements.append(Statement(item.outs, chosen, self._frames(item.frames)))
             return
         if item.target == SPREAD:
@@ -458,10 +466,14 @@ class _Writer:
             wide = spread(mask, mask.dtype == torch.bool)
             self.statements.append(Statement(item.outs, wide, self._frames(item.frames)))
             return
-        made = stays(item, self.layouts, self.facts, self.drafter.constants)
-        if made is not None and made[0] != self.layouts.get(item.outs[0]):
-            made = None  # in a function all is in torch's order
-        written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
+        laid_out = stays(item, self.layouts, self.facts, self.drafter.constants)
+        if laid_out is not None and laid_out[0] != self.layouts.get(item.outs[0]):
+            laid_out = None  # in a function all is in torch's order
+        written = (
+            laid_out[1](lambda argument: self._lying(argument, item))
+            if laid_out
+            else self._attended(item)
+        )
         if written is not None:
             if self.drafter.graph.narrow is not None:
                 written = dtypes.marked(written)
@@ -469,14 +481,14 @@ class _Writer:
             self.statements.append(Statement(item.outs, written, frames, item.single))
             return
         lowering = lowerings().get(item.target)
-        outs = [self._fact(self.facts[one]) if one >= 0 else None for one in item.outs]
-        arguments = tuple(self._operand(one, item) for one in item.arguments)
+        outs = [self._fact(self.facts[out]) if out >= 0 else None for out in item.outs]
+        arguments = tuple(self._operand(argument, item) for argument in item.arguments)
         if item.target == "aten.expand.default":
             arguments = (arguments[0], self._expanded(*arguments[:2]), *arguments[2:])
         if item.target == "aten.slice.Tensor":
-            bounds = [self._bound(one, item) for one in arguments[2:4]]
+            bounds = [self._bound(bound, item) for bound in arguments[2:4]]
             arguments = (*arguments[:2], *bounds, *arguments[4:])
-        named = {key: self._operand(one, item) for key, one in item.named.items()}
+        named = {key: self._operand(argument, item) for key, argument in item.named.items()}
         try:
             if dropout_rate(item):
                 lowering = self._dropping(item)
@@ -505,10 +517,10 @@ class _Writer:
             layer.axes[:] = layer.axes or [axes]
             if layer.axes[0] != axes:
                 raise GraphError(f"{path}: drops along other axes in each call", "report it")
-            made = layer.applied(self.access(path), as_code(operand))
+            dropped = layer.applied(self.access(path), as_code(operand))
         else:
-            made = self._dropped(rate, axes, item, as_code(operand))
-        self.statements.append(Statement(item.outs, made, self._frames(item.frames)))
+            dropped = self._dropped(rate, axes, item, as_code(operand))
+        self.statements.append(Statement(item.outs, dropped, self._frames(item.frames)))
 
     def _dropped(self, rate: float, axes: tuple[int, ...], item: Op, x: ast.expr) -> ast.expr:
         """A tensor after a dropout that the original has as a function."""
@@ -527,14 +539,14 @@ class _Writer:
             for node in names.reached(frame)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
         }
-        for name, one in self.module._modules.items():
-            same = isinstance(one, torch.nn.modules.dropout._DropoutNd) and one.p == rate
+        for name, child in self.module._modules.items():
+            same = isinstance(child, torch.nn.modules.dropout._DropoutNd) and child.p == rate
             if not same or axes or name not in read:
                 continue
             layer = self.drafter.training.dropouts.get(f"{self.prefix}{name}")
             if layer is None:
-                found = self.drafter.settings.of_layer(one, "p", rate)
-                self.made.dropouts[name] = (found, ())
+                setting = self.drafter.settings.of_layer(child, "p", rate)
+                self.made.dropouts[name] = (setting, ())
                 return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
             if layer.axes in ([], [()]):
                 layer.axes[:] = [()]
@@ -545,9 +557,9 @@ class _Writer:
     def _dropout_name(self, rate: float, axes: tuple[int, ...], item: Op) -> str:
         """The attribute of a dropout that the original has none for."""
         frames = self._frames(item.frames)
-        found = self.drafter.settings.on_lines(rate, self.module, frames)
-        if found is None:
-            found = self.drafter.settings.of_number(rate, self.module, frames)
+        setting = self.drafter.settings.on_lines(rate, self.module, frames)
+        if setting is None:
+            setting = self.drafter.settings.of_number(rate, self.module, frames)
         usual = "attn_dropout" if not is_dropout(item) else "drop_path" if axes else "dropout"
         if is_dropout(item) and not self.facts[item.outs[0]].shape:
             usual = "layer_drop"  # one number for a whole layer
@@ -556,25 +568,27 @@ class _Writer:
         taken |= set(self.module._buffers)
         for number in range(1, 1000):
             name = usual if number == 1 else f"{usual}_{number}"
-            if name not in taken and held.setdefault(name, (found, axes)) == (found, axes):
+            if name not in taken and held.setdefault(name, (setting, axes)) == (setting, axes):
                 return name
         raise AssertionError("no name is free")
 
     def _dropping(self, item: Op) -> Any:
-        """What writes an attention that drops weights."""
+        """The lowering of an attention that drops weights."""
         drop = self._dropout_function(dropout_rate(item), (), item)
 
         def lowering(arguments: Sequence[Any], named: Mapping[str, Any], out: Any) -> ast.expr:
             names_of = ("attn_mask", "dropout_p", "is_causal")
             options = dict(zip(names_of, arguments[3:], strict=False)) | dict(named)
-            told = {
+            keywords = {
                 "mask": options.get("attn_mask"),
                 "is_causal": options.get("is_causal") or None,
                 "scale": options.get("scale"),
             }
-            usual = told["scale"] is not None and is_usual(told["scale"], arguments[0])
-            told = {k: v for k, v in told.items() if v is not None and (k != "scale" or not usual)}
-            return call("dropout_attention", *arguments[:3], drop, **told)
+            usual = keywords["scale"] is not None and is_usual(keywords["scale"], arguments[0])
+            keywords = {
+                k: v for k, v in keywords.items() if v is not None and (k != "scale" or not usual)
+            }
+            return call("dropout_attention", *arguments[:3], drop, **keywords)
 
         return lowering
 
@@ -594,24 +608,24 @@ class _Writer:
     @staticmethod
     def _expanded(x: Tensor, sides: Sequence[Any]) -> list[Any]:
         """The sides that a tensor is repeated to: one that stays is that of the tensor, whatever it is."""
-        made = list(sides)
-        first = len(made) - x.ndim
+        sizes = list(sides)
+        first = len(sizes) - x.ndim
         for at, side in enumerate(x.shape):
-            if made[first + at] == -1 and isinstance(side, int) and side > 1:
-                made[first + at] = Size(code("{x}.shape[{i}]", x=x, i=at), side)
-        return made
+            if sizes[first + at] == -1 and isinstance(side, int) and side > 1:
+                sizes[first + at] = Size(code("{x}.shape[{i}]", x=x, i=at), side)
+        return sizes
 
     def _apply(self, item: Apply) -> None:
         """A call of a function of the original, which is written beside the classes."""
-        made = _function(self, item)
-        given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
-        needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
-        numbers = [as_code(one) for one in made.numbers]
-        keys = [self._key(Rng(one.stream)) for one in made.keys]
-        drawn = [self._dropout_function(*one) for one in made.dropouts]
-        plain = [given[index] for index in made.order]
-        arguments = [*plain, *needed, *numbers, *made.dtype, *keys, *drawn]
-        value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
+        function = _function(self, item)
+        operands = [as_code(self._operand(value, _NO_OP)) for value in item.arguments]
+        needed: list[ast.expr] = [Hole(Free(size, 0)) for size in function.sizes]
+        numbers = [as_code(number) for number in function.numbers]
+        keys = [self._key(Rng(rng.stream)) for rng in function.keys]
+        drawn = [self._dropout_function(*dropout) for dropout in function.dropouts]
+        plain = [operands[index] for index in function.order]
+        arguments = [*plain, *needed, *numbers, *function.dtype, *keys, *drawn]
+        value = ast.Call(ast.Name(function.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         places = _places(item)
         unplaced = not places and len(names.returned(item.frame)) > len(item.outs)
@@ -622,61 +636,65 @@ class _Writer:
 
     def _scan(self, scan: Scan) -> None:
         """A loop over data: `jax.lax.scan` of a function that is a turn."""
-        lines = {out: self._frames(one.frames) for one in scan.body for out in one.outs}
+        lines = {out: self._frames(op.frames) for op in scan.body for out in op.outs}
         for (before, now), final in zip(scan.carried, scan.finals, strict=True):
             name = names.clean((targets(lines[now]) or ("state",))[-1])
             self.called |= dict.fromkeys((before, now, final), name)
         for over in scan.over:
             self.called[over.part] = self.value_name(over.array) or "part"
-        for one in scan.stacked:
-            name = names.clean((targets(lines.get(one.turn, ())) or ("result",))[-1])
-            self.called.setdefault(one.turn, name)
+        for stack in scan.stacked:
+            name = names.clean((targets(lines.get(stack.turn, ())) or ("result",))[-1])
+            self.called.setdefault(stack.turn, name)
         states = [Ref(number) for number, _ in scan.carried]
-        parts = [Ref(one.part) for one in scan.over]
-        results = (*(now for _, now in scan.carried), *(one.turn for one in scan.stacked))
+        parts = [Ref(over.part) for over in scan.over]
+        results = (*(now for _, now in scan.carried), *(stack.turn for stack in scan.stacked))
         own = self._frames(scan.frames)
         item = Apply(
-            (own or scan.frames)[0], (*states, *parts, *scan.given), results, scan.body, scan.frames
+            (own or scan.frames)[0],
+            (*states, *parts, *scan.arguments),
+            results,
+            scan.body,
+            scan.frames,
         )
-        made = _function(self, item, scan)
+        function = _function(self, item, scan)
         taken = {name for name, _ in self.arguments}
-        state, turn = (f"{one}_" if one in taken else one for one in ("state", "turn"))
+        state, turn = (f"{local}_" if local in taken else local for local in ("state", "turn"))
         rest = len(states) + len(parts)
         step = ast.Call(
-            ast.Name(made.name, ast.Load()),
+            ast.Name(function.name, ast.Load()),
             [
                 _all_of(state, len(states)),
                 _all_of(turn, len(parts)),
                 *(
-                    as_code(self._operand(scan.given[index - rest], _NO_OP))
-                    for index in made.order
+                    as_code(self._operand(scan.arguments[index - rest], _NO_OP))
+                    for index in function.order
                     if index >= rest
                 ),
-                *(Hole(Free(one, 0)) for one in made.sizes),
-                *(as_code(one) for one in made.numbers),
-                *made.dtype,
+                *(Hole(Free(size, 0)) for size in function.sizes),
+                *(as_code(number) for number in function.numbers),
+                *function.dtype,
             ],
             [],
         )
         signature = ast.arguments([], [ast.arg(state), ast.arg(turn)], None, [], [], None, [])
-        starts = [self._operand(one, _NO_OP) for one in scan.starts]
-        arrays = [self._gone_over(one, scan.count) for one in scan.over]
+        starts = [self._operand(start, _NO_OP) for start in scan.starts]
+        arrays = [self._gone_over(over, scan.count) for over in scan.over]
         value = code(
             "jax.lax.scan({step}, {starts}, {arrays})",
             step=ast.Lambda(signature, step),
             starts=starts[0] if len(starts) == 1 else tuple(starts),
             arrays=arrays[0] if len(arrays) == 1 else tuple(arrays),
         )
-        for one in scan.stacked:
-            fact = self.facts[one.turn]
-            self.facts = {**self.facts, one.turn: replace(fact, shape=(scan.count, *fact.shape))}
-        outs = (*scan.finals, *(one.turn for one in scan.stacked))
+        for stack in scan.stacked:
+            fact = self.facts[stack.turn]
+            self.facts = {**self.facts, stack.turn: replace(fact, shape=(scan.count, *fact.shape))}
+        outs = (*scan.finals, *(stack.turn for stack in scan.stacked))
         shape = (_nest(len(scan.finals)), _nest(len(scan.stacked)))
         outs = outs if scan.stacked else (*outs, -1)
         self.statements.append(Statement(outs, value, own, False, shape))
-        for one in scan.stacked:
-            whole = _axis_moved(Hole(Ref(one.turn)), 0, one.axis)
-            self.statements.append(Statement((one.whole,), whole, self._frames(one.frames)))
+        for stack in scan.stacked:
+            whole = _axis_moved(Hole(Ref(stack.turn)), 0, stack.axis)
+            self.statements.append(Statement((stack.whole,), whole, self._frames(stack.frames)))
 
     def _gone_over(self, over: Over, count: int) -> ast.expr:
         """An array as a scan goes over it: its turns first."""
@@ -695,9 +713,9 @@ class _Writer:
         self.drafter.missing.append(Missing(item.target, reason, self.call.path, line))
         name = names.clean(item.target.replace(".", "_"))
         self.drafter.stubs.setdefault(name, f"{item.target}: {reason}")
-        given = [_told(one) for one in arguments]
-        keywords = [ast.keyword(key, _told(one)) for key, one in named.items()]
-        return ast.Call(ast.Name(name, ast.Load()), given, keywords)
+        operands = [_told(argument) for argument in arguments]
+        keywords = [ast.keyword(key, _told(argument)) for key, argument in named.items()]
+        return ast.Call(ast.Name(name, ast.Load()), operands, keywords)
 
     def _operand(self, value: Any, item: Op) -> Any:
         value = self._resolved(value)
@@ -711,7 +729,7 @@ class _Writer:
             case Free():
                 return Size(Hole(value), value.hint)
             case tuple():
-                return [self._operand(one, item) for one in value]
+                return [self._operand(element, item) for element in value]
             case bool():
                 return value
             case int() | float():
@@ -733,7 +751,7 @@ class _Writer:
         return code("{e}.attend({x})", e=self.access(owner), x=x)
 
     def _lying(self, value: Any, item: Op) -> Any:
-        """As `_operand`; a tensor as it lies, its shape too."""
+        """The operand of `_operand` in its own layout, including its shape."""
         value = self._resolved(value)
         if not isinstance(value, Ref):
             return self._operand(value, item)
@@ -744,7 +762,7 @@ class _Writer:
         return Tensor(shape, fact.dtype, Hole(value))
 
     def _bound(self, value: Any, item: Op) -> Any:
-        """Where a slice begins or ends: a setting, half of a side, or a number."""
+        """A bound of a slice: a setting, half of a side, or a number."""
         if not isinstance(value, int) or not 1 < value < 2**31:
             return value
         frames = self._frames(item.frames)
@@ -754,7 +772,7 @@ class _Writer:
         return value if said is None else said
 
     def _half(self, value: int, item: Op) -> Size | None:
-        """Where a tensor is cut in the middle, half of its side, if the original's slice halves something."""
+        """Half of a tensor's side as a bound, if the original's slice halves something."""
         frames = self._frames(item.frames)
         cuts = names.cuts(frames[-1]) if frames else ()
         if cuts and not any(map(_halves, cuts)):
@@ -781,9 +799,13 @@ class _Writer:
                 return read
         if not sized:
             return value
-        found = self.drafter.settings.of_number(value, self.module, frames)
-        if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
-            return found
+        setting = self.drafter.settings.of_number(value, self.module, frames)
+        if (
+            isinstance(setting, SettingInt | SettingFloat)
+            or not isinstance(value, int)
+            or value < 4
+        ):
+            return setting
         # Else it is a side of what is given: nothing else would give it for other sizes.
         sides = [*self._behind(item, frames), *(number for _, number in self.arguments)]
         for number in (number for number in sides if number not in self.maybe):
@@ -802,7 +824,9 @@ class _Writer:
         for _ in range(_STEPS):
             if not isinstance(operand, Ref):
                 break
-            of = next((one for one in self.statements if operand.id in one.outs), None)
+            of = next(
+                (statement for statement in self.statements if operand.id in statement.outs), None
+            )
             if operand.id in arguments:
                 return [operand.id]
             if of is None:
@@ -827,9 +851,9 @@ class _Writer:
 
     def _called(self, name: str) -> Iterator[int]:
         """The tensors that the original calls so, the last first."""
-        for one in reversed(self.statements):
-            for place, out in enumerate(one.outs):
-                if out >= 0 and self.wanted(one, place) == name:
+        for statement in reversed(self.statements):
+            for place, out in enumerate(statement.outs):
+                if out >= 0 and self.wanted(statement, place) == name:
                     yield out
         yield from (number for argument, number in self.arguments if argument == name)
 
@@ -857,11 +881,11 @@ class _Writer:
             name = f"{last}_{name}"
         self.drafter.read.add(value.key)
         if owner == self.call.path:
-            found = weight_of(self.module, name)
-            attribute = found.linen if found else name
+            placed = weight_of(self.module, name)
+            attribute = placed.linen if placed else name
             self.made.held[attribute] = value.key
             own: ast.expr = ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Load())
-            return Tensor(shape, dtype, found.turned(own) if found else own)
+            return Tensor(shape, dtype, placed.turned(own) if placed else own)
         if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
             access = layer.weight(self.access(owner), name, self.drafter.settings)
             if access is not None:
@@ -870,11 +894,11 @@ class _Writer:
             inner = self.drafter.modules[owner]
             below = self.access(owner)
             if not is_container(inner):
-                found = weight_of(inner, name)
-                attribute = found.linen if found else name
+                placed = weight_of(inner, name)
+                attribute = placed.linen if placed else name
                 self.drafter.lent.setdefault(owner, {})[attribute] = value.key
                 lent: ast.expr = ast.Attribute(below, attribute, ast.Load())
-                return Tensor(shape, dtype, found.turned(lent) if found else lent)
+                return Tensor(shape, dtype, placed.turned(lent) if placed else lent)
         raise GraphError(
             f"{value.key}: is used by {self.call.path or 'the model'}, which does not hold it",
             "see docs/port.md, 'What it does not do'",
@@ -890,26 +914,28 @@ class _Writer:
             value = self._attention(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
-        if layer is not None and len(item.given) == 1 and len(item.taken) == 1:
+        if layer is not None and len(item.arguments) == 1 and len(item.taken) == 1:
             value = self._layer(item, layer)
             self.statements.append(Statement(item.outs, value, frames))
             return
         module = self.drafter.modules[item.path]
         runs = self.drafter.forward(item)
-        ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, runs)[1])
-        given = [self._crossing(one.value, one.inside) for one in ordered]
+        ordered = sorted(
+            item.arguments, key=lambda argument: names.argument_name(argument.label, runs)[1]
+        )
+        values = [self._crossing(argument.value, argument.inside) for argument in ordered]
         sizes = self.drafter.sizes.get((item.path, item.number), [])
-        given += [Hole(Free(one, 0)) for one in sizes]
+        values += [Hole(Free(size, 0)) for size in sizes]
         if (item.path, item.number) in self.drafter.dtype_given:
-            given.append(Hole(dtypes.ComputeDtype()))
+            values.append(Hole(dtypes.ComputeDtype()))
         function: ast.expr = self.access(item.path)
         name = self.drafter.methods.get((item.path, item.number), "__call__")
         if name != "__call__":
             function = ast.Attribute(function, name, ast.Load())
-        told = self.drafter.is_told(type(module))
-        keywords = [mode_keyword()] if told else []
-        value = ast.Call(function, [as_code(one) for one in given], keywords)
-        labels = tuple(one.label for one in item.taken)
+        takes_mode = self.drafter.is_told(type(module))
+        keywords = [mode_keyword()] if takes_mode else []
+        value = ast.Call(function, [as_code(passed_value) for passed_value in values], keywords)
+        labels = tuple(result.label for result in item.taken)
         self.statements.append(
             Statement(item.outs, value, frames, len(item.taken) == 1, labels=labels)
         )
@@ -918,12 +944,12 @@ class _Writer:
         """The call of a layer that takes and gives several tensors, as torch's does."""
         ordered = [
             (
-                *names.argument_name(one.label, type(layer.module).forward),
-                self._operand(one.value, _NO_OP),
+                *names.argument_name(argument.label, type(layer.module).forward),
+                self._operand(argument.value, _NO_OP),
             )
-            for one in item.given
+            for argument in item.arguments
         ]
-        ordered.sort(key=lambda one: one[1])
+        ordered.sort(key=lambda entry: entry[1])
         named: dict[str, Any] = {}
         for name, _, value in ordered:
             base = name.removesuffix("_0").removesuffix("_1")
@@ -932,7 +958,7 @@ class _Writer:
             else:
                 named[name] = value
         first = named.pop(next(iter(named)))
-        labels = {names.label_path(one.label): one.outside for one in item.taken}
+        labels = {names.label_path(result.label): result.outside for result in item.taken}
         weights = labels.get((1,))
         if (
             isinstance(layer.module, torch.nn.MultiheadAttention)
@@ -950,24 +976,24 @@ class _Writer:
             if gives is None:
                 outs.append(labels.get(path, -1))
                 return None
-            return tuple(place(one, (*path, index)) for index, one in enumerate(gives))
+            return tuple(place(element, (*path, index)) for index, element in enumerate(gives))
 
         shape = place(layer.gives, ())
         self.statements.append(Statement(tuple(outs), value, frames, False, shape))
 
     def _attention(self, item: Call, layer: Layer) -> ast.expr:
         """The call of Flax's own attention; what is the same as the argument before it goes unsaid."""
-        given = [self._resolved(one.value) for one in attended(item, layer.module)]
-        while len(given) > 1 and given[-1] == given[-2]:
-            given.pop()
-        first, *more = (as_code(self._operand(one, _NO_OP)) for one in given)
-        made = layer.applied(self.access(item.path), first)
-        assert isinstance(made, ast.Call)
-        return ast.Call(made.func, [*made.args, *more], made.keywords)
+        operands = [self._resolved(argument.value) for argument in attended(item, layer.module)]
+        while len(operands) > 1 and operands[-1] == operands[-2]:
+            operands.pop()
+        first, *more = (as_code(self._operand(operand, _NO_OP)) for operand in operands)
+        applied = layer.applied(self.access(item.path), first)
+        assert isinstance(applied, ast.Call)
+        return ast.Call(applied.func, [*applied.args, *more], applied.keywords)
 
     def _layer(self, item: Call, layer: Layer) -> ast.expr:
         """The call of a layer of Flax's."""
-        value = self._resolved(item.given[0].value)
+        value = self._resolved(item.arguments[0].value)
         fact = self.facts[value.id] if isinstance(value, Ref) else None
         if fact is None:
             return layer.applied(self.access(item.path), as_code(self._operand(value, _NO_OP)))
@@ -996,42 +1022,42 @@ class _Writer:
 
     def access(self, path: str) -> ast.expr:
         """`self.layers[0].mlp` for a module below this one, which is held from now on."""
-        found, holder, attribute = self._way(path)
+        expression, holder, attribute = self._way(path)
         holder.setdefault(attribute, path)
-        return found
+        return expression
 
     def _where(self, path: str) -> ast.expr:
-        """As `access`, of what need not be held."""
+        """The expression of `access`, without holding the module."""
         return self._way(path)[0]
 
     def _way(self, path: str) -> tuple[ast.expr, dict[str, str], str]:
         """An expression for a module below this one, and who holds it under which attribute."""
         at, prefix = self.module, self.call.path
-        found: ast.expr = ast.Name("self", ast.Load())
+        expression: ast.expr = ast.Name("self", ast.Load())
         attribute, holder = "", self.made.children
         for part in path.removeprefix(self.prefix).split("."):
             prefix = f"{prefix}.{part}" if prefix else part
             if has_layers(at):
                 index = list(at._modules).index(part)
-                found = code("{f}.layers[{i}]", f=found, i=index)
+                expression = code("{f}.layers[{i}]", f=expression, i=index)
             elif is_container(at):
                 listed = isinstance(at, torch.nn.ModuleList)
                 index = list(at._modules).index(part)
-                found = code("{f}[{i}]", f=found, i=index if listed else part)
+                expression = code("{f}[{i}]", f=expression, i=index if listed else part)
             elif part.isidentifier():
-                found = ast.Attribute(found, part, ast.Load())
+                expression = ast.Attribute(expression, part, ast.Load())
             else:
-                found = call("getattr", found, part)
+                expression = call("getattr", expression, part)
             attribute = f"{attribute}.{part}" if attribute else part
             at = at._modules[part]
             inside = is_container(at) or type(at).forward is torch.nn.Sequential.forward
             if prefix != path and not inside:  # it holds what is called
                 holder.setdefault(attribute, prefix)
                 attribute, holder = "", self.drafter.reached.setdefault(prefix, {})
-        return found, holder, attribute
+        return expression, holder, attribute
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Those of the module's forward and of what it calls."""
+        """The frames of the module's forward and of functions that it calls."""
         return within(self.forward, frames, self.call.frames)
 
     # Which expressions stand within others.
@@ -1053,10 +1079,10 @@ class _FunctionWriter(_Writer):
         self.keys: dict[Rng, str] = {}
         self.stored: set[str] = set()
         self.same = above.same
-        values = [above._resolved(value) for value in item.given]
+        values = [above._resolved(value) for value in item.arguments]
         called = [above.value_name(value) for value in values]
         frames = above._own(item)
-        made = argument_names(frames[:-1] or frames, item.frame, called)
+        given_names = argument_names(frames[:-1] or frames, item.frame, called)
         parameters = names.function_parameters(item.frame)
         self.order = sorted(
             (
@@ -1064,27 +1090,27 @@ class _FunctionWriter(_Writer):
                 for index, value in enumerate(values)
                 if not isinstance(value, Held) or value.key not in drafter.graph_constants
             ),
-            key=lambda index: self._place(made[index], parameters),
+            key=lambda index: self._place(given_names[index], parameters),
         )
         # A number for each: its own, or one below zero for what a module holds.
         self.layouts = {}
-        self.given: dict[Any, tuple[str, int]] = {}
+        self.passed: dict[Any, tuple[str, int]] = {}
         for index in self.order:
             value = values[index]
             key, number = (
                 (value.key, -2 - index) if isinstance(value, Held) else (value.id, value.id)
             )
-            self.given[key] = (made[index], number)
+            self.passed[key] = (given_names[index], number)
 
     def write_function(self) -> ast.FunctionDef:
-        for key, (_, number) in self.given.items():
+        for key, (_, number) in self.passed.items():
             if isinstance(key, str):
                 tensor = self.drafter.constants[key]
                 kind = self.drafter.graph.dtype_of(key, tensor)
                 self.facts = {**self.facts, number: Fact(tuple(tensor.shape), kind)}
-        self.arguments = list(self.given.values())
+        self.arguments = list(self.passed.values())
         self._items(self._scanned(self.item.body, set(self.item.outs)))
-        refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
+        refs = tuple(self._resolved(Ref(out)) for out in self.item.outs)
         results = self._returned(refs)
         self._name(results)
         self.stored = {
@@ -1093,7 +1119,7 @@ class _FunctionWriter(_Writer):
             for node in ast.walk(statement)
             if isinstance(node, ast.Name)
         }
-        self.made.body = [fill(one, self._argument) for one in self.made.body]
+        self.made.body = [fill(statement, self._argument) for statement in self.made.body]
         self.made.result = fill(self.made.result, self._argument)
         kind = code("jax.Array")
         return ast.FunctionDef(
@@ -1103,17 +1129,18 @@ class _FunctionWriter(_Writer):
                 [
                     *(
                         ast.arg(
-                            one, code("jax.Array | None") if one in self.made.nullable else kind
+                            argument,
+                            code("jax.Array | None") if argument in self.made.nullable else kind,
                         )
-                        for one in self.made.arguments
+                        for argument in self.made.arguments
                     ),
-                    *(ast.arg(one, code("int")) for one in self.sizes.values()),
+                    *(ast.arg(size, code("int")) for size in self.sizes.values()),
                     *(
-                        ast.arg(name, code("int" if isinstance(one, int) else "float"))
-                        for name, one in self.numbers.items()
+                        ast.arg(name, code("int" if isinstance(number, int) else "float"))
+                        for name, number in self.numbers.items()
                     ),
                     *([ast.arg(dtypes.ARGUMENT, code("DTypeLike"))] * self.dtype_given),
-                    *(ast.arg(one, kind) for one in self.keys.values()),
+                    *(ast.arg(key, kind) for key in self.keys.values()),
                     *(
                         ast.arg(name, code("Callable[[jax.Array], jax.Array]"))
                         for name, _ in self.dropouts.values()
@@ -1140,13 +1167,13 @@ class _FunctionWriter(_Writer):
         return ast.Call(self._dropout_function(rate, axes, item), [x], [])
 
     def _dropout_function(self, rate: float, axes: tuple[int, ...], item: Op) -> ast.expr:
-        """What the function is given."""
+        """The dropout argument of the function."""
         number = len(self.dropouts)
         name = f"dropout_{number + 1}" if number else "dropout"
         return ast.Name(self.dropouts.setdefault((rate, axes), (name, item))[0], ast.Load())
 
     def _place(self, name: str, parameters: Sequence[str]) -> int:
-        """Where an argument stands among the original's."""
+        """Position of an argument among the original's."""
         return parameters.index(name) if name in parameters else 99
 
     def _key(self, key: Rng) -> ast.expr:
@@ -1175,17 +1202,17 @@ class _FunctionWriter(_Writer):
         return ast.Name(name, ast.Load())
 
     def _held(self, value: Held) -> Tensor:
-        if value.key in self.given:
-            number = self.given[value.key][1]
+        if value.key in self.passed:
+            number = self.passed[value.key][1]
             fact = self._fact(self.facts[number])
             return Tensor(fact.shape, fact.dtype, Hole(Ref(number)))
         return super()._held(value)
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Those from the function inwards."""
+        """The frames from the function inwards."""
         own = own_frames(super()._frames(frames))
-        for index, one in enumerate(own):
-            if (one.file, one.function) == (self.item.frame.file, self.item.frame.function):
+        for index, frame in enumerate(own):
+            if (frame.file, frame.function) == (self.item.frame.file, self.item.frame.function):
                 return own[index:]
         return own
 
@@ -1198,12 +1225,14 @@ class _StepWriter(_FunctionWriter):
         self.carried = len(scan.carried)
 
     def _place(self, name: str, parameters: Sequence[str]) -> int:
-        """It is given the state, the parts of what the loop goes over, and the rest, in this order."""
+        """Position of an argument: the state, the parts of the arrays of the loop, and the rest, in
+        this order.
+        """
         return 0
 
     def _returned(self, refs: tuple[Any, ...]) -> Any:
-        state, given = refs[: self.carried], refs[self.carried :]
-        return _one_or_all(state), _one_or_all(given)
+        state, results = refs[: self.carried], refs[self.carried :]
+        return _one_or_all(state), _one_or_all(results)
 
 
 def _one_or_all(values: tuple[Any, ...]) -> Any:
@@ -1213,7 +1242,7 @@ def _one_or_all(values: tuple[Any, ...]) -> Any:
 def _kind(results: Any) -> ast.expr:
     """The type of what a function returns."""
     if isinstance(results, tuple):
-        return code("tuple[{*k}]", k=[_kind(one) for one in results])
+        return code("tuple[{*k}]", k=[_kind(result) for result in results])
     return ast.Constant(None) if results is None else code("jax.Array")
 
 
@@ -1236,45 +1265,47 @@ def _axis_moved(value: ast.expr, start: int, end: int) -> ast.expr:
 
 
 def _places(item: Apply) -> tuple[int, ...]:
-    """Where the original's function returns each of the tensors; () where its source does not say."""
+    """Positions of the tensors in the returned value of the original's function; () if its source
+    does not show them.
+    """
     returned = names.returned(item.frame)
     made_on = {
-        out: targets(one.frames)
-        for one in item.body
-        if isinstance(one, Op | Apply)
-        for out in outs(one)
+        out: targets(op.frames)
+        for op in item.body
+        if isinstance(op, Op | Apply)
+        for out in outs(op)
     }
     called = [made_on.get(out, ()) for out in item.outs]
-    if any(len(one) != 1 or one[0] not in returned for one in called):
+    if any(len(out_names) != 1 or out_names[0] not in returned for out_names in called):
         return _places_by_names(item)
-    found = tuple(returned.index(one[0]) for one in called)
-    return found if len(set(found)) == len(found) else ()
+    places = tuple(returned.index(out_names[0]) for out_names in called)
+    return places if len(set(places)) == len(places) else ()
 
 
 def _places_by_names(item: Apply) -> tuple[int, ...]:
     """The same by the variables that each is computed of where it is returned: `return a.exp(), b * 2`."""
-    given: dict[int, list[int]] = {}
+    read_ids: dict[int, list[int]] = {}
     assigned: dict[int, tuple[str, ...]] = {}
-    for one in item.body:
-        if isinstance(one, Op) and one.frames:
-            read = [ref.id for ref in references((one.arguments, one.named))]
-            given |= dict.fromkeys(outs(one), read)
-            assigned |= dict.fromkeys(outs(one), names.targets(one.frames[-1]))
+    for op in item.body:
+        if isinstance(op, Op) and op.frames:
+            read = [ref.id for ref in references((op.arguments, op.named))]
+            read_ids |= dict.fromkeys(outs(op), read)
+            assigned |= dict.fromkeys(outs(op), names.targets(op.frames[-1]))
 
     def variables(out: int, steps: int = _STEPS) -> set[str]:
-        if (found := assigned.get(out, ())) or not steps:
-            return set(found)
-        return {name for one in given.get(out, ()) for name in variables(one, steps - 1)}
+        if (known_names := assigned.get(out, ())) or not steps:
+            return set(known_names)
+        return {name for source in read_ids.get(out, ()) for name in variables(source, steps - 1)}
 
     elements = names.variables_returned(item.frame)
-    made: list[int] = []
+    places: list[int] = []
     for out in item.outs:
         mine = variables(out)
         fits = [at for at, read in enumerate(elements) if mine and mine <= read]
         if len(fits) != 1:
             return ()
-        made += fits
-    return tuple(made) if len(set(made)) == len(made) else ()
+        places += fits
+    return tuple(places) if len(set(places)) == len(places) else ()
 
 
 # How many operators of a line are followed back to a tensor with a name.
@@ -1285,7 +1316,7 @@ _NO_OP = Op("", (), {}, (), True, ())
 def _told(value: Any) -> ast.expr:
     """An argument of a stub; what has no form in JAX (a device) as its name."""
     if isinstance(value, list):
-        return ast.List([_told(one) for one in value], ast.Load())
+        return ast.List([_told(element) for element in value], ast.Load())
     try:
         return as_code(value)
     except TypeError:

@@ -1,8 +1,8 @@
-"""From the calls of modules to classes: one for each class of the original whose forward did the same.
+"""Classes of a port: one for each class of the original whose forwards did the same.
 
-Instances of one torch class are one Flax class where what is written for them differs in numbers only.
-Numbers that a setting of the model gives are read from the configuration; others that differ are fields of
-the class.
+Instances of one torch class are one Flax class if their sources differ in numbers only. Numbers
+that a setting of the model gives are read from the configuration. Other numbers that differ are
+fields of the class.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG, *READ)
 
 @dataclass
 class _Instance:
-    """One module of the model, as it would be written alone."""
+    """A module of the model, as it would be written alone."""
 
     path: str
     module: torch.nn.Module
@@ -93,10 +93,14 @@ class _Classes:
         self.sources: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def run(self) -> Model:
-        for one in self._written(self.drafter.graph.root):
-            if not (one.path and self.drafter.dissolves(one)):
-                given = None if one.path else self.drafter.graph.entry(one.number).inputs
-                self._draft(one, given)
+        for module_call in self._written(self.drafter.graph.root):
+            if not (module_call.path and self.drafter.dissolves(module_call)):
+                inputs = (
+                    None
+                    if module_call.path
+                    else self.drafter.graph.entry(module_call.number).inputs
+                )
+                self._draft(module_call, inputs)
         for path in (*self.drafter.reached, *self.drafter.lent):  # some are never called themselves
             if self.drafter.layer(path) is None:
                 self.drafts.setdefault(path, [])
@@ -104,7 +108,7 @@ class _Classes:
         heights = self._heights()
         for instance in instances.values():
             self._setup(instance)
-            instance.setup = [spelled_out(one) for one in instance.setup]
+            instance.setup = [spelled_out(statement) for statement in instance.setup]
             _roll(instance)
         self._configure(instances)
         for height in sorted({heights[path] for path in instances}):
@@ -133,9 +137,9 @@ class _Classes:
 
     def _without_forwarding(self) -> None:
         """Leave out the functions that only call another one."""
-        methods = [one for cls in self.classes for one in cls.methods.values()]
+        methods = [method for cls in self.classes for method in cls.methods.values()]
         blocks: list[ast.AST] = [
-            ast.Module([*one.body, ast.Return(one.result)], []) for one in methods
+            ast.Module([*method.body, ast.Return(method.result)], []) for method in methods
         ]
         self.drafter.functions, blocks = without_forwarding(self.drafter.functions, blocks)
         for method, block in zip(methods, blocks, strict=True):
@@ -145,22 +149,22 @@ class _Classes:
             assert last.value is not None
             method.result = last.value
 
-    def _written(self, one: Call) -> Iterator[Call]:
+    def _written(self, outer: Call) -> Iterator[Call]:
         """The calls that have a class of their own, or dissolve; the innermost first."""
         if (
-            one.path
-            and not self.drafter.dissolves(one)
-            and self.drafter.layer(one.path) is not None
+            outer.path
+            and not self.drafter.dissolves(outer)
+            and self.drafter.layer(outer.path) is not None
         ):
             return
-        for item in one.body:
+        for item in outer.body:
             if isinstance(item, Call):
                 yield from self._written(item)
-        yield one
+        yield outer
 
-    def _draft(self, one: Call, given: Any) -> None:
+    def _draft(self, module_call: Call, inputs: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
-        draft = drafted(self.drafter, one, given)
+        draft = drafted(self.drafter, module_call, inputs)
         method = Method(
             draft.arguments,
             draft.sizes,
@@ -171,26 +175,31 @@ class _Classes:
             nullable=draft.nullable,
             spared=draft.spared,
         )
-        if one.method != "forward":
-            method.of, method.doc = one.method, documented(self.drafter.forward(one))
+        if module_call.method != "forward":
+            method.of, method.doc = (
+                module_call.method,
+                documented(self.drafter.forward(module_call)),
+            )
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
-        forms = self.forms[one.path, one.method]
+        forms = self.forms[module_call.path, module_call.method]
         others = (
-            f"{one.method}_{len(forms) + 1}" if one.method != "forward" else f"call_{len(forms)}"
+            f"{module_call.method}_{len(forms) + 1}"
+            if module_call.method != "forward"
+            else f"call_{len(forms)}"
         )
-        first = "__call__" if one.method == "forward" else one.method
+        first = "__call__" if module_call.method == "forward" else module_call.method
         name = forms.setdefault(form, others if forms else first)
-        self.drafter.methods[one.path, one.number] = name
-        self.drafts[one.path].append(draft)
-        self.methods[one.path].setdefault(name, method)
+        self.drafter.methods[module_call.path, module_call.number] = name
+        self.drafts[module_call.path].append(draft)
+        self.methods[module_call.path].setdefault(name, method)
 
     def _instance(self, path: str) -> _Instance:
         methods = self.methods[path]
-        first = {name: one for name, one in methods.items() if name == "__call__"}
+        first = {name: method for name, method in methods.items() if name == "__call__"}
         return _Instance(path, self.drafter.modules[path], [], first | methods)
 
     def _heights(self) -> dict[str, int]:
-        """How high each module stands: above all that it holds, also where others call these."""
+        """Height of each module: above all modules that it holds, even if others call these."""
         heights: dict[str, int] = {}
         changed = True
         while changed:
@@ -198,7 +207,7 @@ class _Classes:
             for path, drafts in self.drafts.items():
                 held = [below for draft in drafts for below in draft.children.values()]
                 held += self.drafter.reached.get(path, {}).values()
-                wanted = max([heights.get(path, 0), *(heights.get(one, 0) + 1 for one in held)])
+                wanted = max([heights.get(path, 0), *(heights.get(child, 0) + 1 for child in held)])
                 changed = changed or wanted > heights.get(path, -1)
                 heights[path] = wanted
             if changed:
@@ -212,31 +221,33 @@ class _Classes:
 
     def _of_class(self) -> list[list[str]]:
         """The modules of each class, but of those that hold modules of their own class."""
-        found: dict[type, list[str]] = defaultdict(list)
+        paths_by_class: dict[type, list[str]] = defaultdict(list)
         for path in self.drafts:
-            found[type(self.drafter.modules[path])].append(path)
+            paths_by_class[type(self.drafter.modules[path])].append(path)
         return [
             paths
-            for paths in found.values()
-            if not any(one.startswith(f"{other}.") or not other for one in paths for other in paths)
+            for paths in paths_by_class.values()
+            if not any(
+                path.startswith(f"{other}.") or not other for path in paths for other in paths
+            )
         ]
 
     # The constructors.
 
-    def _setup(self, one: _Instance) -> None:
-        """What it holds: its children as holes, its parameters."""
+    def _setup(self, instance: _Instance) -> None:
+        """Write the module's children as holes, and its parameters."""
         children: dict[str, str] = {}
         held: dict[str, str] = {}
-        for draft in self.drafts[one.path]:
+        for draft in self.drafts[instance.path]:
             children |= draft.children
             held |= draft.held
-        held |= self.drafter.lent.get(one.path, {})
-        children |= self.drafter.reached.get(one.path, {})
+        held |= self.drafter.lent.get(instance.path, {})
+        children |= self.drafter.reached.get(instance.path, {})
         for name, key in held.items():
-            one.setup.append(_assign(name, self._parameter(one, name, key)))
-        dropouts = [each for draft in self.drafts[one.path] for each in draft.dropouts.items()]
+            instance.setup.append(_assign(name, self._parameter(instance, name, key)))
+        dropouts = [each for draft in self.drafts[instance.path] for each in draft.dropouts.items()]
         for name, (rate, axes) in dict(dropouts).items():
-            one.setup.append(_assign(name, dropout_made(rate, axes)))
+            instance.setup.append(_assign(name, dropout_made(rate, axes)))
         tree: dict[str, Any] = {}
         for attribute, path in children.items():
             at = tree
@@ -244,24 +255,26 @@ class _Classes:
             for part in parts:
                 at = at.setdefault(part, {})
             at[last] = path
-        prefix = f"{one.path}." if one.path else ""
-        if has_layers(one.module):  # a Sequential or list with a forward of its own
+        prefix = f"{instance.path}." if instance.path else ""
+        if has_layers(instance.module):  # a Sequential or list with a forward of its own
             if not tree:
                 return  # what it holds has no weights, and is written where it is called
             inner = [
-                self._held(one.module, key, f"{prefix}{key}", child, tree[key])
+                self._held(instance.module, key, f"{prefix}{key}", child, tree[key])
                 if key in tree
                 else self._placeholder(f"{prefix}{key}", child)
-                for key, child in one.module._modules.items()
+                for key, child in instance.module._modules.items()
             ]
-            one.setup.append(
+            instance.setup.append(
                 _assign("layers", call("_list", ast.List(inner, ast.Load()), len(inner)))
             )
             return
-        for name in sorted(tree, key=list(one.module._modules).index):
-            child = one.module._modules[name]
-            one.setup.append(
-                _assign(name, self._held(one.module, name, f"{prefix}{name}", child, tree[name]))
+        for name in sorted(tree, key=list(instance.module._modules).index):
+            child = instance.module._modules[name]
+            instance.setup.append(
+                _assign(
+                    name, self._held(instance.module, name, f"{prefix}{name}", child, tree[name])
+                )
             )
 
     def _held(self, parent: Any, name: str, path: str, module: Any, below: Any) -> ast.expr:
@@ -273,16 +286,18 @@ class _Classes:
                 return self.initial.layer(path, layer, single, typed)
             return Hole(_Child(path))
         inner = [
-            self._held(parent, f"{name}.{key}", f"{path}.{key}", one, below[key])
+            self._held(parent, f"{name}.{key}", f"{path}.{key}", inner_module, below[key])
             if key in below
-            else self._placeholder(f"{path}.{key}", one)
-            for key, one in module._modules.items()
+            else self._placeholder(f"{path}.{key}", inner_module)
+            for key, inner_module in module._modules.items()
         ]
         if isinstance(module, torch.nn.ModuleDict):
             return ast.Dict([ast.Constant(key) for key in module._modules], inner)
         if isinstance(module, torch.nn.Sequential):
-            told = path in self.drafter.training.sequentials
-            return call("Sequential" if told else "nn.Sequential", ast.List(inner, ast.Load()))
+            takes_mode = path in self.drafter.training.sequentials
+            return call(
+                "Sequential" if takes_mode else "nn.Sequential", ast.List(inner, ast.Load())
+            )
         if isinstance(module, torch.nn.ModuleList):
             while list(module._modules)[len(inner) - 1] not in below:
                 inner.pop()  # what is behind the last that is called
@@ -294,7 +309,7 @@ class _Classes:
         )
 
     def _placeholder(self, path: str, module: Any) -> ast.expr:
-        """What stands in a list for a module that holds nothing, or that is never called."""
+        """The placeholder in a list for a module that holds nothing, or that is never called."""
         if path in self.drafter.members:
             return self.drafter.members[path]
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
@@ -305,34 +320,37 @@ class _Classes:
             )
         return code("lambda x: x") if isinstance(module, torch.nn.Identity) else ast.Constant(None)
 
-    def _parameter(self, one: _Instance, name: str, key: str) -> ast.expr:
+    def _parameter(self, instance: _Instance, name: str, key: str) -> ast.expr:
         tensor = self.drafter.constants[key]
-        found = weight_of(one.module, key.rpartition(".")[2])
-        sides = tuple(tensor.shape) if found is None else found.shape(tuple(tensor.shape))
+        placed = weight_of(instance.module, key.rpartition(".")[2])
+        sides = tuple(tensor.shape) if placed is None else placed.shape(tuple(tensor.shape))
         settings = self.drafter.settings
         shape = tuple(
-            settings.of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides)
+            settings.of_parameter(instance.module, name, axis, side)
+            for axis, side in enumerate(sides)
         )
         start = self.initial
-        if found is not None and found.collection != "params":
-            made = start.variable(found.collection, one.module, one.path, name, key, shape)
-            return self.drafter.in_dtype(key, made)
+        if placed is not None and placed.collection != "params":
+            array = start.variable(
+                placed.collection, instance.module, instance.path, name, key, shape
+            )
+            return self.drafter.in_dtype(key, array)
         if key in self.drafter.volatile:
-            again = computed(tensor, one.module, name, settings)
+            again = computed(tensor, instance.module, name, settings)
             if again is not None:
                 self.drafter.recomputed.add(key)
                 return again
         if key in self.drafter.buffers:
-            made = start.variable("buffers", one.module, one.path, name, key, shape)
-            return self.drafter.in_dtype(key, made)
-        axes = None if found is None else found.axes
-        init = start.parameter(one.module, one.path, name, key, axes)
+            array = start.variable("buffers", instance.module, instance.path, name, key, shape)
+            return self.drafter.in_dtype(key, array)
+        axes = None if placed is None else placed.axes
+        init = start.parameter(instance.module, instance.path, name, key, axes)
         if self.drafter.in_compute_dtype(key):
             return call(f"self.{PARAM}", name, init, shape)
         kind = [code("self.param_dtype")] if key in (self.drafter.graph.narrow or ()) else []
         return call("self.param", name, init, shape, *kind)
 
-    def _children(self, one: _Instance) -> None:
+    def _children(self, instance: _Instance) -> None:
         """The holes of the children as calls of their classes."""
 
         def made(hole: Hole) -> ast.expr:
@@ -341,18 +359,20 @@ class _Classes:
             cls, fields = self.made[hole.value.path]
             first = [ast.Attribute(ast.Name("self", ast.Load()), _CONFIG, ast.Load())]
             named = {key: as_code(value) for key, value in fields.items()}
-            made = call(cls.name, *(first if cls.configured else []), **named)
-            return with_numerics(made, NUMERICS) if cls.typed else made
+            expression = call(cls.name, *(first if cls.configured else []), **named)
+            return with_numerics(expression, NUMERICS) if cls.typed else expression
 
-        one.setup = [lists.together(fill(each, made), one.over) for each in one.setup]
+        instance.setup = [
+            lists.together(fill(each, made), instance.over) for each in instance.setup
+        ]
 
     # The configuration.
 
     def _configure(self, instances: Mapping[str, _Instance]) -> None:
-        """Which settings there are: each name has one value, or one in each part of the model."""
+        """Names of the settings: each name has one value, or one in each part of the model."""
         paths: dict[str, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
-        for path, one in instances.items():
-            for slot in _slots(one):
+        for path, instance in instances.items():
+            for slot in _slots(instance):
                 if isinstance(slot, SettingInt | SettingFloat):
                     for name, value in slot.parts.items():
                         paths[name][value].append(path)
@@ -387,7 +407,7 @@ class _Classes:
     # Merging.
 
     def _merge(self, cls: type, group: Sequence[_Instance]) -> None:
-        slots = [list(_slots(one)) for one in group]
+        slots = [list(_slots(instance)) for instance in group]
         hints = [hint for tree in _trees(group[0]) for hint in _hints(tree, "")]
         fields: dict[str, list[Any]] = {}
         written: list[Any] = []
@@ -395,30 +415,33 @@ class _Classes:
         configured = False
         for place in range(len(slots[0])):
             called.append("")
-            values = [one[place] for one in slots]
+            values = [instance_slots[place] for instance_slots in slots]
             spelled = [self._spelled(value) for value in values]
-            if spelled[0] is not None and len({one and ast.dump(one) for one in spelled}) == 1:
+            if (
+                spelled[0] is not None
+                and len({expression and ast.dump(expression) for expression in spelled}) == 1
+            ):
                 written.append(spelled[0])
                 called[-1] = _attribute_of(group, values)
                 configured = True
                 continue
-            bare = [_bare(one) for one in values]
-            if all(one == bare[0] and type(one) is type(bare[0]) for one in bare) and not any(
-                spelled
-            ):
+            bare = [_bare(slot) for slot in values]
+            if all(
+                bare_value == bare[0] and type(bare_value) is type(bare[0]) for bare_value in bare
+            ) and not any(spelled):
                 written.append(as_code(bare[0]))
                 continue
             name = self._field(values, hints[place], group, fields)
             fields[name] = [
-                value if one is not None else _bare(value)
-                for value, one in zip(values, spelled, strict=True)
+                value if expression is not None else _bare(value)
+                for value, expression in zip(values, spelled, strict=True)
             ]
             written.append(ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
-        one = group[0]
+        first_instance = group[0]
         called = ["" if name in fields else name for name in called]
         first, written = sizes.named(written, called)
         fill_in = iter(written)
-        setup = [as_usual(_slotted(statement, fill_in)) for statement in one.setup]
+        setup = [as_usual(_slotted(statement, fill_in)) for statement in first_instance.setup]
         setup = [*first, *setup]
         methods = {
             name: replace(
@@ -428,7 +451,7 @@ class _Classes:
                 nullable=frozenset().union(*(each.methods[name].nullable for each in group)),
                 absent=frozenset().union(*(each.methods[name].absent for each in group)),
             )
-            for name, method in one.methods.items()
+            for name, method in first_instance.methods.items()
         }
         # The model itself is always made of its sizes, even if it reads none.
         configured = (
@@ -440,7 +463,7 @@ class _Classes:
                 for node in ast.walk(statement)
             )
         )
-        made = Class(
+        merged_class = Class(
             self._name(cls),
             cls,
             {name: type(_bare(values[0])).__name__ for name, values in fields.items()},
@@ -448,12 +471,12 @@ class _Classes:
             setup,
             methods,
             typed=reads_numerics([*setup, *(s for m in methods.values() for s in _all(m))]),
-            told=self.drafter.is_told(cls),
+            takes_mode=self.drafter.is_told(cls),
         )
-        self.classes.append(made)
+        self.classes.append(merged_class)
         for index, instance in enumerate(group):
             self.made[instance.path] = (
-                made,
+                merged_class,
                 {name: values[index] for name, values in fields.items()},
             )
 
@@ -463,14 +486,14 @@ class _Classes:
         """Forms of one class of the original as one class, where that can be, called as it is."""
         left = list(groups)
         while len(left) > 1:
-            found = self._first_together(left, instances)
-            left = [one for one in left if one not in found] if len(groups) <= _PAIRS else []
-        made = list(
-            {id(cls): cls for one in groups for cls in [self.made[one[0].path][0]]}.values()
+            joined = self._first_together(left, instances)
+            left = [group for group in left if group not in joined] if len(groups) <= _PAIRS else []
+        joined_classes = list(
+            {id(cls): cls for group in groups for cls in [self.made[group[0].path][0]]}.values()
         )
-        for cls in made:
+        for cls in joined_classes:
             cls.name = ""
-        for cls in made:
+        for cls in joined_classes:
             cls.name = self._name(cls.origin)
 
     def _first_together(
@@ -492,22 +515,24 @@ class _Classes:
         forms = [
             Form(
                 self.made[group[0].path][0],
-                tuple(one.module for one in group),
-                tuple(self.made[one.path][1] for one in group),
+                tuple(instance.module for instance in group),
+                tuple(self.made[instance.path][1] for instance in group),
             )
             for group in groups
         ]
         module = groups[0][0].module
-        held = {name for one in instances.values() for name in _held_names(one, type(module))}
-        found = together(forms, {*_OF_FLAX, *held}, self.settings)
-        if found is None:
+        held = {
+            name for instance in instances.values() for name in _held_names(instance, type(module))
+        }
+        joined = together(forms, {*_OF_FLAX, *held}, self.settings)
+        if joined is None:
             return False
         ways = {
-            id(one.module): way
-            for group, way in zip(groups, found.ways, strict=True)
-            for one in group
+            id(instance.module): way
+            for group, way in zip(groups, joined.ways, strict=True)
+            for instance in group
         }
-        paths = {id(one.module): one.path for group in groups for one in group}
+        paths = {id(instance.module): instance.path for group in groups for instance in group}
         rewired = self._rewired(ways, paths, instances)
         if rewired is None:
             return False
@@ -515,11 +540,15 @@ class _Classes:
             instances[path].methods[name] = method
         olds = [form.cls for form in forms]
         at = self.classes.index(olds[0])
-        self.classes[at] = found.cls
-        self.classes = [one for one in self.classes if all(one is not old for old in olds)]
-        for group, each in zip(groups, found.fields, strict=True):
-            for one, fields in zip(group, each, strict=True):
-                self.made[one.path] = found.cls, fields
+        self.classes[at] = joined.cls
+        self.classes = [
+            written_class
+            for written_class in self.classes
+            if all(written_class is not old for old in olds)
+        ]
+        for group, each in zip(groups, joined.fields, strict=True):
+            for instance, fields in zip(group, each, strict=True):
+                self.made[instance.path] = joined.cls, fields
         return True
 
     def _rewired(
@@ -527,7 +556,7 @@ class _Classes:
     ) -> dict[tuple[str, str], Method] | None:
         """The methods that call these modules, in the new way; None if a call is not found in the source."""
         count: Counter[int] = Counter()
-        made = {}
+        rewired_methods = {}
         for path, instance in instances.items():
             for name, method in instance.methods.items():
                 try:
@@ -536,12 +565,12 @@ class _Classes:
                     )
                 except calls.OtherWayError:
                     return None
-                if any(one in ways for one in called):
+                if any(module_id in ways for module_id in called):
                     count += called
-                    made[path, name] = replace(method, body=body, result=result)
-        if any(count[one] != len(self.drafts[path]) for one, path in paths.items()):
+                    rewired_methods[path, name] = replace(method, body=body, result=result)
+        if any(count[module_id] != len(self.drafts[path]) for module_id, path in paths.items()):
             return None
-        return made
+        return rewired_methods
 
     def _field(
         self,
@@ -550,18 +579,18 @@ class _Classes:
         group: Sequence[_Instance],
         fields: Mapping[str, list[Any]],
     ) -> str:
-        """What a number that differs is called: as an attribute of the original."""
-        bare = [_bare(one) for one in values]
-        said = {getattr(one, "local", "") for one in values}
+        """The field name of a number that differs, from an attribute of the original."""
+        bare = [_bare(value) for value in values]
+        said = {getattr(value, "local", "") for value in values}
         candidates = list(said) if len(said) == 1 and "" not in said else []
         for attribute in vars(group[0].module):
             if all(
-                type(vars(one.module).get(attribute)) is type(value)
-                and vars(one.module).get(attribute) == value
-                for one, value in zip(group, bare, strict=True)
+                type(vars(instance.module).get(attribute)) is type(value)
+                and vars(instance.module).get(attribute) == value
+                for instance, value in zip(group, bare, strict=True)
             ):
                 candidates.append(attribute.strip("_"))
-        texts = {one.text for one in values if isinstance(one, SettingInt | SettingFloat)}
+        texts = {value.text for value in values if isinstance(value, SettingInt | SettingFloat)}
         candidates += [text for text in sorted(texts) if text.isidentifier() and len(texts) == 1]
         alike = [name for name, other in fields.items() if list(map(_bare, other)) == bare]
         candidates += alike if not candidates and len(set(bare)) > 1 else []
@@ -572,56 +601,63 @@ class _Classes:
         taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
         taken |= set(group[0].methods)
         return next(
-            one
-            for one in candidates
-            if one not in taken
-            and one.isidentifier()
-            and (one not in fields or list(map(_same, fields[one])) == list(map(_same, values)))
+            candidate
+            for candidate in candidates
+            if candidate not in taken
+            and candidate.isidentifier()
+            and (
+                candidate not in fields
+                or list(map(_same, fields[candidate])) == list(map(_same, values))
+            )
         )
 
     def _name(self, cls: type) -> str:
-        taken = {BASE, *(one.name for one in self.classes)}
+        taken = {BASE, *(written_class.name for written_class in self.classes)}
         if cls.__name__ not in taken:
             return cls.__name__
         first = f"{cls.__name__}_" if cls.__name__[-1].isdigit() else cls.__name__
         return next(name for number in range(2, 1000) if (name := f"{first}{number}") not in taken)
 
 
-def _held_names(one: _Instance, cls: Any) -> Iterator[str]:
-    """What the modules of a class hold, under which no field can be."""
-    if type(one.module) is cls:
-        yield from (*one.module._modules, *one.module._parameters, *one.module._buffers)
+def _held_names(instance: _Instance, cls: Any) -> Iterator[str]:
+    """Attributes of the modules of a class, which no field may be named after."""
+    if type(instance.module) is cls:
+        yield from (
+            *instance.module._modules,
+            *instance.module._parameters,
+            *instance.module._buffers,
+        )
 
 
 def _attribute_of(group: Sequence[_Instance], values: Sequence[Any]) -> str:
-    """What the original's modules call a setting, as an attribute that the class of the port may have too."""
+    """The original's attribute name of a setting, if the class of the port may have it too."""
     name: str = values[0].local
     module = group[0].module
     taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
     taken |= set(group[0].methods)
     held = all(
-        value.local == name and _bare(vars(one.module).get(name)) == _bare(value)
-        for one, value in zip(group, values, strict=True)
+        value.local == name and _bare(vars(instance.module).get(name)) == _bare(value)
+        for instance, value in zip(group, values, strict=True)
     )
     return name if held and name.isidentifier() and name not in taken else ""
 
 
-def _roll(one: _Instance) -> None:
+def _roll(instance: _Instance) -> None:
     """Calls of the modules of a list as loops over it."""
-    lengths = lists.lengths(one.setup)
-    for name, method in one.methods.items():
-        forward = getattr(type(one.module), method.of)
+    lengths = lists.lengths(instance.setup)
+    for name, method in instance.methods.items():
+        forward = getattr(type(instance.module), method.of)
         body, over = rolled(method.body, lengths, aliases(forward))
         # Who calls a module takes its results apart one by one; the model's may be a list's.
-        body, result = repeated(body, method.result, forward, not one.path)
+        body, result = repeated(body, method.result, forward, not instance.path)
         body, result = stepped(body, result, forward)
-        one.methods[name] = replace(method, body=body, result=result)
-        one.over |= over
+        instance.methods[name] = replace(method, body=body, result=result)
+        instance.over |= over
 
 
 @dataclass(frozen=True)
 class _Child:
-    """In a constructor, the module that stands there."""
+    """The module at a position in a constructor."""
 
     path: str
 
@@ -643,16 +679,16 @@ def _told_apart(values: Mapping[Any, list[str]]) -> dict[Any, str]:
 
 
 def _beginning(paths: Sequence[Sequence[str]]) -> list[str]:
-    made = []
+    common = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
             break
-        made.append(parts[0])
-    return made
+        common.append(parts[0])
+    return common
 
 
 def _same(value: Any) -> Any:
-    """What makes two values of a field one."""
+    """Key by which two values of a field are equal."""
     return (_bare(value), getattr(value, "text", ""))
 
 
@@ -678,8 +714,11 @@ def _all(method: Method) -> list[ast.AST]:
     return [*method.body, method.result]
 
 
-def _trees(one: _Instance) -> list[ast.AST]:
-    return [*one.setup, *(tree for method in one.methods.values() for tree in _all(method))]
+def _trees(instance: _Instance) -> list[ast.AST]:
+    return [
+        *instance.setup,
+        *(tree for method in instance.methods.values() for tree in _all(method)),
+    ]
 
 
 def _is_slot(node: ast.AST) -> bool:
@@ -697,7 +736,7 @@ def _walk_slots(tree: ast.AST) -> Iterator[Any]:
 
 
 def _hints(tree: Any, hint: str) -> Iterator[str]:
-    """For each slot of a tree, in their order: what an argument is called that it is given for."""
+    """Argument names of a tree's slots, in the order of the slots."""
     if _is_slot(tree):
         yield hint
         return
@@ -706,23 +745,23 @@ def _hints(tree: Any, hint: str) -> Iterator[str]:
             yield from _hints(value, name or "")
         case ast.Call(func=ast.Attribute(value=ast.Name(id="nn")) as function, args=given):
             yield from _hints(function, "")
-            for one in given:
-                yield from _hints(one, "rate" if function.attr == "Dropout" else "features")
+            for argument in given:
+                yield from _hints(argument, "rate" if function.attr == "Dropout" else "features")
             for keyword in tree.keywords:
                 yield from _hints(keyword, "")
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="self"), attr="param" | "cast_param"), args=given
         ):
-            for one in given:
-                yield from _hints(one, "features")
+            for argument in given:
+                yield from _hints(argument, "features")
         case _:
             inner = hint if isinstance(tree, ast.Tuple | ast.List) else ""
             for child in ast.iter_child_nodes(tree):
                 yield from _hints(child, inner)
 
 
-def _slots(one: _Instance) -> Iterator[Any]:
-    for tree in _trees(one):
+def _slots(instance: _Instance) -> Iterator[Any]:
+    for tree in _trees(instance):
         yield from _walk_slots(tree)
 
 
@@ -730,9 +769,9 @@ def _numbers(method: Method) -> tuple[Any, ...]:
     return tuple(slot for tree in _all(method) for slot in _walk_slots(tree))
 
 
-def _form(one: _Instance) -> str:
-    arguments = [(name, method.arguments) for name, method in one.methods.items()]
-    return f"{arguments} {_dump(_trees(one))}"
+def _form(instance: _Instance) -> str:
+    arguments = [(name, method.arguments) for name, method in instance.methods.items()]
+    return f"{arguments} {_dump(_trees(instance))}"
 
 
 def _dump(trees: Sequence[ast.AST]) -> str:

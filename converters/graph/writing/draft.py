@@ -1,4 +1,4 @@
-"""What is known while the calls of a graph are written, and what is written for one of them."""
+"""State shared while the calls of a graph are written, and the draft of one call."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ class Missing:
 
 @dataclass
 class Draft:
-    """What is written for one call of a module.
+    """The source of one call of a module.
 
     Attributes:
-        path: of the module.
+        path: path of the module.
         module: the torch module.
-        arguments: names of what the call takes.
-        sizes: names of sizes that come after them.
+        arguments: names of the call's arguments.
+        sizes: names of sizes that follow the arguments.
         body: statements.
-        result: what it returns.
+        result: the returned expression.
         children: attribute path → the module's path below, in the order of their first use.
-        held: own parameters and buffers that are used, by name.
-        labels: where its results stand in what the original returns.
+        held: used parameters and buffers of the module itself, by name.
+        labels: positions of its results in the original's returned value.
         dropouts: name → rate and axes of the dropouts that the original has as functions.
         nullable: arguments that may be None.
-        spared: those of them that whoever calls the model may leave out.
-        absent: places of results that may be None.
+        spared: nullable arguments that a caller of the model may leave out.
+        absent: positions of results that may be None.
     """
 
     path: str
@@ -93,7 +93,9 @@ class Draft:
 
 
 class Drafter:
-    """What the calls of a graph have in common when they are written (by `converters.graph.writing.body`)."""
+    """State that all calls of a graph share while they are written (by
+    `converters.graph.writing.body`).
+    """
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Drafter:
         self.buffers |= loose - self.graph_constants
         self.read: set[str] = set()
         self.first = first_names(root)
-        self.called = {one.path for one in calls(graph.root)}
+        self.called = {module_call.path for module_call in calls(graph.root)}
         # Calls of modules within one that does not hold them: it was given the module.
         self.foreign: set[tuple[str, int]] = set()
         self._note_foreign(graph.root, "")
@@ -192,27 +194,29 @@ class Drafter:
 
     def classes_of_ours(self) -> list[type]:
         """The classes of `converters.modules` that the layers are."""
-        found = [layer.ours for layer in self.layers.values()]
-        found += [Sequential] if self.training.sequentials else []
-        return list(dict.fromkeys(one for one in found if one is not None))
+        classes = [layer.ours for layer in self.layers.values()]
+        classes += [Sequential] if self.training.sequentials else []
+        return list(dict.fromkeys(cls for cls in classes if cls is not None))
 
-    def _in_function(self, one: Call, item: Op) -> bool:
+    def _in_function(self, module_call: Call, item: Op) -> bool:
         """Whether an operator was recorded in a function that a module's forward calls."""
-        return len(own_frames(within(self.forward(one), item.frames, one.frames))) > 1
+        return (
+            len(own_frames(within(self.forward(module_call), item.frames, module_call.frames))) > 1
+        )
 
-    def forward(self, one: Call) -> Any:
+    def forward(self, module_call: Call) -> Any:
         """The function of the original that a call runs."""
-        return getattr(type(self.modules[one.path]), one.method)
+        return getattr(type(self.modules[module_call.path]), module_call.method)
 
-    def _channels_last(self, one: Call) -> bool:
-        if one.is_entry or self.dissolves(one):
+    def _channels_last(self, module_call: Call) -> bool:
+        if module_call.is_entry or self.dissolves(module_call):
             return False
-        layer = self.layer(one.path)
+        layer = self.layer(module_call.path)
         return layer is not None and layer.flax.channels_last
 
-    def _note_foreign(self, one: Call, owner: str) -> None:
+    def _note_foreign(self, module_call: Call, owner: str) -> None:
         """Note the calls of other modules within what is written for the module `owner`."""
-        for item in one.body:
+        for item in module_call.body:
             if isinstance(item, Call):
                 if owner and not item.path.startswith(f"{owner}."):
                     self.foreign.add((item.path, item.number))
@@ -237,10 +241,10 @@ class Drafter:
         if path in self.training.dropouts:
             return self.training.dropouts[path]
         if path not in self.layers:
-            found = layer_of(self.modules[path], path in self.called, self._plain(path))
-            if found is None or self._elsewhere(path):
+            layer = layer_of(self.modules[path], path in self.called, self._plain(path))
+            if layer is None or self._elsewhere(path):
                 return None
-            self.layers[path] = self.training.layer(path, found)
+            self.layers[path] = self.training.layer(path, layer)
         return self.layers[path]
 
     def is_told(self, cls: type) -> bool:
@@ -248,7 +252,9 @@ class Drafter:
         return self.training.is_told(cls, self.graph.root, self.dissolves, self.layer)
 
     def _plain(self, path: str) -> bool:
-        """As `_plainly`; of LSTMs all or none, as both sources have one name."""
+        """Whether all calls of a layer are plain (`_plainly`). For LSTMs, all or none: both sources
+        have one name.
+        """
         if not isinstance(self.modules[path], torch.nn.LSTM):
             return self._plainly(path)
         return all(
@@ -262,18 +268,26 @@ class Drafter:
         module = self.modules[path]
         if not isinstance(module, torch.nn.MultiheadAttention | torch.nn.LSTM):
             return False
-        made = [one for one in calls(self.graph.root) if one.path == path]
+        own_calls = [
+            module_call for module_call in calls(self.graph.root) if module_call.path == path
+        ]
         batched = all(
-            len(self.graph.facts[given.inside].shape) == 3 for one in made for given in one.given
+            len(self.graph.facts[argument.inside].shape) == 3
+            for module_call in own_calls
+            for argument in module_call.arguments
         )
-        if not made or not module.batch_first or not batched:
+        if not own_calls or not module.batch_first or not batched:
             return False
         if isinstance(module, torch.nn.LSTM):
-            return module.bias and not module.proj_size and all(len(one.given) == 1 for one in made)
+            return (
+                module.bias
+                and not module.proj_size
+                and all(len(module_call.arguments) == 1 for module_call in own_calls)
+            )
         return all(
-            len(one.given) == len(attended(one, module)) == 3
-            and [label_path(taken.label) for taken in one.taken] == [(0,)]
-            for one in made
+            len(module_call.arguments) == len(attended(module_call, module)) == 3
+            and [label_path(taken.label) for taken in module_call.taken] == [(0,)]
+            for module_call in own_calls
         )
 
     def _elsewhere(self, path: str) -> bool:
@@ -281,36 +295,43 @@ class Drafter:
         names_of = [f"{path}.{name}" for name in self.modules[path]._parameters]
         return any(self.first.get(key, key) != key for key in names_of)
 
-    def dissolves(self, one: Call) -> bool:
+    def dissolves(self, module_call: Call) -> bool:
         """Whether a call is written as part of the one around it.
 
         It is one of a Sequential, of a module without weights, or of one that stands elsewhere, whose weights
         are handed down.
         """
-        if one.is_entry:
+        if module_call.is_entry:
             return False
-        if (one.path, one.number) in self.foreign or one.path in self.training.dropouts:
+        if (
+            module_call.path,
+            module_call.number,
+        ) in self.foreign or module_call.path in self.training.dropouts:
             return True
-        module = self.modules[one.path]
-        if self.layer(one.path) is not None:
+        module = self.modules[module_call.path]
+        if self.layer(module_call.path) is not None:
             return False
         if isinstance(module, torch.nn.Sequential):
             return type(module).forward is torch.nn.Sequential.forward
-        if self._elsewhere(one.path) and not module._modules and not module._buffers:
-            keys = [f"{one.path}.{name}" for name in module._parameters]
+        if self._elsewhere(module_call.path) and not module._modules and not module._buffers:
+            keys = [f"{module_call.path}.{name}" for name in module._parameters]
             return all(self.first.get(key, key) != key for key in keys if key in self.first)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             return False
         plain = type(module).__module__.startswith("torch.nn.modules.")
         return plain or (
-            len(one.body) <= 8 and not any(isinstance(item, Call) for item in one.body)
+            len(module_call.body) <= 8
+            and not any(isinstance(item, Call) for item in module_call.body)
         )
 
 
-def attended(one: Call, module: torch.nn.Module) -> list[Given]:
+def attended(module_call: Call, module: torch.nn.Module) -> list[Given]:
     """Query, key and value of an attention's call, as far as it is given them."""
-    found = {argument_name(given.label, type(module).forward)[0]: given for given in one.given}
-    return [found[name] for name in ("query", "key", "value") if name in found]
+    arguments = {
+        argument_name(argument.label, type(module).forward)[0]: argument
+        for argument in module_call.arguments
+    }
+    return [arguments[name] for name in ("query", "key", "value") if name in arguments]
 
 
 def _hint(side: int | Free) -> int:

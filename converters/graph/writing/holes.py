@@ -55,16 +55,16 @@ def _copy_holes(tree: Any) -> Any:
     if isinstance(tree, Hole):
         return Hole(tree.value)
     if isinstance(tree, ast.AST):
-        made = type(tree).__new__(type(tree))
+        copied = type(tree).__new__(type(tree))
         # Given all at once, as in `expression`: Python 3.13 warns of a node without its fields.
         copies = {name: _copy_holes(getattr(tree, name, None)) for name in tree._fields}
-        ast.AST.__init__(made, **copies)
-        return commented(made, of(tree))
-    return [_copy_holes(one) for one in tree] if isinstance(tree, list) else tree
+        ast.AST.__init__(copied, **copies)
+        return commented(copied, of(tree))
+    return [_copy_holes(element) for element in tree] if isinstance(tree, list) else tree
 
 
 def length(value: ast.expr) -> int:
-    """How long an expression is, a name in each hole."""
+    """Length of an expression, with a name in each hole."""
 
     class Shown(ast.NodeTransformer):
         def visit_Hole(self, node: Hole) -> ast.expr:

@@ -1,4 +1,4 @@
-"""How the arrays of a port start: what the original's factory was seen to do, as initialisers of Flax."""
+"""Initial arrays of a port: the observed initialization of the original, as Flax initializers."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ _FAR = 6.0
 _NONE: Mapping[str, Start] = {}
 
 
-class Model(Protocol):
-    """What must be known of a model (a `Drafter` knows it)."""
+class ModelFacts(Protocol):
+    """Facts about a model that initializers need (a `Drafter` has them)."""
 
     root: torch.nn.Module
     settings: Settings
@@ -101,7 +101,7 @@ class Initial:
         values: arrays that are stored, by their path in the port.
     """
 
-    def __init__(self, drafter: Model, starts: Starts | None) -> None:
+    def __init__(self, drafter: ModelFacts, starts: Starts | None) -> None:
         self.drafter = drafter
         self.starts = starts
         self.otherwise: dict[str, str] = {}
@@ -126,30 +126,32 @@ class Initial:
             single: whether its parent holds it by itself, not in a list.
             typed: whether it is given the dtypes and the precision of the module that holds it.
         """
-        made = self._layer(path, layer, layer.made(self.drafter.settings, typed), single)
-        if isinstance(made, ast.Call):  # `**self.numerics` stands last
-            made.keywords.sort(key=lambda one: one.arg is None)
-        return made
+        expression = self._layer(path, layer, layer.made(self.drafter.settings, typed), single)
+        if isinstance(expression, ast.Call):  # `**self.numerics` stands last
+            expression.keywords.sort(key=lambda keyword: keyword.arg is None)
+        return expression
 
-    def _layer(self, path: str, layer: Layer, made: ast.expr, single: bool) -> ast.expr:
-        if self.starts is None or not isinstance(made, ast.Call):
-            return made
+    def _layer(self, path: str, layer: Layer, expression: ast.expr, single: bool) -> ast.expr:
+        if self.starts is None or not isinstance(expression, ast.Call):
+            return expression
         if isinstance(layer.module, torch.nn.MultiheadAttention):
-            return self._attention(path, layer, made)
-        inner = next((one.value for one in made.keywords if one.arg == "layer"), None)
+            return self._attention(path, layer, expression)
+        inner = next(
+            (keyword.value for keyword in expression.keywords if keyword.arg == "layer"), None
+        )
         if (
             isinstance(inner, ast.Call)
             and layer.ours is not None
             and is_reparametrized(layer.module)
         ):
-            self._around(path, layer, made, inner)
-            return made
+            self._around(path, layer, expression, inner)
+            return expression
         takes = getattr(layer.ours, "__dataclass_fields__", {})
         if layer.ours is not None and not {"scale_init", "embedding_init"} & set(takes):
             plain = isinstance(layer.module, _AS_TORCH) and not is_reparametrized(layer.module)
-            return self._own(path, layer, made) if plain else made
+            return self._own(path, layer, expression) if plain else expression
         if layer.flax.of.rpartition(".")[2] not in _LAYERS:
-            return made
+            return expression
         for name, tensor in layer.module._parameters.items():
             if tensor is None:
                 continue
@@ -161,17 +163,18 @@ class Initial:
             argument = _ARGUMENTS[placed.linen]
             where = path if single else ""
             try:
-                found = self._initialiser(key, layer.module, name, placed.axes, where)
+                initializer = self._initialiser(key, layer.module, name, placed.axes, where)
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 continue
-            if ast.unparse(found) != _USUAL.get(argument):
-                made.keywords.append(ast.keyword(argument, found))
-        return made
+            if ast.unparse(initializer) != _USUAL.get(argument):
+                expression.keywords.append(ast.keyword(argument, initializer))
+        return expression
 
     def _turned(self, key: str, module: Any, name: str) -> Placed | None:
-        """Where the weight of a transposed convolution is, if its elements are all of one law: they lie the
-        other way round.
+        """Position of a transposed convolution's weight, if all its elements have one law.
+
+        Its elements lie in reverse order, so only then an initializer fits.
         """
         start = (self.starts or _NONE).get(key)
         if start is None or not isinstance(start.law, Draw | Constant | Formula):
@@ -181,7 +184,7 @@ class Initial:
         space = module.weight.dim() - 2
         return Placed("kernel", "params", (space, space + 1, *range(space)))
 
-    def _own(self, path: str, layer: Layer, made: ast.Call) -> ast.expr:
+    def _own(self, path: str, layer: Layer, expression: ast.Call) -> ast.expr:
         """A layer whose source comes into the port: by default it starts as torch's own does."""
         takes = getattr(layer.ours, "__dataclass_fields__", {})
         written: dict[str, set[str]] = {}
@@ -208,15 +211,17 @@ class Initial:
                 self.otherwise.setdefault(key, str(error))
         for argument, tree in trees.items():
             if len(written[argument]) == 1:
-                made.keywords.append(ast.keyword(argument, tree))
+                expression.keywords.append(ast.keyword(argument, tree))
                 continue
             for key in keys[argument]:
                 self.otherwise.setdefault(key, "arrays of one layer start in several ways")
-        return made
+        return expression
 
-    def _around(self, path: str, layer: Layer, made: ast.Call, inner: ast.Call) -> None:
-        """A layer around another one, which computes its weight: what that is computed from starts as the
-        weight of the inner layer does, and the scale of weight_norm is its norm.
+    def _around(self, path: str, layer: Layer, expression: ast.Call, inner: ast.Call) -> None:
+        """Add initializers to a layer around another layer, which computes its weight.
+
+        The inputs of that computation start as the weight of the inner layer does. The scale of
+        weight_norm is the norm of that weight.
         """
         laws: list[Law] = []
         norms: dict[str, Law] = {}
@@ -233,22 +238,22 @@ class Initial:
                     self._written.add(key)
                     continue
                 if part == "g":
-                    holder, argument = made, "scale_init"
+                    holder, argument = expression, "scale_init"
                 else:
                     holder = inner
                     laws.append(start.law)
-                found = self._initialiser(key, layer.module, name, placed.axes, "")
+                initializer = self._initialiser(key, layer.module, name, placed.axes, "")
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 continue
-            if ast.unparse(found) != _USUAL.get(argument):
-                holder.keywords.append(ast.keyword(argument, found))
+            if ast.unparse(initializer) != _USUAL.get(argument):
+                holder.keywords.append(ast.keyword(argument, initializer))
         for key, law in norms.items():
             if law not in laws:
                 self.otherwise.setdefault(key, "the norm of another tensor")
-        inner.keywords.sort(key=lambda one: one.arg is None)
+        inner.keywords.sort(key=lambda keyword: keyword.arg is None)
 
-    def _attention(self, path: str, layer: Layer, made: ast.Call) -> ast.expr:
+    def _attention(self, path: str, layer: Layer, expression: ast.Call) -> ast.expr:
         """Flax's attention: one initialiser for query, key and value, one for the output."""
         kernels = {"in_proj_weight": "kernel_init", "out_proj.weight": "out_kernel_init"}
         biases = {"in_proj_bias": "bias_init", "out_proj.bias": "out_bias_init"}
@@ -264,16 +269,16 @@ class Initial:
                         self.otherwise.setdefault(key, "was not seen to be made")
                     continue
                 owner = layer.module.out_proj if "." in name else layer.module
-                found = self._law(
+                initializer = self._law(
                     start, start.law, key, owner, name, (1, 0), "", 3 if "in_proj" in name else 1
                 )
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 continue
             self._written.add(key)
-            if ast.unparse(found) != "nn.initializers.zeros":
-                made.keywords.append(ast.keyword(argument, found))
-        return made
+            if ast.unparse(initializer) != "nn.initializers.zeros":
+                expression.keywords.append(ast.keyword(argument, initializer))
+        return expression
 
     # Arrays of a module's own.
 
@@ -302,10 +307,10 @@ class Initial:
         if start is not None and is_drawn(start.law) and key not in self.drafter.volatile:
             try:
                 drawn = self._law(start, start.law, key, module, name, None, path)
-                made = code(
+                array = code(
                     '{init}(self.make_rng("params"), {shape}, jnp.float32)', init=drawn, shape=shape
                 )
-                how = (code("lambda: {made}", made=made),)
+                how = (code("lambda: {made}", made=array),)
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 how = (code("jnp.zeros"), shape, *kind)
@@ -330,8 +335,8 @@ class Initial:
             else:
                 self._store(key, name, path, values)
                 how = (code("stored"), code("self.path"), name, shape)
-        made = call("self.variable", collection, name, *how)
-        return ast.Attribute(made, "value", ast.Load())
+        array = call("self.variable", collection, name, *how)
+        return ast.Attribute(array, "value", ast.Load())
 
     def _counted(
         self, start: Start | None, values: np.ndarray[Any, Any], shape: Any
@@ -340,10 +345,10 @@ class Initial:
         if start is None or values.dtype != np.float32 or not _agrees_with(start.law, values):
             return None
         try:
-            made = self._along(start.law, as_code(shape))
+            array = self._along(start.law, as_code(shape))
         except UnknownLawError:
             return None
-        return code("({made}).astype(jnp.float32)", made=made)
+        return code("({made}).astype(jnp.float32)", made=array)
 
     def _store(self, key: str, name: str, path: str, values: np.ndarray[Any, Any]) -> None:
         """Put values into the file of a port; keep the dtypes that JAX has."""
@@ -361,9 +366,9 @@ class Initial:
         start = (self.starts or _NONE).get(key)
         if start is None:
             raise UnknownLawError("was not seen to be made")
-        made = self._law(start, start.law, key, module, name, axes, path)
+        initializer = self._law(start, start.law, key, module, name, axes, path)
         self._written.add(key)
-        return made
+        return initializer
 
     def _law(
         self,
@@ -396,15 +401,15 @@ class Initial:
             case Orthogonal(gain=gain):
                 column = _axis(axes, 0, start, module, name)
                 options = {} if column == -1 else {"column_axis": column}
-                given = () if gain.value == 1 else (self._number(gain, "gain"),)
-                return call("nn.initializers.orthogonal", *given, **options)
+                arguments = () if gain.value == 1 else (self._number(gain, "gain"),)
+                return call("nn.initializers.orthogonal", *arguments, **options)
             case Patched():
                 return self._patched(start, law, key, module, name, axes, path)
             case Formula() if is_drawn(law):
                 return self._formula(law)
             case Sequence() | Formula() if axes is None and _agrees_with(law, start.values):
-                made = self._along(law, code("shape"))
-                return code("lambda key, shape, dtype: {made}", made=made)
+                array = self._along(law, code("shape"))
+                return code("lambda key, shape, dtype: {made}", made=array)
             case Computed() | Sequence() | Formula():
                 return self._computed(start, module, name, axes, path)
             case Norm():
@@ -470,30 +475,30 @@ class Initial:
         if far and not law.shift.value and not getattr(std, "text", ""):
             return code("nn.initializers.normal({s})", s=std)
         if law.named is not None and law.named[0] == "trunc_normal_":
-            given = law.named[1]
-            plain = law.scale == given["std"] and law.shift == given["mean"]
+            arguments = law.named[1]
+            plain = law.scale == arguments["std"] and law.shift == arguments["mean"]
             if plain:
                 named: dict[str, Any] = {}
                 usual = {"mean": 0.0, "a": -2.0, "b": 2.0}
                 words = {"mean": "mean", "a": "low", "b": "high"}
                 for word, value in usual.items():
-                    if given[word].value != value:
-                        named[words[word]] = self._number(given[word], words[word])
-                return call("trunc_normal", self._number(given["std"], "std"), **named)
+                    if arguments[word].value != value:
+                        named[words[word]] = self._number(arguments[word], words[word])
+                return call("trunc_normal", self._number(arguments["std"], "std"), **named)
         std = self._number(law.scale, "std")
         if law.shift.value:
             low, high = (
-                one.value * law.scale.value + law.shift.value for one in (law.first, law.second)
+                bound.value * law.scale.value + law.shift.value for bound in (law.first, law.second)
             )
             mean = self._number(law.shift, "mean")
             return call("trunc_normal", std, mean, low, high)
         low, high = law.first.value, law.second.value
         if min(-low, high) > _FAR:
             # The bounds are as they are, whatever the standard deviation.
-            ends = [round(one * law.scale.value, 6) for one in (low, high)]
+            ends = [round(bound * law.scale.value, 6) for bound in (low, high)]
             named = {} if ends == [-2.0, 2.0] else {"low": ends[0], "high": ends[1]}
             return call("trunc_normal", std, **named)
-        rounded = [round(one, 4) for one in (low, high)]
+        rounded = [round(bound, 4) for bound in (low, high)]
         given_ends = {} if rounded == [-2.0, 2.0] else {"lower": rounded[0], "upper": rounded[1]}
         return call("nn.initializers.truncated_normal", std, **given_ends)
 
@@ -588,7 +593,10 @@ class Initial:
         )
         padding = getattr(module, "padding_idx", None)
         rows = [(first, last) for first, last, _ in law.patches]
-        zeros = all(isinstance(one, Constant) and one.value.value == 0 for *_, one in law.patches)
+        zeros = all(
+            isinstance(patch_law, Constant) and patch_law.value.value == 0
+            for *_, patch_law in law.patches
+        )
         if padding is not None and zeros and set(rows) == {(padding, padding + 1)}:
             row = self.drafter.settings.of_layer(module, "padding_idx", padding)
             return code("zero_row({b}, {r})", b=base, r=row)
@@ -596,8 +604,8 @@ class Initial:
         for first, last, inner in dict.fromkeys(law.patches):
             if isinstance(inner, Computed):
                 raise UnknownLawError("parts of it are computed")
-            made = self._law(start, inner, key, module, name, None, "")
-            slices.append(code("({a}, {b}, {i})", a=first, b=last, i=made))
+            initializer = self._law(start, inner, key, module, name, None, "")
+            slices.append(code("({a}, {b}, {i})", a=first, b=last, i=initializer))
         return call("with_slices", base, *slices)
 
     def _formula(self, law: Formula) -> ast.expr:
@@ -613,19 +621,19 @@ class Initial:
         side = code("{s}[{a}]", s=shape, a=held.axis)
         if isinstance(shape, ast.Tuple):
             side = shape.elts[held.axis]
-        start, step = (self._number(one, "value") for one in (held.start, held.step))
+        start, step = (self._number(number, "value") for number in (held.start, held.step))
         plain = held.start.value == 0 and held.step.value == 1
         text = "jnp.arange({n})" if plain else "{a} + {b} * jnp.arange({n})"
         if held.step.value == 1 and not plain:
             text = "jnp.arange({a}, {n} + {a})"
-        whole = [_as_integer(one) for one in (start, step)]
-        made = self._applied(law, {}, code(text, n=side, a=whole[0], b=whole[1]))
+        whole = [_as_integer(number) for number in (start, step)]
+        array = self._applied(law, {}, code(text, n=side, a=whole[0], b=whole[1]))
         dims = len(held.shape)
         if dims == 1:
-            return made
+            return array
         if held.axis != -1:
-            made = code("{m}[{i}]", m=made, i=_spread_to(dims, held.axis))
-        return code("jnp.broadcast_to({m}, {s})", m=made, s=shape)
+            array = code("{m}[{i}]", m=array, i=_spread_to(dims, held.axis))
+        return code("jnp.broadcast_to({m}, {s})", m=array, s=shape)
 
     def _applied(
         self, law: Law | Number, names: dict[int, str], base: ast.expr | None = None
@@ -639,8 +647,11 @@ class Initial:
                 text = _WRITTEN.get((operator, len(inputs)))
                 if text is None:
                     raise UnknownLawError(f"drawn by {operator}")
-                given = {f"x{at}": self._applied(one, names, base) for at, one in enumerate(inputs)}
-                return code(text, **given)
+                operands = {
+                    f"x{at}": self._applied(operand, names, base)
+                    for at, operand in enumerate(inputs)
+                }
+                return code(text, **operands)
             case Draw():
                 if len(names.setdefault(law.serial, "")) or len(names) > 1:
                     raise UnknownLawError("drawn of several distributions")
@@ -683,7 +694,7 @@ class Initial:
         value = number.value
         if number.origin is not None:
             parts: dict[str, Any] = {}
-            tree = _Named(self, parts).visit(_copied(number.origin))
+            tree = _NamedOrigin(self, parts).visit(_copied(number.origin))
             text = None if tree is None else ast.unparse(ast.fix_missing_locations(tree))
             if text is not None and parts and _agrees(text, parts, value):
                 return SettingFloat(value, text, parts, local)
@@ -695,7 +706,7 @@ class Initial:
         return SettingFloat(value, local=local)
 
     def leaf(self, leaf: Leaf) -> tuple[str, Mapping[str, Any]] | None:
-        """What the settings of the port call an attribute or argument of the original."""
+        """The settings of the port that an attribute or argument of the original stands for."""
         settings = self.drafter.settings
         if not isinstance(leaf.holder, torch.nn.Module):
             return settings.called_in(leaf.holder, leaf.name, leaf.value)
@@ -705,13 +716,13 @@ class Initial:
         if module is None:
             return None
         if leaf.axis is not None:
-            found = settings.of_parameter(module, leaf.name, leaf.axis, leaf.value)
+            setting = settings.of_parameter(module, leaf.name, leaf.axis, leaf.value)
         elif isinstance(leaf.value, int | float):
-            found = settings.of_attribute(module, leaf.name, leaf.value)
+            setting = settings.of_attribute(module, leaf.name, leaf.value)
         else:
             return None
-        if isinstance(found, SettingInt | SettingFloat) and found.text:
-            return found.text, found.parts
+        if isinstance(setting, SettingInt | SettingFloat) and setting.text:
+            return setting.text, setting.parts
         return None
 
 
@@ -719,12 +730,18 @@ _SCALES = ("fans", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xa
 # Operators by what torch calls them and how many inputs they have.
 _WRITTEN = {
     **{
-        (one, 2): f"{{x0}} {sign} {{x1}}"
-        for one, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"), ("pow", "**"))
+        (operator_name, 2): f"{{x0}} {sign} {{x1}}"
+        for operator_name, sign in (
+            ("add", "+"),
+            ("sub", "-"),
+            ("mul", "*"),
+            ("div", "/"),
+            ("pow", "**"),
+        )
     },
     **{
-        (one, 1): f"jnp.{one}({{x0}})"
-        for one in (
+        (function_name, 1): f"jnp.{function_name}({{x0}})"
+        for function_name in (
             "exp",
             "log",
             "log1p",
@@ -787,11 +804,13 @@ def _agrees_with(law: Law, values: np.ndarray[Any, Any] | None) -> bool:
         raise TypeError(part)
 
     try:
-        found = run(law).numpy()
+        result = run(law).numpy()
     except (TypeError, RuntimeError, AttributeError):
         return False
-    found = found.reshape([-1 if at - values.ndim == held.axis else 1 for at in range(values.ndim)])
-    return bool(np.allclose(values, np.broadcast_to(found, values.shape), rtol=1e-6, atol=0))
+    result = result.reshape(
+        [-1 if at - values.ndim == held.axis else 1 for at in range(values.ndim)]
+    )
+    return bool(np.allclose(values, np.broadcast_to(result, values.shape), rtol=1e-6, atol=0))
 
 
 def _shared(tree: ast.expr) -> ast.expr:
@@ -832,7 +851,7 @@ class _Once(ast.NodeTransformer):
         return super().generic_visit(node)
 
 
-class _Named(ast.NodeTransformer):
+class _NamedOrigin(ast.NodeTransformer):
     """An origin with the names of settings for its leaves."""
 
     def __init__(self, initial: Initial, parts: dict[str, Any]) -> None:
@@ -841,17 +860,17 @@ class _Named(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         if not isinstance(node, Leaf):
-            made = super().generic_visit(node)
-            return None if self.failed else made
-        found = self.initial.leaf(node)
-        if found is None and node.inner is not None and node.inner.origin is not None:
+            renamed = super().generic_visit(node)
+            return None if self.failed else renamed
+        setting = self.initial.leaf(node)
+        if setting is None and node.inner is not None and node.inner.origin is not None:
             return self.visit(_copied(node.inner.origin))
-        if found is None and node.inner is not None and node.inner.literal:
+        if setting is None and node.inner is not None and node.inner.literal:
             return ast.Constant(node.inner.value)
-        if found is None:
+        if setting is None:
             self.failed = True
             return None
-        text, parts = found
+        text, parts = setting
         self.parts |= parts
         return ast.parse(text, mode="eval").body
 
@@ -861,25 +880,25 @@ def _copied(tree: Any) -> Any:
     if isinstance(tree, Leaf) or (isinstance(tree, ast.AST) and not tree._fields):
         return tree
     if isinstance(tree, ast.AST):
-        made = type(tree).__new__(type(tree))
+        copied_tree = type(tree).__new__(type(tree))
         ast.AST.__init__(
-            made, **{name: _copied(getattr(tree, name, None)) for name in tree._fields}
+            copied_tree, **{name: _copied(getattr(tree, name, None)) for name in tree._fields}
         )
-        return made
-    return [_copied(one) for one in tree] if isinstance(tree, list) else tree
+        return copied_tree
+    return [_copied(element) for element in tree] if isinstance(tree, list) else tree
 
 
 def _agrees(text: str, parts: Mapping[str, Any], value: float) -> bool:
     """Whether an expression of settings has a value."""
     try:
-        found = eval(
+        result = eval(
             compile(text, "", "eval"),
             {"__builtins__": {}, "math": math, "int": int, "max": max, "min": min, "float": float},
             dict(parts),
         )
     except (ArithmeticError, ValueError, TypeError, NameError):
         return False
-    return isinstance(found, int | float) and math.isclose(found, value, rel_tol=1e-6)
+    return isinstance(result, int | float) and math.isclose(result, value, rel_tol=1e-6)
 
 
 def _scaled_number(number: Number, scale: Number, shift: Number) -> Number:
@@ -887,7 +906,9 @@ def _scaled_number(number: Number, scale: Number, shift: Number) -> Number:
 
 
 def _dims(module: Any, name: str, axes: tuple[int, ...] | None) -> int:
-    """How many axes a parameter has; where they lie otherwise, it may have another name in the port."""
+    """Number of axes of a parameter; if they lie in another order, it may have another name in the
+    port.
+    """
     if axes is not None:
         return len(axes)
     held = module
@@ -900,7 +921,7 @@ def _dims(module: Any, name: str, axes: tuple[int, ...] | None) -> int:
 
 
 def _at(axes: tuple[int, ...] | None, axis: int, dims: int) -> int:
-    """Where torch's axis is in Flax, counted from the end."""
+    """Position of torch's axis in Flax, counted from the end."""
     return (axis if axes is None else axes[axis]) - dims
 
 
@@ -927,7 +948,7 @@ def _is_default(law: Law) -> bool:
 
 
 def _guessed(tensor: Any) -> ast.expr:
-    """Where nobody saw how the parameter is made: by its values."""
+    """The initializer of a parameter whose creation was not observed, by its values."""
     if tensor.numel() and tensor.device.type != "meta":
         if bool((tensor == 1).all()):
             return code("nn.initializers.ones")

@@ -72,16 +72,18 @@ class Layer:
 
     @property
     def ours(self) -> type | None:
-        """Its class in `converters.modules`, whose source comes into the port; None: it is Flax's."""
+        """The layer's class in `converters.modules`, whose source is copied into the port; None if
+        it is Flax's.
+        """
         place, _, name = self.flax.of.rpartition(".")
         if not place.startswith("converters."):
             return None
-        found: type = getattr(importlib.import_module(place), name)
-        return found
+        cls: type = getattr(importlib.import_module(place), name)
+        return cls
 
     @property
     def gives(self) -> Any:
-        """What it returns: None for one tensor, a tuple of these for several."""
+        """Form of the result: None for one tensor, a tuple of these for several."""
         return _GIVES.get(type(self.module).__name__) if self.ours else None
 
     def made(self, settings: Settings, typed: bool = False) -> ast.expr:
@@ -101,10 +103,10 @@ class Layer:
                 for name, value in named.items()
                 if isinstance(value, SourceCall)
             }
-        first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
+        first = [written.pop(key) for key in ("num_embeddings", "features") if key in written]
         name = self.flax.of.rpartition(".")[2]
-        made = call(name if self.ours else f"nn.{name}", *first, **written)
-        return with_numerics(made, _fields_of(self.flax.of)) if typed else made
+        layer_call = call(name if self.ours else f"nn.{name}", *first, **written)
+        return with_numerics(layer_call, _fields_of(self.flax.of)) if typed else layer_call
 
     def _argument(self, settings: Settings, name: str, value: Any) -> Any:
         for torch_name in _FROM.get(name, ()):
@@ -114,37 +116,37 @@ class Layer:
 
     def applied(self, layer: ast.expr, x: ast.expr, **more: Any) -> ast.expr:
         """The expression that calls it, on a tensor in Flax's order; `more` are other arguments."""
-        given = x
+        array = x
         for before in self.flax.before:
             named = {name: _value(value) for name, value in before.named.items()}
-            given = call(_spelled(before.of), given, *map(_value, before.first), **named)
-        told = {name: self._option(value) for name, value in self.flax.options.items()}
-        options = {**more, **told}
+            array = call(_spelled(before.of), array, *map(_value, before.first), **named)
+        own_options = {name: self._option(value) for name, value in self.flax.options.items()}
+        options = {**more, **own_options}
         keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
-        return ast.Call(layer, [given], keywords)
+        return ast.Call(layer, [array], keywords)
 
     def _option(self, value: Any) -> Any:
-        """What a call is told; `deterministic` is what its caller is told."""
+        """An option of a call; `deterministic` is the caller's own."""
         mode = self.trains and isinstance(value, Variable)
         return code(value.name) if mode else _value(value)
 
     def weight(self, layer: ast.expr, name: str, settings: Settings) -> ast.expr | None:
         """The torch tensor `name` of the layer, as an expression; None if it is not one array of Flax's."""
-        found = weight_of(self.module, name)
-        if found is None:
+        placed = weight_of(self.module, name)
+        if placed is None:
             return None
-        if found.linen == "embedding":
-            return found.turned(ast.Attribute(layer, "embedding", ast.Load()))
+        if placed.linen == "embedding":
+            return placed.turned(ast.Attribute(layer, "embedding", ast.Load()))
         sides = self._input_sides(settings)
-        if found.collection == "params" and sides:
+        if placed.collection == "params" and sides:
             held = call("weights_of", layer, 1, *sides)
-            return found.turned(code("{held}[{name}]", held=held, name=found.linen))
-        return found.turned(
+            return placed.turned(code("{held}[{name}]", held=held, name=placed.linen))
+        return placed.turned(
             code(
                 "{layer}.variables[{collection}][{name}]",
                 layer=layer,
-                collection=found.collection,
-                name=found.linen,
+                collection=placed.collection,
+                name=placed.linen,
             )
         )
 
@@ -169,12 +171,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where `migrate weights` puts a tensor of a layer.
+    """Position of a layer's tensor in the weights of `migrate weights`.
 
     Attributes:
         linen: its name.
         collection: "params" or "batch_stats".
-        axes: torch's order of its axes, by those that it has in Flax; None where it is the same.
+        axes: torch's order of its axes, by those in Flax; None if it is the same.
     """
 
     linen: str
@@ -202,22 +204,24 @@ class Placed:
 def _fields_of(of: str) -> Set[str]:
     """The fields of a class; none of what is no dataclass."""
     place, _, name = of.rpartition(".")
-    found = getattr(importlib.import_module(place), name)
-    return set(getattr(found, "__dataclass_fields__", ()))
+    cls = getattr(importlib.import_module(place), name)
+    return set(getattr(cls, "__dataclass_fields__", ()))
 
 
 def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
-    """Where a tensor of a layer is; None where it has parts, or the module is no layer that is known."""
+    """Position of a layer's tensor; None if it has parts, or the module is not a known layer."""
     entry, _ = find_entry(module)
     if entry is None:
         return None
     weights = entry.weights_of(module)
     if is_reparametrized(module):
         try:
-            weights = tuple(one for one in reparametrized(module, weights) if one.join == ALONE)
+            weights = tuple(
+                weight for weight in reparametrized(module, weights) if weight.join == ALONE
+            )
         except CannotComputeError:
             return None
-    places = [one for one in weights if one.torch == name]
+    places = [weight for weight in weights if weight.torch == name]
     if len(places) != 1 or places[0].part is not None or "/" in places[0].linen:
         return None
     layout = places[0].layout.inverse
@@ -244,17 +248,19 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
     if is_computed_before(module, entry.weights_of(module)):
         return None  # its weight is computed at each call
     several = type(module).__name__ in _GIVES
-    for one in flax_calls(module, "linen"):
+    for flax_call in flax_calls(module, "linen"):
         if plain and isinstance(module, torch.nn.LSTM):
-            kept = {key: one.settings[key] for key in _PLAIN_LSTM if key in one.settings}
-            sizes = {key: one.sizes[key] for key in _PLAIN_LSTM if key in one.sizes}
-            return Layer(module, FlaxCall(_PLAIN, sizes, kept, options=one.options))
-        if several and not one.of.startswith("converters."):
+            kept = {
+                key: flax_call.settings[key] for key in _PLAIN_LSTM if key in flax_call.settings
+            }
+            sizes = {key: flax_call.sizes[key] for key in _PLAIN_LSTM if key in flax_call.sizes}
+            return Layer(module, FlaxCall(_PLAIN, sizes, kept, options=flax_call.options))
+        if several and not flax_call.of.startswith("converters."):
             if plain:
-                return Layer(module, one)
+                return Layer(module, flax_call)
             continue
-        if not one.called_otherwise and not one.differs:
-            return Layer(module, _padded(module, one))
+        if not flax_call.called_otherwise and not flax_call.differs:
+            return Layer(module, _padded(module, flax_call))
     return None
 
 
@@ -287,7 +293,7 @@ def _value(value: Any) -> Any:
         case Maker():
             return code("lambda: {c}", c=_value(value.call))
         case tuple():
-            return tuple(_value(one) for one in value)
+            return tuple(_value(element) for element in value)
     return value
 
 

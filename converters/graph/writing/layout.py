@@ -94,24 +94,24 @@ def layouts(
     channels_last: Callable[[Call], bool],
     in_function: Callable[[Call, Op], bool],
 ) -> dict[int, Layout]:
-    """Which tensors stay channels last, and how they are.
+    """Tensors that stay channels last, and their layout.
 
     Args:
         graph: the recorded model.
         constants: its parameters and buffers.
         channels_last: whether a call is that of a layer that Flax has with its channels last.
-        in_function: whether an operator of a call is in a function, which is given all in torch's order.
+        in_function: whether an operator of a call is in a function, whose arguments are all in torch's order.
     """
     refused: set[tuple[str, int]] = set()
     while True:
-        walk = _Walk(graph.facts, constants, channels_last, in_function, refused)
-        made = walk.walk(graph.root)
-        if made.conflicts <= refused:
-            return made.found
-        refused |= made.conflicts
+        walk = _LayoutWalk(graph.facts, constants, channels_last, in_function, refused)
+        walked = walk.walk(graph.root)
+        if walked.conflicts <= refused:
+            return walked.found
+        refused |= walked.conflicts
 
 
-class _Walk:
+class _LayoutWalk:
     def __init__(
         self,
         facts: Mapping[int, Fact],
@@ -124,39 +124,39 @@ class _Walk:
         self.constants = constants
         self.in_function = in_function
         self.found: dict[int, Layout] = {}
-        self.given: dict[tuple[str, int], Layout | None] = {}
+        self.orders: dict[tuple[str, int], Layout | None] = {}
         self.conflicts: set[tuple[str, int]] = set()
 
-    def walk(self, one: Call) -> _Walk:
-        for item in one.body:
-            self._item(item, one)
+    def walk(self, module_call: Call) -> _LayoutWalk:
+        for item in module_call.body:
+            self._item(item, module_call)
         return self
 
     def _item(self, item: Item, within: Call) -> None:
         if isinstance(item, Op):
-            made = stays(item, self.found, self.facts, self.constants)
-            if made and made[0] is not None and not self.in_function(within, item):
-                self.found[item.outs[0]] = made[0]
+            stayed = stays(item, self.found, self.facts, self.constants)
+            if stayed and stayed[0] is not None and not self.in_function(within, item):
+                self.found[item.outs[0]] = stayed[0]
         elif isinstance(item, Call):
             if self.channels_last(item):
                 if len(self.facts[item.outs[0]].shape) > 2:
                     self.found[item.outs[0]] = LAST
                 return
-            for index, given in enumerate(item.given):
-                if isinstance(given.value, Ref):
-                    self._boundary(item.path, index, given.value.id, given.inside)
+            for index, argument in enumerate(item.arguments):
+                if isinstance(argument.value, Ref):
+                    self._boundary(item.path, index, argument.value.id, argument.inside)
             for inner in item.body:
                 self._item(inner, item)
             for index, taken in enumerate(item.taken):
                 self._boundary(item.path, -1 - index, taken.inside, taken.outside)
 
     def _boundary(self, path: str, index: int, source: int, target: int) -> None:
-        """What crosses the boundary of a module has one order in all its calls."""
+        """Require one order, in all calls of a module, for each tensor that crosses its boundary."""
         state = self.found.get(source)
         place = (path, index)
         if place in self.refused:
             return
-        if self.given.setdefault(place, state) != state:
+        if self.orders.setdefault(place, state) != state:
             self.conflicts.add(place)
         if state is not None:
             self.found[target] = state
@@ -164,18 +164,18 @@ class _Walk:
 
 def stays(
     item: Op,
-    found: Mapping[int, Layout],
+    tensor_layouts: Mapping[int, Layout],
     facts: Mapping[int, Fact],
     constants: Mapping[str, Tensor],
 ) -> Made | None:
-    """How an operator is done on what is channels last; None where it needs torch's order.
+    """The form of an operator on channels-last tensors; None if it needs torch's order.
 
     Returns:
-        The order of the result (None: torch's), and what writes it, given a function from an argument to the
-        tensor as it lies.
+        The order of the result (None: torch's), and its writer, which takes a function from an argument to
+        the tensor in its layout.
     """
     refs = list(references((item.arguments, item.named)))
-    states = {found.get(ref.id) for ref in refs}
+    states = {tensor_layouts.get(ref.id) for ref in refs}
     packet = item.target.split(".")[1] if item.target.startswith("aten.") else ""
     arguments = item.arguments
     first = arguments[0] if arguments else None
@@ -183,16 +183,16 @@ def stays(
         return None
     rank = len(facts[first.id].shape) if isinstance(first, Ref) else 0
     if packet in ("permute", "transpose") and isinstance(first, Ref):
-        return _turned(packet, item, found.get(first.id), rank)
+        return _turned(packet, item, tensor_layouts.get(first.id), rank)
     if states <= {None}:
         return None
     if is_dropout(item):
-        state = found.get(first.id) if isinstance(first, Ref) else None
+        state = tensor_layouts.get(first.id) if isinstance(first, Ref) else None
         fits = state == LAST or not arguments[2]
-        return (state, lambda given: given(first).code) if fits else None
+        return (state, lambda operand: operand(first).code) if fits else None
     if packet in _ELEMENTWISE:
-        return _elementwise(item, found, facts, refs, constants)
-    if found.get(getattr(first, "id", -1)) != LAST and packet != "cat":
+        return _elementwise(item, tensor_layouts, facts, refs, constants)
+    if tensor_layouts.get(getattr(first, "id", -1)) != LAST and packet != "cat":
         return None
     shape = facts[first.id].shape if isinstance(first, Ref) else ()
     if packet in _REDUCTIONS and len(arguments) > 1 and arguments[1]:
@@ -205,13 +205,13 @@ def stays(
         named = {"axis": axes, **({"keepdims": True} if keep else {})}
         if item.named.get("dtype") is not None:
             return None
-        return (LAST if left > 2 else None), lambda given: method(given(first), name, **named)
+        return (LAST if left > 2 else None), lambda operand: method(operand(first), name, **named)
     if packet in ("adaptive_avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool3d"):
         size = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
         if set(size) != {1}:
             return None
         axes = tuple(range(1, rank - 1))
-        return LAST, lambda given: method(given(first), "mean", axis=axes, keepdims=True)
+        return LAST, lambda operand: method(operand(first), "mean", axis=axes, keepdims=True)
     if packet in (
         "max_pool2d",
         "max_pool1d",
@@ -224,12 +224,15 @@ def stays(
     if packet in ("flatten", "view", "reshape") and isinstance(first, Ref):
         return _flattened(item, shape, facts)
     if packet == "cat" and isinstance(first, tuple):
-        if {found.get(one.id) if isinstance(one, Ref) else None for one in first} != {LAST}:
+        if {
+            tensor_layouts.get(element.id) if isinstance(element, Ref) else None
+            for element in first
+        } != {LAST}:
             return None
         axis = arguments[1] if len(arguments) > 1 else 0
         rank = len(facts[first[0].id].shape)
-        return LAST, lambda given: call(
-            "jnp.concatenate", [given(one) for one in first], axis=moved(axis, rank)
+        return LAST, lambda operand: call(
+            "jnp.concatenate", [operand(element) for element in first], axis=moved(axis, rank)
         )
     return None
 
@@ -239,7 +242,7 @@ def _axes(value: Any) -> tuple[int, ...]:
 
 
 def moved(axis: int, rank: int) -> int:
-    """Where an axis of torch's is with the channels last."""
+    """Position of one of torch's axes with the channels last."""
     axis %= rank
     return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
 
@@ -258,15 +261,15 @@ def _turned(packet: str, item: Op, state: Layout | None, rank: int) -> Made | No
     to_last = [0, *range(2, rank), 1]
     to_first = [0, rank - 1, *range(1, rank - 1)]
     if state == LAST and order == to_last:
-        return None if rank < 3 else (None, lambda given: given(first).code)
+        return None if rank < 3 else (None, lambda operand: operand(first).code)
     if state is None and order == to_first and rank > 3:
-        return LAST, lambda given: given(first).code
+        return LAST, lambda operand: operand(first).code
     return None
 
 
 def _elementwise(
     item: Op,
-    found: Mapping[int, Layout],
+    tensor_layouts: Mapping[int, Layout],
     facts: Mapping[int, Fact],
     refs: list[Ref],
     constants: Mapping[str, Tensor],
@@ -274,43 +277,45 @@ def _elementwise(
     from converters.graph.ops import lowerings
 
     out = facts[item.outs[0]]
-    state = next(found[ref.id] for ref in refs if ref.id in found)
+    state = next(tensor_layouts[ref.id] for ref in refs if ref.id in tensor_layouts)
     # What is turned itself, as it has one number for each channel: `x * scale[:, :, None, None]`.
     small: set[int] = set()
     for ref in refs:
         rank = len(facts[ref.id].shape)
         if rank == 0:
             continue
-        if ref.id not in found and state == LAST and rank == len(out.shape):
+        if ref.id not in tensor_layouts and state == LAST and rank == len(out.shape):
             if any(side != 1 for side in facts[ref.id].shape[2:]):
                 return None
             small.add(ref.id)
             continue
-        if rank != len(out.shape) or (found.get(ref.id) != state):
+        if rank != len(out.shape) or (tensor_layouts.get(ref.id) != state):
             return None
     if len({len(facts[ref.id].shape) for ref in refs if facts[ref.id].shape}) != 1:
         return None
     rank = len(out.shape)
     kept = held((item.arguments, item.named))
-    if any(not _of_channels(constants[one.key].shape, state, rank) for one in kept):
+    if any(not _of_channels(constants[weight.key].shape, state, rank) for weight in kept):
         return None
     lowering = lowerings().get(item.target)
     if lowering is None:
         return None
 
-    def lying(value: Any, given: Operand) -> Any:
-        one = given(value)
+    def lying(value: Any, operand: Operand) -> Any:
+        tensor = operand(value)
         if isinstance(value, Ref) and value.id in small:
-            shape = (one.shape[0], *one.shape[2:], one.shape[1])
-            return replace(one, shape=shape, code=as_flax(one.code, None, rank))
+            shape = (tensor.shape[0], *tensor.shape[2:], tensor.shape[1])
+            return replace(tensor, shape=shape, code=as_flax(tensor.code, None, rank))
         if not isinstance(value, Held) or constants[value.key].dim() < 2:
-            return one
-        return replace(one, shape=(constants[value.key].numel(),), code=method(one, "reshape", -1))
+            return tensor
+        return replace(
+            tensor, shape=(constants[value.key].numel(),), code=method(tensor, "reshape", -1)
+        )
 
-    def write(given: Operand) -> ast.expr:
-        arguments = tuple(lying(one, given) for one in item.arguments)
-        named = {key: lying(one, given) for key, one in item.named.items()}
-        return lowering(arguments, named, given(Ref(item.outs[0])))
+    def write(operand: Operand) -> ast.expr:
+        arguments = tuple(lying(argument, operand) for argument in item.arguments)
+        named = {key: lying(argument, operand) for key, argument in item.named.items()}
+        return lowering(arguments, named, operand(Ref(item.outs[0])))
 
     return state, write
 
@@ -323,7 +328,7 @@ def _of_channels(shape: Sequence[int], state: Layout, rank: int) -> bool:
 
 def _pooled(packet: str, item: Op, rank: int) -> Made | None:
     spatial = rank - 2
-    given = list(item.arguments) + [None] * 6
+    settings = list(item.arguments) + [None] * 6
 
     def sides(value: Any, default: tuple[int, ...]) -> tuple[int, ...]:
         if value in (None, ()):
@@ -333,18 +338,18 @@ def _pooled(packet: str, item: Op, rank: int) -> Made | None:
 
     if rank < 3:
         return None
-    window = sides(given[1], ())
-    strides = sides(given[2], window)
-    padding = sides(given[3], (0,) * spatial)
+    window = sides(settings[1], ())
+    strides = sides(settings[2], window)
+    padding = sides(settings[3], (0,) * spatial)
     pad = tuple((side, side) for side in padding) if any(padding) else "VALID"
     named: dict[str, Any] = {"strides": strides, "padding": pad}
     if packet.startswith("max"):
-        dilation, ceil = sides(given[4], (1,) * spatial), given[5]
+        dilation, ceil = sides(settings[4], (1,) * spatial), settings[5]
         if ceil or set(dilation) != {1}:
             return None
         name = "nn.max_pool"
     else:
-        ceil, include, divisor = given[4], given[5], item.named.get("divisor_override")
+        ceil, include, divisor = settings[4], settings[5], item.named.get("divisor_override")
         if ceil or divisor is not None or len(item.arguments) > 6:
             return None
         if include is False and any(padding):
@@ -360,16 +365,16 @@ def _flattened(item: Op, shape: tuple[Any, ...], facts: Mapping[int, Fact]) -> M
     after = facts[item.outs[0]].shape
     rank = len(shape)
     if len(after) == 3 and rank > 3 and after[:2] == shape[:2]:
-        return LAST, lambda given: code(
-            "{x}.reshape({x}.shape[0], -1, {x}.shape[-1])", x=given(first)
+        return LAST, lambda operand: code(
+            "{x}.reshape({x}.shape[0], -1, {x}.shape[-1])", x=operand(first)
         )
     if len(after) == 2 and after[0] == shape[0]:
         sides = shape[1:]
         if not all(isinstance(side, int) for side in sides):
             return None
-        one = all(side == 1 for side in sides[1:])
-        state = None if one else Flat(tuple(sides))
-        return state, lambda given: code("{x}.reshape({x}.shape[0], -1)", x=given(first))
+        is_one = all(side == 1 for side in sides[1:])
+        state = None if is_one else Flat(tuple(sides))
+        return state, lambda operand: code("{x}.reshape({x}.shape[0], -1)", x=operand(first))
     return None
 
 

@@ -42,8 +42,8 @@ def modeling(
         exact: whether layers and activations round once in 16 bits.
     """
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
-    parts += [_unparsed(one) for one in restored]
-    taken = {*functions(), *(one.name for one in restored), *(stubs or {})}
+    parts += [_unparsed(function) for function in restored]
+    taken = {*functions(), *(function.name for function in restored), *(stubs or {})}
     parts += [_class(cls, config, taken) for cls in model.classes]
     if exact:
         parts = [rounding_once(part) for part in parts]
@@ -62,14 +62,14 @@ def _unbracketed(text: str) -> str:
     around a negative exponent.
     """
 
-    def line(found: re.Match[str]) -> str:
-        whole = ast.parse(found["tuple"], mode="eval").body
+    def line(match: re.Match[str]) -> str:
+        whole = ast.parse(match["tuple"], mode="eval").body
         try:
-            plain = ast.parse(found["inner"], mode="eval").body
+            plain = ast.parse(match["inner"], mode="eval").body
         except SyntaxError:
-            return found[0]
+            return match[0]
         same = isinstance(whole, ast.Tuple) and ast.dump(plain) == ast.dump(whole)
-        return f"{found['before']}{found['inner']}" if same else found[0]
+        return f"{match['before']}{match['inner']}" if same else match[0]
 
     text = re.sub(r"(?<=\*\*) ?\((-[\d.]+)\)", r" \1", text)
     return re.sub(
@@ -202,19 +202,19 @@ def _class(cls: Class, config: str, taken: Set[str]) -> str:
     for name, method in cls.methods.items():
         said = [ast.Expr(ast.Constant(method.doc))] if method.doc else []
         whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
-        methods.append(_function(name, method, whole, _returns(method), cls.told))
+        methods.append(_function(name, method, whole, _returns(method), cls.takes_mode))
     if cls.setup:
-        setup = shortened([written(one) for one in cls.setup], taken)
+        setup = shortened([written(statement) for statement in cls.setup], taken)
         body.append(_function("setup", None, setup, "None"))
     body += methods
     above = BASE if cls.typed else "nn.Module"
-    made = ast.ClassDef(cls.name, [ast.parse(above, mode="eval").body], [], body, [])
-    return _unparsed(made)
+    definition = ast.ClassDef(cls.name, [ast.parse(above, mode="eval").body], [], body, [])
+    return _unparsed(definition)
 
 
-def _unparsed(made: ast.stmt) -> str:
-    placed(made)
-    return ast.unparse(ast.fix_missing_locations(made))
+def _unparsed(statement: ast.stmt) -> str:
+    placed(statement)
+    return ast.unparse(ast.fix_missing_locations(statement))
 
 
 def _field(name: str, kind: str) -> ast.stmt:
@@ -224,14 +224,14 @@ def _field(name: str, kind: str) -> ast.stmt:
 def _returns(method: Method) -> str:
     match method.result:
         case ast.Dict(values=values):
-            some = any(isinstance(one, ast.IfExp) and _gives_none(one) for one in values)
+            some = any(isinstance(value, ast.IfExp) and _gives_none(value) for value in values)
             return f"dict[str, jax.Array{' | None' * some}]"
         case ast.Call(func=ast.Name(id="tuple")):
             return "tuple[jax.Array, ...]"
-        case ast.Tuple(elts=parts) if any(isinstance(one, ast.Starred) for one in parts):
+        case ast.Tuple(elts=parts) if any(isinstance(part, ast.Starred) for part in parts):
             kinds = (
-                "*tuple[jax.Array, ...]" if isinstance(one, ast.Starred) else "jax.Array"
-                for one in parts
+                "*tuple[jax.Array, ...]" if isinstance(part, ast.Starred) else "jax.Array"
+                for part in parts
             )
             return f"tuple[{', '.join(kinds)}]"
         case ast.Tuple(elts=parts):
@@ -244,13 +244,13 @@ def _returns(method: Method) -> str:
 
 
 def _gives_none(choice: ast.IfExp) -> bool:
-    return any(isinstance(one, ast.Constant) for one in (choice.body, choice.orelse))
+    return any(isinstance(branch, ast.Constant) for branch in (choice.body, choice.orelse))
 
 
 def _function(
-    name: str, method: Method | None, body: list[ast.stmt], returns: str, told: bool = False
+    name: str, method: Method | None, body: list[ast.stmt], returns: str, takes_mode: bool = False
 ) -> ast.stmt:
-    given = [ast.arg("self")]
+    parameters = [ast.arg("self")]
     defaults: list[ast.expr] = []
     if method is not None:
         kinds = dict.fromkeys(method.arguments, "jax.Array") | dict.fromkeys(method.sizes, "int")
@@ -258,14 +258,18 @@ def _function(
             kinds[ARGUMENT] = "DTypeLike"
         # What every call gives comes first.
         left_out = method.optional | method.spared
-        for one in sorted(kinds, key=lambda one: one in left_out):
-            spared = one in left_out
-            kind = f"{kinds[one]} | None" if spared or one in method.nullable else kinds[one]
-            given.append(ast.arg(one, ast.parse(kind, mode="eval").body))
+        for parameter in sorted(kinds, key=lambda parameter: parameter in left_out):
+            spared = parameter in left_out
+            kind = (
+                f"{kinds[parameter]} | None"
+                if spared or parameter in method.nullable
+                else kinds[parameter]
+            )
+            parameters.append(ast.arg(parameter, ast.parse(kind, mode="eval").body))
             defaults += [ast.Constant(None)] if spared else []
-        if told:
-            given.append(ast.arg(MODE, ast.Name("bool", ast.Load())))
+        if takes_mode:
+            parameters.append(ast.arg(MODE, ast.Name("bool", ast.Load())))
             defaults.append(ast.Constant(True))
     result = ast.parse(returns, mode="eval").body
-    signature = ast.arguments([], given, None, [], [], None, defaults)
+    signature = ast.arguments([], parameters, None, [], [], None, defaults)
     return ast.FunctionDef(name, signature, body, [], result)

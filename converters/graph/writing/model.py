@@ -20,7 +20,7 @@ class Class:
         setup: what its `setup` does.
         methods: name → arguments, statements and result.
         typed: whether it has the fields `dtype`, `param_dtype` and `precision`.
-        told: whether its methods are told by `deterministic` whether the model is trained.
+        takes_mode: whether its methods are told by `deterministic` whether the model is trained.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Class:
     setup: list[ast.stmt]
     methods: dict[str, Method]
     typed: bool = False
-    told: bool = False
+    takes_mode: bool = False
 
 
 @dataclass
@@ -83,7 +83,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes that a port holds to one value: its source does not follow another, or nobody has tried it.
+    """Sizes that a port fixes to one value: its source does not follow another value, or no one has
+    tried it.
 
     Attributes:
         values: settings and the only value that each may have; those that the source does not read become

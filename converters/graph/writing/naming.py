@@ -23,21 +23,21 @@ from converters.graph.writing.tidy import tidied
 
 @dataclass(frozen=True)
 class Scope:
-    """What naming has to know of a forward.
+    """Facts about a forward that naming needs.
 
     Attributes:
         where: the module, for messages.
-        forward: of the original.
+        forward: forward of the original.
         arguments: name → number of the tensor, in order.
         facts: shape and dtype of every tensor.
-        layouts: which tensors are not in torch's order.
-        lying: results that are given as they lie.
-        placed: expressions that went into others, by the tensor that they are.
+        layouts: tensors that are not in torch's order.
+        lying: results that are returned in their own layout.
+        placed: expressions that were inlined into others, by their tensor.
         taken: names that stand for something else.
-        wanted: what the original calls a tensor that a statement gives; "" if it does not say.
+        wanted: the original's name of a tensor that a statement gives; "" if it has none.
         held: a parameter or buffer as an expression.
-        size: an argument for a size that no tensor shows; None: there can be none.
-        maybe: tensors that may be None: nothing reads sizes of them, but what is computed of them.
+        size: an argument for a size that no tensor shows; None if there can be none.
+        maybe: tensors that may be None: only what is computed from them reads their sizes.
     """
 
     where: str
@@ -76,13 +76,13 @@ class _Naming:
     def run(self) -> tuple[list[ast.stmt], ast.expr]:
         statements = self.statements
         known = [number for _, number in self.arguments]
-        for one in statements:
-            one.value = self._sized(one.value, known)
-            known += [out for out in one.outs if out >= 0]
+        for statement in statements:
+            statement.value = self._sized(statement.value, known)
+            known += [out for out in statement.outs if out >= 0]
         result = self._sized(self._result(self.results), known)
         last: dict[int, int] = {}
-        for index, one in enumerate(statements):
-            for ref in refs(one.value):
+        for index, statement in enumerate(statements):
+            for ref in refs(statement.value):
                 last[ref] = index
         for ref in refs(result):
             last[ref] = len(statements)
@@ -90,14 +90,14 @@ class _Naming:
         holder = dict(self.arguments)
         body: list[ast.stmt] = []
         lines: list[Sequence[Frame]] = []
-        for index, one in enumerate(statements):
-            value = self._named(one.value, names_of)
+        for index, statement in enumerate(statements):
+            value = self._named(statement.value, names_of)
             targets: list[ast.expr] = []
-            for place, out in enumerate(one.outs):
+            for place, out in enumerate(statement.outs):
                 if out not in last:
                     targets.append(ast.Name("_", ast.Store()))
                     continue
-                wanted = self._wanted(one, place)
+                wanted = self._wanted(statement, place)
                 kept = self._kept(wanted, index, holder, last)
                 if kept:
                     body.append(
@@ -110,16 +110,16 @@ class _Naming:
                 holder[name] = out
                 names_of[out] = name
                 targets.append(ast.Name(name, ast.Store()))
-            single = one.single and len(targets) == 1
+            single = statement.single and len(targets) == 1
             target = (
                 targets[0]
                 if single
-                else _nested(iter(targets), one.nested or (None,) * len(targets))
+                else _nested(iter(targets), statement.nested or (None,) * len(targets))
             )
-            body.append(commented(ast.Assign([target], value), self._comments(one)))
-            lines.append(one.frames)
-        given = {*self.scope.taken, *(name for name, _ in self.arguments)}
-        body = with_shapes(body, lines, given)
+            body.append(commented(ast.Assign([target], value), self._comments(statement)))
+            lines.append(statement.frames)
+        taken_names = {*self.scope.taken, *(name for name, _ in self.arguments)}
+        body = with_shapes(body, lines, taken_names)
         final = self._named(result, names_of)
         while body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
             last_one = body[-1]
@@ -131,17 +131,19 @@ class _Naming:
                 break
             body.pop()
             final = commented(last_one.value, of(last_one))
-        return [commented(tidied(one), of(one)) for one in body], commented(
+        return [commented(tidied(node), of(node)) for node in body], commented(
             tidied(final), of(final)
         )
 
-    def _comments(self, one: Statement) -> tuple[str, ...]:
+    def _comments(self, statement: Statement) -> tuple[str, ...]:
         """The original's comments on its statement, once; not those on axes, where these lie otherwise."""
-        turned = any(number in self.scope.layouts for number in (*one.outs, *refs(one.value)))
-        said = names.statement(one.frames[-1]) if one.frames else None
+        turned = any(
+            number in self.scope.layouts for number in (*statement.outs, *refs(statement.value))
+        )
+        said = names.statement(statement.frames[-1]) if statement.frames else None
         if said is None or said in self.commented:
             return ()
-        comments = above(one.frames[-1])
+        comments = above(statement.frames[-1])
         if turned and any(map(speaks_of_axes, comments)):
             return ()
         self.commented.add(said)
@@ -158,18 +160,20 @@ class _Naming:
             case Held():
                 return as_code(self.scope.held(results))
             case tuple():
-                return ast.Tuple([self._result(one) for one in results], ast.Load())
+                return ast.Tuple([self._result(element) for element in results], ast.Load())
             case dict():
                 keys: list[ast.expr | None] = [ast.Constant(key) for key in results]
-                return ast.Dict(keys, [self._result(one) for one in results.values()])
+                return ast.Dict(keys, [self._result(element) for element in results.values()])
             case Free():
                 return Hole(results)
         return as_code(results)
 
-    def _wanted(self, one: Statement, place: int) -> str:
-        if one.single and not one.places:
-            place = place_on_line(one, self.statements)
-        return self.scope.wanted(one, place) or ("hidden" if list(refs(one.value)) else "x")
+    def _wanted(self, statement: Statement, place: int) -> str:
+        if statement.single and not statement.places:
+            place = place_on_line(statement, self.statements)
+        return self.scope.wanted(statement, place) or (
+            "hidden" if list(refs(statement.value)) else "x"
+        )
 
     def _kept(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
@@ -177,10 +181,10 @@ class _Naming:
         """The name that the original keeps a value under whose own is needed now, if it does."""
         if wanted not in holder or last.get(holder[wanted], -1) <= index:
             return ""
-        found = names.other_name(wanted, self.scope.forward)
-        if not found or (found in holder and last.get(holder[found], -1) >= index):
+        other = names.other_name(wanted, self.scope.forward)
+        if not other or (other in holder and last.get(holder[other], -1) >= index):
             return ""
-        return found
+        return other
 
     def _free_name(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
@@ -227,7 +231,7 @@ class _Naming:
             for side in self.facts[number].shape
             if isinstance(side, Free)
         }
-        return all(one.is_Integer or one in sides for one in expression.args)
+        return all(factor.is_Integer or factor in sides for factor in expression.args)
 
     def _size(
         self, expression: sympy.Expr, order: Sequence[int], near: Sequence[int] = ()
@@ -244,7 +248,7 @@ class _Naming:
             return as_code(int(expression))
         if expression.is_Float or expression.is_Rational:
             return as_code(float(expression))
-        parts = [self._size(one, order) for one in expression.args]
+        parts = [self._size(argument, order) for argument in expression.args]
         if expression.is_Add:
             return _joined("+", parts)
         if expression.is_Mul:
@@ -283,18 +287,18 @@ _ROUNDED = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": 
 def _nested(targets: Iterator[ast.expr], shape: Any) -> ast.expr:
     if shape is None:
         return next(targets)
-    parts = [_nested(targets, one) for one in shape]
-    unread = all(isinstance(one, ast.Name) and one.id == "_" for one in parts)
+    parts = [_nested(targets, part_shape) for part_shape in shape]
+    unread = all(isinstance(part, ast.Name) and part.id == "_" for part in parts)
     return parts[0] if unread else ast.Tuple(parts, ast.Store())
 
 
 def _joined(operator: str, parts: Sequence[ast.expr]) -> ast.expr:
     # Numbers last, as one writes it; a negative one is subtracted.
-    ordered = sorted(parts, key=lambda one: isinstance(one, ast.Constant | ast.UnaryOp))
-    found = ordered[0]
-    for one in ordered[1:]:
-        if operator == "+" and isinstance(one, ast.UnaryOp):
-            found = code("{a} - {b}", a=found, b=one.operand)
+    ordered = sorted(parts, key=lambda part: isinstance(part, ast.Constant | ast.UnaryOp))
+    joined = ordered[0]
+    for part in ordered[1:]:
+        if operator == "+" and isinstance(part, ast.UnaryOp):
+            joined = code("{a} - {b}", a=joined, b=part.operand)
         else:
-            found = code(f"{{a}} {operator} {{b}}", a=found, b=one)
-    return found
+            joined = code(f"{{a}} {operator} {{b}}", a=joined, b=part)
+    return joined

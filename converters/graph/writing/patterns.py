@@ -1,6 +1,7 @@
-"""What one would say in fewer words: masks of nothing or of the future, repeated keys, empty caches.
+"""Simplification of masks of nothing or of the future, repeated keys, and empty caches.
 
-The graph comes out with fewer operators and the same values; what nothing needs any more is left out.
+The resulting graph has fewer operators and the same values. Items that nothing needs any more are
+left out.
 """
 
 from __future__ import annotations
@@ -46,36 +47,36 @@ def plain(graph: Graph, modules: Mapping[str, Any], constants: Mapping[str, Any]
     """
     walk = _Walk(graph, constants, modules)
     walk.call(graph.root)
-    walk.demanded |= {one.id for one in references(graph.outputs)}
-    told = _told(walk, modules)
-    while more := _half_told(walk, told):
+    walk.demanded |= {reference.id for reference in references(graph.outputs)}
+    attentions = _told(walk, modules)
+    while more := _half_told(walk, attentions):
         walk.demanded |= more
-        told = _told(walk, modules)
+        attentions = _told(walk, modules)
     facts = dict(graph.facts)
     for number, known in walk.known.items():
         if isinstance(known, _Padded) and known.whole not in walk.demanded:
             facts[number] = graph.facts[known.padding]
             walk.same[known.whole] = Ref(known.padding)
-    made = _Rewritten(walk, {**walk.instead, **told})
-    root = made.call(graph.root)
-    outputs = made.value(graph.outputs)
+    rewritten = _Rewritten(walk, {**walk.instead, **attentions})
+    root = rewritten.call(graph.root)
+    outputs = rewritten.value(graph.outputs)
     return replace(graph, root=pruned(root, outputs), outputs=outputs, facts=facts)
 
 
-def _half_told(walk: _Walk, told: Mapping[int, Op]) -> set[int]:
+def _half_told(walk: _Walk, attentions: Mapping[int, Op]) -> set[int]:
     """Masks of the past and of padding that an attention wants whole, where others do with the padding."""
-    found = set()
+    masks = set()
     for _, item in walk.attentions:
         known = _mask_of(walk, item)
         if not isinstance(known, _Padded) or not known.past:
             continue
-        if not told.get(item.outs[0], item).named.get("is_causal"):
-            found.add(known.whole)
-    return found - walk.demanded
+        if not attentions.get(item.outs[0], item).named.get("is_causal"):
+            masks.add(known.whole)
+    return masks - walk.demanded
 
 
 def _mask_of(walk: _Walk, item: Op) -> _Known | None:
-    """What is known of an attention's mask."""
+    """Facts about an attention's mask."""
     mask = item.arguments[3] if len(item.arguments) > 3 else item.named.get("attn_mask")
     return walk.known.get(mask.id) if isinstance(mask, Ref) else None
 
@@ -85,7 +86,7 @@ def _mask_of(walk: _Walk, item: Op) -> _Known | None:
 
 @dataclass(frozen=True)
 class _Index:
-    """Its value is its index along an axis, counted from the end."""
+    """Each element is its index along an axis, counted from the end."""
 
     axis: int
 
@@ -97,12 +98,12 @@ class _Truth:
 
 @dataclass(frozen=True)
 class _Falsity:
-    """None of it is true."""
+    """All elements are false."""
 
 
 @dataclass(frozen=True)
 class _Past:
-    """Of its last two axes: true where the last index is not above the one before."""
+    """True where the last index is not above the second last, along the last two axes."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ _Known = _Index | _Truth | _Falsity | _Past | _Number | _Padding | _Padded
 
 
 class _Walk:
-    """What is known of the tensors of a graph, and which of them are others."""
+    """Facts about the tensors of a graph, and which tensors equal others."""
 
     def __init__(
         self, graph: Graph, constants: Mapping[str, Any], modules: Mapping[str, Any]
@@ -150,19 +151,19 @@ class _Walk:
         # Masks that more than attentions need as they are.
         self.demanded: set[int] = set()
 
-    def call(self, one: Call) -> None:
-        for given in one.given:
-            self._crosses(given.value, given.inside)
+    def call(self, module_call: Call) -> None:
+        for argument in module_call.arguments:
+            self._crosses(argument.value, argument.inside)
         here: set[int] = set()
-        self.frames[one.path] = one.frames
-        for item in one.body:
+        self.frames[module_call.path] = module_call.frames
+        for item in module_call.body:
             if isinstance(item, Op):
-                self._op(item, one.path)
+                self._op(item, module_call.path)
                 self._broadcast(item, here)
                 here.update(item.outs)
             elif isinstance(item, Call):
                 self.call(item)
-        for taken in one.taken:
+        for taken in module_call.taken:
             self._crosses(Ref(taken.inside), taken.outside)
 
     def _crosses(self, value: Ref | Held, target: int) -> None:
@@ -173,8 +174,8 @@ class _Walk:
         if item.target == _ATTENTION:
             self.attentions.append((path, item))
         else:
-            for one in references((item.arguments, item.named)):
-                known = self.known.get(one.id)
+            for reference in references((item.arguments, item.named)):
+                known = self.known.get(reference.id)
                 if isinstance(known, _Padded):
                     self.demanded.add(known.whole)
         if not item.single:
@@ -187,12 +188,12 @@ class _Walk:
             if isinstance(same, Ref) and same.id in self.known:
                 self.known[out] = self.known[same.id]
             return
-        found = self._kind(item)
-        if isinstance(found, _Padding) and out not in self.known:
-            item = self._spread(item, found, path)
+        kind = self._kind(item)
+        if isinstance(kind, _Padding) and out not in self.known:
+            item = self._spread(item, kind, path)
             self.made[out] = self.instead[out] = item
-        if found is not None:
-            self.known[out] = found
+        if kind is not None:
+            self.known[out] = kind
         counted = self._counted(item)
         if counted is not None:
             self.instead[out] = counted
@@ -201,15 +202,15 @@ class _Walk:
             whole, own = self.facts[out].shape, self._fact(repeated).shape
             pairs = zip((*(1,) * (len(whole) - len(own)), *own), whole, strict=True)
             wide = tuple(-1 if side == mine and mine != 1 else side for mine, side in pairs)
-            made = replace(item, target=_EXPAND, arguments=(repeated, wide), named={})
-            self.made[out] = self.instead[out] = made
+            expanded = replace(item, target=_EXPAND, arguments=(repeated, wide), named={})
+            self.made[out] = self.instead[out] = expanded
 
     def _counted(self, item: Op) -> Op | None:
         """A count of integers that torch wants as floats: the count of the integers."""
         if item.target != "aten.histc.default":
             return None
-        made = _producer(self, item.arguments[0], ("to", "_to_copy"))
-        source = made.arguments[0] if made is not None else None
+        cast_op = _producer(self, item.arguments[0], ("to", "_to_copy"))
+        source = cast_op.arguments[0] if cast_op is not None else None
         if not isinstance(source, Ref) or self.facts[source.id].dtype not in _INTEGERS:
             return None
         return replace(item, arguments=(source, *item.arguments[1:]))
@@ -220,46 +221,46 @@ class _Walk:
             return
         shape = self.facts[item.outs[0]].shape
         for place in range(2):
-            one, other = item.arguments[place], item.arguments[1 - place]
-            wide = _producer(self, one, ("expand", "expand_as"))
-            if wide is None or one.id not in here or not isinstance(other, Ref):
+            operand, other = item.arguments[place], item.arguments[1 - place]
+            wide = _producer(self, operand, ("expand", "expand_as"))
+            if wide is None or operand.id not in here or not isinstance(other, Ref):
                 continue
             source = wide.arguments[0]
             if (
                 isinstance(source, Ref)
-                and self._fact(one).shape == self._fact(other).shape == shape
+                and self._fact(operand).shape == self._fact(other).shape == shape
             ):
-                given = list(item.arguments)
-                given[place] = source
-                made = replace(item, arguments=tuple(given))
-                self.made[item.outs[0]] = self.instead[item.outs[0]] = made
+                arguments = list(item.arguments)
+                arguments[place] = source
+                broadcast = replace(item, arguments=tuple(arguments))
+                self.made[item.outs[0]] = self.instead[item.outs[0]] = broadcast
                 return
 
     def _repeated(self, item: Op) -> Ref | None:
-        """What is only repeated along the axes of a mask that hides nothing."""
-        found: Any = None
+        """The operand that is only repeated along the axes of a mask that hides nothing."""
+        repeated: Any = None
         match item.target, item.arguments:
             case (("aten.where.self" | "aten.where.ScalarOther"), (asked, Ref() as one, _)):
-                found = one if isinstance(self._of(asked), _Truth) else None
+                repeated = one if isinstance(self._of(asked), _Truth) else None
             case target, (a, b) if target in (*_AND, *_OR):
                 neutral = _Truth if target in _AND else _Falsity
-                found = next(
+                repeated = next(
                     (
                         other
-                        for one, other in ((a, b), (b, a))
-                        if isinstance(self._of(one), neutral)
+                        for operand, other in ((a, b), (b, a))
+                        if isinstance(self._of(operand), neutral)
                     ),
                     None,
                 )
-        if not isinstance(found, Ref):
+        if not isinstance(repeated, Ref):
             return None
-        return found if self._fact(found).dtype == self.facts[item.outs[0]].dtype else None
+        return repeated if self._fact(repeated).dtype == self.facts[item.outs[0]].dtype else None
 
     def _alias(self, item: Op) -> Ref | Held | None:
-        """What an operator gives, where it is one of those that it is given."""
+        """The input that an operator returns unchanged, or None."""
         match item.target, item.arguments:
             case "aten.cat.default", (tuple(parts), *_):
-                left = [one for one in parts if not self._empty(one)]
+                left = [part for part in parts if not self._empty(part)]
                 if len(left) == 1 and len(parts) > 1 and isinstance(left[0], Ref):
                     same = self._fact(left[0]).dtype == self.facts[item.outs[0]].dtype
                     return left[0] if same else None
@@ -277,14 +278,14 @@ class _Walk:
             case target, (a, b) if target in (*_AND, *_OR):
                 out = self.facts[item.outs[0]]
                 neutral = _Truth if target in _AND else _Falsity
-                for one, other in ((a, b), (b, a)):
+                for operand, other in ((a, b), (b, a)):
                     same = isinstance(other, Ref) and self._fact(other) == out
-                    if same and isinstance(self._of(one), neutral):
+                    if same and isinstance(self._of(operand), neutral):
                         return other
         return None
 
     def _of(self, value: Any) -> _Known | None:
-        """What is known of an argument."""
+        """Facts about an argument."""
         if isinstance(value, Ref):
             return self.known.get(value.id)
         tensor = self.constants.get(value.key) if isinstance(value, Held) else None
@@ -359,7 +360,7 @@ class _Walk:
         return None
 
     def _looked_up(self, item: Op) -> _Known | None:
-        """What is looked up by the index of a row and another one: a mask of rows and keys, or numbers."""
+        """Facts about a lookup by the indices of rows and keys: a mask, or numbers."""
         source, at = item.arguments
         out = self.facts[item.outs[0]]
         if not isinstance(source, Ref) or not isinstance(at, tuple) or len(at) != 2:
@@ -390,30 +391,30 @@ class _Walk:
     def _spread(self, item: Op, known: _Padding, path: str) -> Op:
         """A mask of rows and keys as an operator of its own, on the line of the model that asks for it."""
         source: Any = Ref(known.source)
-        made = _producer(self, source, ("to", "_to_copy"))
-        if made is not None and isinstance(made.arguments[0], Ref):
-            source = made.arguments[0]
+        cast_op = _producer(self, source, ("to", "_to_copy"))
+        if cast_op is not None and isinstance(cast_op.arguments[0], Ref):
+            source = cast_op.arguments[0]
         inner = within(self.modules[path], item.frames, self.frames.get(path, ()))
         frames = item.frames[: len(item.frames) - len(inner) + 1] if inner else item.frames
         return replace(item, target=SPREAD, arguments=(source,), named={}, frames=frames)
 
     def _joined(self, target: str, arguments: tuple[Any, ...], out: int) -> _Known | None:
-        sides = [self._of(one) for one in arguments]
+        sides = [self._of(argument) for argument in arguments]
         if target in _AND and _Past() in sides:
-            for one, known in zip(arguments, sides, strict=True):
-                if isinstance(known, _Padding) and self._fact(one).shape[1:3] == (1, 1):
-                    return _Padded(out, one.id, True)
+            for argument, known in zip(arguments, sides, strict=True):
+                if isinstance(known, _Padding) and self._fact(argument).shape[1:3] == (1, 1):
+                    return _Padded(out, argument.id, True)
         neutral, strong = (_Truth(), _Falsity()) if target in _AND else (_Falsity(), _Truth())
         if strong in sides:
             return strong
-        for one, other in (sides, sides[::-1]):
-            if one == neutral and isinstance(other, _Truth | _Falsity | _Past):
+        for argument, other in (sides, sides[::-1]):
+            if argument == neutral and isinstance(other, _Truth | _Falsity | _Past):
                 return other
         return None
 
 
 def _moved(known: _Known, before: Fact, out: Fact) -> _Known | None:
-    """What is known after axes of one element came, went or were repeated."""
+    """Facts that remain after axes of one element were added, removed or repeated."""
     match known:
         case _Truth() | _Falsity() | _Number():
             return known
@@ -442,14 +443,14 @@ def _told(walk: _Walk, modules: Mapping[str, Any]) -> dict[int, Op]:
     groups: dict[type, list[Op]] = defaultdict(list)
     for path, item in walk.attentions:
         groups[type(modules[path])].append(item)
-    made: dict[int, Op] = {}
+    attentions: dict[int, Op] = {}
     for group in groups.values():
         options = [dict(_options(walk, item)) for item in group]
         for change in ("mask", "heads"):
-            if all(change in one for one in options):
-                for item, one in zip(group, options, strict=True):
-                    made[item.outs[0]] = one[change](made.get(item.outs[0], item))
-    return made
+            if all(change in option for option in options):
+                for item, option in zip(group, options, strict=True):
+                    attentions[item.outs[0]] = option[change](attentions.get(item.outs[0], item))
+    return attentions
 
 
 def _options(walk: _Walk, item: Op) -> Iterator[tuple[str, Callable[[Op], Op]]]:
@@ -460,32 +461,39 @@ def _options(walk: _Walk, item: Op) -> Iterator[tuple[str, Callable[[Op], Op]]]:
         known = walk.known.get(mask.id)
         sides = (walk.facts[query.id].shape[-2], walk.facts[key.id].shape[-2])
         if isinstance(known, _Truth):
-            yield "mask", lambda one: _with(one, attn_mask=None)
+            yield "mask", lambda attention: _with(attention, attn_mask=None)
         elif isinstance(known, _Past) and sides[0] == sides[1]:
-            yield "mask", lambda one: _with(one, attn_mask=None, is_causal=True)
+            yield "mask", lambda attention: _with(attention, attn_mask=None, is_causal=True)
         elif isinstance(known, _Padded):
             if not known.past:
-                yield "mask", lambda one: one
+                yield "mask", lambda attention: attention
             elif sides[0] == sides[1] and known.whole not in walk.demanded:
-                yield "mask", lambda one: _with(one, is_causal=True)
+                yield "mask", lambda attention: _with(attention, is_causal=True)
         else:
             # It is repeated by itself.
             wide = _producer(walk, mask, ("expand",))
             source = wide.arguments[0] if wide is not None else None
             if isinstance(source, Ref) and len(walk.facts[source.id].shape) == 4:
-                yield "mask", lambda one: _with(one, attn_mask=source)
+                yield "mask", lambda attention: _with(attention, attn_mask=source)
     sources = (_unrepeated(walk, key), _unrepeated(walk, value))
     if not named.get("enable_gqa") and None not in sources:
-        yield "heads", lambda one: _with(one, key=sources[0], value=sources[1], enable_gqa=True)
+        yield (
+            "heads",
+            lambda attention: _with(attention, key=sources[0], value=sources[1], enable_gqa=True),
+        )
 
 
 def _with(item: Op, **changes: Any) -> Op:
     """An attention with other arguments."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, item.arguments, strict=False)), **item.named, **changes}
-    first = tuple(given.pop(name) for name in ("query", "key", "value"))
+    arguments = {**dict(zip(names, item.arguments, strict=False)), **item.named, **changes}
+    first = tuple(arguments.pop(name) for name in ("query", "key", "value"))
     usual = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False}
-    left = {name: one for name, one in given.items() if name not in usual or one != usual[name]}
+    left = {
+        name: argument
+        for name, argument in arguments.items()
+        if name not in usual or argument != usual[name]
+    }
     return replace(item, arguments=first, named=left)
 
 
@@ -511,41 +519,41 @@ def _unrepeated(walk: _Walk, value: Any) -> Ref | None:
 
 
 def _producer(walk: _Walk, value: Any, packets: tuple[str, ...]) -> Op | None:
-    made = walk.made.get(value.id) if isinstance(value, Ref) else None
-    if made is None or made.target.split(".")[1] not in packets:
+    producer = walk.made.get(value.id) if isinstance(value, Ref) else None
+    if producer is None or producer.target.split(".")[1] not in packets:
         return None
-    return made
+    return producer
 
 
 class _Rewritten:
     """The calls, with what was found."""
 
-    def __init__(self, walk: _Walk, told: Mapping[int, Op]) -> None:
-        self.same, self.told = walk.same, told
+    def __init__(self, walk: _Walk, attentions: Mapping[int, Op]) -> None:
+        self.same, self.told = walk.same, attentions
 
-    def call(self, one: Call) -> Call:
-        given = [self._given(each) for each in one.given]
-        body = tuple(self._item(item) for item in one.body)
-        handed = {each.inside: each.value for each in given}
-        visible = {each.inside for each in given if each.value == Ref(each.inside)}
+    def call(self, outer: Call) -> Call:
+        arguments = [self._given(each) for each in outer.arguments]
+        body = tuple(self._item(item) for item in outer.body)
+        handed = {each.inside: each.value for each in arguments}
+        visible = {each.inside for each in arguments if each.value == Ref(each.inside)}
         taken = []
-        for each in one.taken:
+        for each in outer.taken:
             inside = self.value(Ref(each.inside))
             number = inside.id if isinstance(inside, Ref) else each.inside
-            if one.path and number in handed and each.outside != each.inside:
+            if outer.path and number in handed and each.outside != each.inside:
                 self.same[each.outside] = handed[number]  # what it was given comes back
                 continue
             if each.outside != each.inside:
                 taken.append(replace(each, inside=number))
             elif number not in visible:  # one number inside and outside
                 taken.append(replace(each, inside=number, outside=number))
-        return replace(one, given=tuple(given), taken=tuple(taken), body=body)
+        return replace(outer, arguments=tuple(arguments), taken=tuple(taken), body=body)
 
-    def _given(self, one: Given) -> Given:
-        value = self.value(one.value)
-        if one.value == Ref(one.inside) and isinstance(value, Ref):
-            return replace(one, value=value, inside=value.id)
-        return replace(one, value=value)
+    def _given(self, argument: Given) -> Given:
+        value = self.value(argument.value)
+        if argument.value == Ref(argument.inside) and isinstance(value, Ref):
+            return replace(argument, value=value, inside=value.id)
+        return replace(argument, value=value)
 
     def _item(self, item: Item) -> Item:
         if isinstance(item, Call):
@@ -554,49 +562,54 @@ class _Rewritten:
             return item
         if item.single:
             item = self.told.get(item.outs[0], item)
-        named = {name: self.value(one) for name, one in item.named.items()}
+        named = {name: self.value(argument) for name, argument in item.named.items()}
         return replace(item, arguments=self.value(item.arguments), named=named)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, Ref):
-            found = self.same.get(value.id)
-            return value if found is None else self.value(found)
+            other = self.same.get(value.id)
+            return value if other is None else self.value(other)
         if isinstance(value, tuple | list):
-            return tuple(self.value(one) for one in value)
+            return tuple(self.value(element) for element in value)
         if isinstance(value, Mapping):
-            return {name: self.value(one) for name, one in value.items()}
+            return {name: self.value(element) for name, element in value.items()}
         return value
 
 
 def pruned(root: Call, outputs: Any) -> Call:
     """A model without what its outputs do not rest on."""
     while True:
-        made = _pruned(root, {one.id for one in references(outputs)})
-        if _size(made) == _size(root):
-            return made
-        root = made
+        pruned_root = _pruned(root, {reference.id for reference in references(outputs)})
+        if _size(pruned_root) == _size(root):
+            return pruned_root
+        root = pruned_root
 
 
 def _size(root: Call) -> int:
-    return sum(len(one.body) + len(one.given) + len(one.taken) for one in calls(root))
+    return sum(
+        len(module_call.body) + len(module_call.arguments) + len(module_call.taken)
+        for module_call in calls(root)
+    )
 
 
-def _pruned(one: Call, wanted: set[int]) -> Call:
-    taken = tuple(each for each in one.taken if each.outside in wanted)
+def _pruned(outer: Call, wanted: set[int]) -> Call:
+    taken = tuple(each for each in outer.taken if each.outside in wanted)
     needed = {each.inside for each in taken} | wanted
     body: list[Item] = []
-    for item in reversed(one.body):
+    for item in reversed(outer.body):
         if not needed & set(item.outs):
             continue
-        made = _pruned(item, needed) if isinstance(item, Call) else item
-        needed |= set(_given(made))
-        body.append(made)
-    given = tuple(each for each in one.given if each.inside in needed)
-    return replace(one, given=given, taken=taken, body=tuple(reversed(body)))
+        kept = _pruned(item, needed) if isinstance(item, Call) else item
+        needed |= set(_given(kept))
+        body.append(kept)
+    arguments = tuple(each for each in outer.arguments if each.inside in needed)
+    return replace(outer, arguments=arguments, taken=taken, body=tuple(reversed(body)))
 
 
 def _given(item: Item) -> Iterable[int]:
     if isinstance(item, Op):
-        return [one.id for one in references((item.arguments, item.named))]
-    values = [each.value for each in item.given] if isinstance(item, Call) else list(item.given)
-    return [one.id for one in values if isinstance(one, Ref)]
+        return [reference.id for reference in references((item.arguments, item.named))]
+    values = (
+        [each.value for each in item.arguments] if isinstance(item, Call) else list(item.arguments)
+    )
+    return [reference.id for reference in values if isinstance(reference, Ref)]

@@ -1,4 +1,4 @@
-"""Where the arrays of a port lie: as `migrate weights` names them."""
+"""Paths of the arrays of a port, as `migrate weights` names them."""
 
 from __future__ import annotations
 

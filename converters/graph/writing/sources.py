@@ -1,4 +1,4 @@
-"""Code of ours that comes into a port: functions that operators need, and layers that Flax does not have."""
+"""Our own code that is copied into a port: functions for operators, and layers that Flax lacks."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ def copied(wanted: Iterable[Any]) -> tuple[list[str], list[str]]:
     Returns:
         The sources, and the import statements that they need.
     """
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     imports: dict[str, None] = {}
-    for one in wanted:
-        _add(one, found, imports)
-    return list(found.values()), sorted(imports)
+    for definition in wanted:
+        _add(definition, sources, imports)
+    return list(sources.values()), sorted(imports)
 
 
-def _add(one: Any, found: dict[str, str], imports: dict[str, None]) -> None:
-    module = inspect.getmodule(one)
+def _add(definition: Any, sources: dict[str, str], imports: dict[str, None]) -> None:
+    module = inspect.getmodule(definition)
     assert module is not None
-    _add_name(module, one.__name__, found, imports)
+    _add_name(module, definition.__name__, sources, imports)
 
 
 def _add_name(
-    module: ModuleType, name: str, found: dict[str, str], imports: dict[str, None]
+    module: ModuleType, name: str, sources: dict[str, str], imports: dict[str, None]
 ) -> None:
     """A top-level definition of a module of ours, after what it uses."""
     key = f"{module.__name__}.{name}"
-    if key in found:
+    if key in sources:
         return
     text = _definitions(module).get(name)
     if text is None:
         return
-    found[key] = ""  # it may use itself
+    sources[key] = ""  # it may use itself
     bound = _imported(module)
     for used in _names(text):
         if used == name:
             continue
         if used in _definitions(module):
-            _add_name(module, used, found, imports)
+            _add_name(module, used, sources, imports)
         elif used in bound:
             statement, source, attribute = bound[used]
             if not source.startswith("converters."):
                 imports[statement] = None
             elif attribute is not None:
-                _add_name(importlib.import_module(source), attribute, found, imports)
+                _add_name(importlib.import_module(source), attribute, sources, imports)
             else:
                 inner = importlib.import_module(source)
                 for part in re.findall(rf"\b{used}\.(\w+)", text):
-                    _add_name(inner, part, found, imports)
+                    _add_name(inner, part, sources, imports)
                 text = re.sub(rf"\b{used}\.(?=\w)", "", text)
-    del found[key]
-    found[key] = text
+    del sources[key]
+    sources[key] = text
 
 
 def _names(text: str) -> list[str]:
@@ -75,40 +75,42 @@ def _definitions(module: ModuleType) -> dict[str, str]:
     """Name → source of what a module defines at its top."""
     text = inspect.getsource(module)
     lines = text.splitlines()
-    found = {}
+    definitions = {}
     for node in ast.parse(text).body:
-        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+        first = min(
+            [node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]
+        )
         source = "\n".join(lines[first - 1 : node.end_lineno])
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                found[name] = source
+                definitions[name] = source
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                found[name] = source
-    return found
+                definitions[name] = source
+    return definitions
 
 
 @cache
 def _imported(module: ModuleType) -> dict[str, tuple[str, str, str | None]]:
     """Name → import statement, module, and the name there (None: the module itself)."""
-    found: dict[str, tuple[str, str, str | None]] = {}
+    imports: dict[str, tuple[str, str, str | None]] = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                made = f"import {one.name}" + (f" as {one.asname}" if one.asname else "")
-                found[one.asname or one.name.split(".")[0]] = (made, one.name, None)
+            for alias in node.names:
+                statement = f"import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
+                imports[alias.asname or alias.name.split(".")[0]] = (statement, alias.name, None)
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            for one in node.names:
-                made = f"from {node.module} import {one.name}"
-                made += f" as {one.asname}" if one.asname else ""
-                inner = f"{node.module}.{one.name}"
+            for alias in node.names:
+                statement = f"from {node.module} import {alias.name}"
+                statement += f" as {alias.asname}" if alias.asname else ""
+                inner = f"{node.module}.{alias.name}"
                 ours = str(node.module).startswith("converters.") and _is_module(inner)
-                name = one.asname or one.name
-                found[name] = (
-                    made,
+                name = alias.asname or alias.name
+                imports[name] = (
+                    statement,
                     inner if ours else str(node.module),
-                    None if ours else one.name,
+                    None if ours else alias.name,
                 )
-    return found
+    return imports
 
 
 def _is_module(name: str) -> bool:

@@ -64,14 +64,14 @@ def inlined(
     statements = _without_aliases(statements, results)
     count: Counter[int] = Counter()
     consumer: dict[int, int] = {}
-    for index, one in enumerate(statements):
-        for number in refs(one.value):
+    for index, statement in enumerate(statements):
+        for number in refs(statement.value):
             count[number] += 1
             consumer[number] = index
     nameless = {
-        one.outs[0]
-        for one in statements
-        if one.single and (_is_nameless_cast(one) or _is_on_return(one))
+        statement.outs[0]
+        for statement in statements
+        if statement.single and (_is_nameless_cast(statement) or _is_on_return(statement))
     }
     for ref in references(results):
         alone = isinstance(results, Ref) or ref.id in nameless
@@ -80,39 +80,43 @@ def inlined(
     held: dict[int, ast.expr] = {}
     kept = []
     ends = _turn_ends(statements)
-    for index, one in enumerate(statements):
-        one.value = filled(one.value, held)
-        if not any(count[out] for out in one.outs):
+    for index, statement in enumerate(statements):
+        statement.value = filled(statement.value, held)
+        if not any(count[out] for out in statement.outs):
             continue
-        if len(one.outs) == 1 and one.single and count[one.outs[0]] == 1:
-            at = consumer[one.outs[0]]
+        if len(statement.outs) == 1 and statement.single and count[statement.outs[0]] == 1:
+            at = consumer[statement.outs[0]]
             user = statements[at] if at >= 0 else None
             ends_turn = user is not None and index in ends
-            if _is_guarded(one, user, maybe) and (
-                (not ends_turn and _together(one, user))
-                or (one.outs[0] in otherwise and length(one.value) <= _LONG)
+            if _is_guarded(statement, user, maybe) and (
+                (not ends_turn and _together(statement, user))
+                or (statement.outs[0] in otherwise and length(statement.value) <= _LONG)
             ):
-                if user is None and one.frames:  # what is returned
-                    commented(one.value, above(one.frames[-1]))
-                held[one.outs[0]] = one.value
+                if user is None and statement.frames:  # what is returned
+                    commented(statement.value, above(statement.frames[-1]))
+                held[statement.outs[0]] = statement.value
                 continue
-        kept.append(one)
+        kept.append(statement)
     return kept, held
 
 
-def _is_guarded(one: Statement, user: Statement | None, maybe: Set[int]) -> bool:
+def _is_guarded(statement: Statement, user: Statement | None, maybe: Set[int]) -> bool:
     """Whether a value is there wherever it would be used."""
-    if one.outs[0] not in maybe:
+    if statement.outs[0] not in maybe:
         return True
     return user is not None and (is_choice(user.value) or set(user.outs) <= maybe)
 
 
-def _is_on_return(one: Statement) -> bool:
+def _is_on_return(statement: Statement) -> bool:
     """Whether a tensor is computed where it is returned, among others: `return x.cos(), x.sin()`."""
-    found = names.statement(one.frames[-1]) if one.frames else None
-    if not isinstance(found, ast.Return) or targets(one.frames) or above(one.frames[-1]):
+    source = names.statement(statement.frames[-1]) if statement.frames else None
+    if (
+        not isinstance(source, ast.Return)
+        or targets(statement.frames)
+        or above(statement.frames[-1])
+    ):
         return False
-    return length(one.value) <= _LONG
+    return length(statement.value) <= _LONG
 
 
 def _turn_ends(statements: Sequence[Statement]) -> set[int]:
@@ -122,8 +126,8 @@ def _turn_ends(statements: Sequence[Statement]) -> set[int]:
     goes on from what a turn gives, on the same line, and yet it is another statement of the original.
     """
     lines: dict[Frame, list[int]] = {}
-    for index, one in enumerate(statements):
-        line = _named_on(one)
+    for index, statement in enumerate(statements):
+        line = _named_on(statement)
         if line is not None and names.in_loop(line):
             lines.setdefault(line, []).append(index)
     ends: set[int] = set()
@@ -149,7 +153,7 @@ def _stops(value: ast.expr) -> bool:
 
 
 def _kind(node: Any) -> str:
-    """What an expression does, whatever it does it with."""
+    """Key of an expression's operation, independent of its operands."""
     if isinstance(node, Hole):
         return "?"
     if isinstance(node, ast.Constant | ast.Slice):
@@ -161,11 +165,11 @@ def _kind(node: Any) -> str:
     return repr(node)
 
 
-def _is_nameless_cast(one: Statement) -> bool:
+def _is_nameless_cast(statement: Statement) -> bool:
     """Whether a statement gives a tensor in another dtype, and the original no name to that."""
-    match one.value:
+    match statement.value:
         case ast.Call(func=ast.Attribute(attr="astype")):
-            return not targets(one.frames)
+            return not targets(statement.frames)
     return False
 
 
@@ -173,14 +177,18 @@ def _without_aliases(statements: Sequence[Statement], results: Any) -> list[Stat
     """Statements without those that only give a tensor another number."""
     same: dict[int, ast.expr] = {}
     kept = []
-    given = {ref.id for ref in references(results)}
-    for one in statements:
-        one.value = filled(one.value, same)
-        alias = isinstance(one.value, Hole) and isinstance(one.value.value, Ref) and one.single
-        if alias and one.outs[0] not in given:
-            same[one.outs[0]] = one.value
+    result_ids = {ref.id for ref in references(results)}
+    for statement in statements:
+        statement.value = filled(statement.value, same)
+        alias = (
+            isinstance(statement.value, Hole)
+            and isinstance(statement.value.value, Ref)
+            and statement.single
+        )
+        if alias and statement.outs[0] not in result_ids:
+            same[statement.outs[0]] = statement.value
         else:
-            kept.append(one)
+            kept.append(statement)
     return kept
 
 
@@ -190,21 +198,21 @@ def unturned(statements: Sequence[Statement], results: Any) -> dict[int, set[int
     Returns:
         The tensors that lie otherwise now, with the axes that are swapped.
     """
-    found: dict[int, set[int]] = {}
-    given = {ref.id for ref in references(results)}
-    for one in statements:
-        turn = turned(one.value)
-        if turn is None or not one.single or one.outs[0] in given:
+    swapped: dict[int, set[int]] = {}
+    result_ids = {ref.id for ref in references(results)}
+    for statement in statements:
+        turn = turned(statement.value)
+        if turn is None or not statement.single or statement.outs[0] in result_ids:
             continue
-        number, (inner, axes) = one.outs[0], turn
+        number, (inner, axes) = statement.outs[0], turn
         back = _Back(number, axes)
         values = [back.visit(_copied(other.value)) for other in statements]
         if back.count and not any(number in refs(value) for value in values):
             for other, value in zip(statements, values, strict=True):
                 other.value = filled(value, {-1 - number: Hole(Ref(number))})
-            one.value = inner
-            found[number] = axes
-    return found
+            statement.value = inner
+            swapped[number] = axes
+    return swapped
 
 
 class _Back(ast.NodeTransformer):
@@ -239,24 +247,24 @@ def _copied(value: ast.expr) -> ast.expr:
     return filled(value, {})
 
 
-def _together(one: Statement, user: Statement | None) -> bool:
-    if user is not None and is_turn(one.value) and any(map(is_turn, ast.walk(user.value))):
+def _together(statement: Statement, user: Statement | None) -> bool:
+    if user is not None and is_turn(statement.value) and any(map(is_turn, ast.walk(user.value))):
         return False  # turns of a loop
-    size = length(one.value)
+    size = length(statement.value)
     if user is None:
-        return not targets(one.frames) and size <= 2 * _LONG
-    if not targets(one.frames):
+        return not targets(statement.frames) and size <= 2 * _LONG
+    if not targets(statement.frames):
         return size <= _LONG
     # The line that names it: what it goes into may be of functions that are called on that line.
-    line = next(frame for frame in reversed(one.frames) if names.targets(frame))
+    line = next(frame for frame in reversed(statement.frames) if names.targets(frame))
     return line in user.frames and size <= _LONG
 
 
 def targets(frames: Sequence[Frame]) -> tuple[str, ...]:
     """The names that the innermost assignment among these lines gives."""
     for frame in reversed(frames):
-        if found := names.targets(frame):
-            return found
+        if names_here := names.targets(frame):
+            return names_here
     return ()
 
 
@@ -268,8 +276,11 @@ def has_other_turn(value: ast.AST, others: Sequence[ast.AST]) -> bool:
     own = _turn_by_method(value)
     if own is None:
         return False
-    found = (_turn_by_method(node) for other in others for node in ast.walk(other))
-    return any(one is not None and one[::2] == own[::2] and one[1] != own[1] for one in found)
+    turns_found = (_turn_by_method(node) for other in others for node in ast.walk(other))
+    return any(
+        turn_found is not None and turn_found[::2] == own[::2] and turn_found[1] != own[1]
+        for turn_found in turns_found
+    )
 
 
 def _turn_by_method(value: ast.AST) -> tuple[str, int, str] | None:
@@ -288,25 +299,27 @@ def _turn_by_method(value: ast.AST) -> tuple[str, int, str] | None:
     return None
 
 
-def place_on_line(one: Statement, statements: Sequence[Statement]) -> int:
-    """Which of the names of its line a tensor has: `cos, sin = x.cos(), x.sin()` are two statements.
+def place_on_line(statement: Statement, statements: Sequence[Statement]) -> int:
+    """Index of a tensor's name among the names of its line: `cos, sin = x.cos(), x.sin()` are two
+    statements.
 
-    Those count that nothing else on the line reads: 0 where they are not as many as the names.
+    Only statements that nothing else on the line reads count. It is 0 if they are not as many as
+    the names.
     """
-    found, line = targets(one.frames), _named_on(one)
-    if len(found) < 2 or "_" in found:
+    target_names, line = targets(statement.frames), _named_on(statement)
+    if len(target_names) < 2 or "_" in target_names:
         return 0
     alike = [other for other in statements if _named_on(other) == line]
     read = {number for other in alike for number in refs(other.value)}
     last = [other for other in alike if other.single and not set(other.outs) & read]
-    if len(last) != len(found):
+    if len(last) != len(target_names):
         return 0
-    return next((place for place, other in enumerate(last) if other is one), 0)
+    return next((place for place, other in enumerate(last) if other is statement), 0)
 
 
-def _named_on(one: Statement) -> Frame | None:
+def _named_on(statement: Statement) -> Frame | None:
     """The line that gives a statement's tensors their names."""
-    return next((frame for frame in reversed(one.frames) if names.targets(frame)), None)
+    return next((frame for frame in reversed(statement.frames) if names.targets(frame)), None)
 
 
 def is_turn(value: ast.AST) -> bool:

@@ -60,7 +60,7 @@ def _new_axes(node: ast.expr) -> tuple[str, int] | None:
     """`x[..., None]` → ("...", 1), `x[:, None, None]` → (":", 2)."""
     match node:
         case ast.Subscript(slice=ast.Tuple(elts=[first, *rest])) if rest and all(
-            isinstance(one, ast.Constant) and one.value is None for one in rest
+            isinstance(index, ast.Constant) and index.value is None for index in rest
         ):
             text = ast.unparse(first)
             return (text, len(rest)) if text in ("...", ":") else None
@@ -90,11 +90,11 @@ def _axis_moved(node: ast.expr) -> tuple[ast.expr, Any, Any] | None:
 def _leading(elements: list[ast.expr]) -> list[ast.expr]:
     """`*x.shape[:2], …` for `x.shape[0], x.shape[1], …`."""
     owner, count = "", 0
-    for index, one in enumerate(elements):
-        found = _side(one)
-        if found is None or found[1] != index or (owner and found[0] != owner):
+    for index, element in enumerate(elements):
+        side = _side(element)
+        if side is None or side[1] != index or (owner and side[0] != owner):
             break
-        owner, count = found[0], count + 1
+        owner, count = side[0], count + 1
     if count < 2:
         return elements
     sides = ast.parse(f"{owner}.shape[:{count}]", mode="eval").body

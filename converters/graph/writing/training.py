@@ -42,9 +42,9 @@ class DropoutLayer(Layer):
     def made(self, settings: Settings, typed: bool = False) -> ast.expr:
         """See `Layer`; a dropout has no dtype."""
         names = ("p", *vars(self.module))
-        found = [one for one in names if getattr(self.module, one, None) == self.rate]
-        known = found and self.rate
-        rate = settings.of_layer(self.module, found[0], self.rate) if known else self.rate
+        attributes = [name for name in names if getattr(self.module, name, None) == self.rate]
+        known = attributes and self.rate
+        rate = settings.of_layer(self.module, attributes[0], self.rate) if known else self.rate
         return dropout_made(rate, self.axes[0] if self.axes else ())
 
 
@@ -54,20 +54,20 @@ def dropout_made(rate: Any, axes: tuple[int, ...]) -> ast.expr:
 
 
 class Training:
-    """What training does in a graph.
+    """Training behavior of a graph.
 
     Args:
-        graph: of both modes.
+        graph: the graph of both modes.
         modules: path → module of the original.
-        modes: what is known of training.
+        modes: differences of training.
     """
 
     def __init__(self, graph: Graph, modules: Mapping[str, torch.nn.Module], modes: Modes) -> None:
         self.modes, self.modules = modes, modules
         self.dropouts: dict[str, DropoutLayer] = {}
-        self.drawing = {one.path for one in calls(graph.root) if draws(one)}
-        for one in calls(graph.root):
-            for item in one.body:
+        self.drawing = {module_call.path for module_call in calls(graph.root) if draws(module_call)}
+        for module_call in calls(graph.root):
+            for item in module_call.body:
                 if is_dropout(item) and item.arguments[3]:
                     path, rate = item.arguments[3], item.arguments[1]
                     flax = FlaxCall("flax.linen.Dropout", {}, options={MODE: DETERMINISTIC})
@@ -82,11 +82,11 @@ class Training:
         """Whether training is something else than evaluation."""
         return bool(self.drawing or self.modes.statistics or self.modes.drawn)
 
-    def layer(self, path: str, found: Layer) -> Layer:
+    def layer(self, path: str, layer: Layer) -> Layer:
         """A layer as it is where it computes otherwise in training."""
         if path in self.modes.statistics:
-            return replace(found, flax=_batch_norm(found.module), trains=True)
-        return replace(found, trains=True) if path in self.drawing else found
+            return replace(layer, flax=_batch_norm(layer.module), trains=True)
+        return replace(layer, trains=True) if path in self.drawing else layer
 
     def is_told(
         self,
@@ -116,31 +116,31 @@ class Training:
         layer_of: Callable[[str], Layer | None],
     ) -> set[type]:
         """The classes in whose calls something differs, or that call such."""
-        found: set[type] = set()
+        classes: set[type] = set()
         callers: dict[type, set[type]] = defaultdict(set)
 
-        def walk(one: Call, owner: type) -> None:
-            for item in one.body:
+        def walk(outer: Call, owner: type) -> None:
+            for item in outer.body:
                 if not isinstance(item, Call):
                     if draws(item):
-                        found.add(owner)
+                        classes.add(owner)
                 elif item.is_entry or dissolves(item):
                     walk(item, owner)
                 elif (layer := layer_of(item.path)) is not None:
                     if layer.trains:
-                        found.add(owner)
+                        classes.add(owner)
                 else:
                     cls = type(self.modules[item.path])
                     callers[cls].add(owner)
                     walk(item, cls)
 
         walk(root, type(self.modules[""]))
-        todo = list(found)
+        todo = list(classes)
         while todo:
-            for owner in callers[todo.pop()] - found:
-                found.add(owner)
+            for owner in callers[todo.pop()] - classes:
+                classes.add(owner)
                 todo.append(owner)
-        return found
+        return classes
 
 
 def _batch_norm(layer: Any) -> FlaxCall:
@@ -156,7 +156,7 @@ def _batch_norm(layer: Any) -> FlaxCall:
 
 
 def in_mode(result: ast.expr, of_mode: Mapping[str, bool]) -> ast.expr:
-    """What a model gives, in which outputs that only one mode gives are None in the other."""
+    """The model's result, in which outputs of one mode only are None in the other mode."""
     if not of_mode or not isinstance(result, ast.Dict):
         return result
     values: list[ast.expr] = []

@@ -56,7 +56,7 @@ def test_an_argument_that_some_are_not_given_is_none() -> None:
     assert "if bias is not None:\n    e = e + bias\ny = k(e)\nreturn y" in source(found)
     assert found is not None
     assert found.cls.methods["__call__"].optional == {"bias"}
-    assert [way.given for way in found.ways] == [("x",), ("x", "bias")]
+    assert [way.arguments for way in found.ways] == [("x",), ("x", "bias")]
 
 
 def test_an_argument_that_was_given_a_value_is_not_asked_for_any_more() -> None:

@@ -415,7 +415,9 @@ def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) 
         return code("{x}", x=x)
     replacements = {"nan": nan, "posinf": posinf, "neginf": neginf}
     return call(
-        "jnp.nan_to_num", x, **{name: one for name, one in replacements.items() if one is not None}
+        "jnp.nan_to_num",
+        x,
+        **{name: number for name, number in replacements.items() if number is not None},
     )
 
 

@@ -136,7 +136,7 @@ _simple("rnn_relu", "simple_rnn", 1, relu=True)
 def lstm_cell(
     x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
 ) -> ast.expr:
-    """One step: the output, which is the hidden state, and the cell state."""
+    """Single LSTM step: the output, which is the hidden state, and the cell state."""
     weights = [weight for weight in (w_ih, w_hh, b_ih, b_hh) if weight is not None]
     return call("lstm_step", hx[0], hx[1], code("{x} @ {w}.T", x=x, w=w_ih), weights)
 
@@ -149,6 +149,6 @@ def lstm_cell(
     ),
 )
 def gru_cell(x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> ast.expr:
-    """One step."""
+    """Single GRU step: the new hidden state."""
     weights = [weight for weight in (w_ih, w_hh, b_ih, b_hh) if weight is not None]
     return call("gru_step", hx, code("{x} @ {w}.T", x=x, w=w_ih), weights)

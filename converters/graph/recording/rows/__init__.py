@@ -1,1 +1,1 @@
-"""Rows that a mask chooses."""
+"""Recording of rows chosen by a mask."""

@@ -32,7 +32,7 @@ _MANY = 1009
 _LISTED = {_Tensor.tolist, _Tensor.numpy}
 _SPLIT = {torch.split, _Tensor.split, _Tensor.split_with_sizes}
 _JOINED = {torch.cat, torch.concat, torch.concatenate}
-# What gives the places of rows in another form.
+# Operators that give the indices of rows in another form.
 _SAME_ROWS = {
     _Tensor.clone,
     _Tensor.contiguous,
@@ -53,7 +53,7 @@ _SAME_ROWS = {
 
 
 class Emptied(TorchFunctionMode):
-    """The original, its masks without a row from where they are asked for some."""
+    """Runs the original with masks emptied at their first use."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for mask in _asked(func, args):
@@ -68,16 +68,16 @@ def _asked(func: Any, args: Any) -> list[torch.Tensor]:
     elif func in _SELECTED:
         asked = [args[1]]
     elif func in (_Tensor.__getitem__, _Tensor.__setitem__):
-        asked = [one for one in _parts(args[1]) if _is_mask(one)]
+        asked = [index for index in _parts(args[1]) if _is_mask(index)]
     else:
         return []
-    return [one for one in asked if _is_mask(one) or _is_integer(one)]
+    return [mask for mask in asked if _is_mask(mask) or _is_integer(mask)]
 
 
 def _empty(mask: torch.Tensor) -> None:
     try:
         mask.zero_()
-    except RuntimeError:  # an expanded one: it stays
+    except RuntimeError:  # an expanded mask: it stays unchanged
         return
 
 
@@ -92,7 +92,7 @@ def _is_integer(value: Any) -> bool:
 
 def _has_counts(sizes: Any) -> bool:
     listed = isinstance(sizes, tuple | list)
-    return listed and any(isinstance(one, segments.Count) for one in sizes)
+    return listed and any(isinstance(size, segments.Count) for size in sizes)
 
 
 def _is_segment(value: Any) -> bool:
@@ -110,7 +110,8 @@ def _parts(index: Any) -> tuple[Any, ...]:
 class EveryRow(TorchFunctionMode):
     """Gives all rows where a mask chooses some.
 
-    Tensors of places have an attribute `_chosen`: which of them the mask has chosen, of one axis.
+    Tensors of indices have an attribute `_chosen`: which of them the mask has chosen, along one
+    axis.
     """
 
     def __init__(
@@ -121,19 +122,19 @@ class EveryRow(TorchFunctionMode):
         number: int = 1,
         verified: Collection[str] | None = None,
     ) -> None:
-        """Prepare one run.
+        """Prepare a run.
 
         Args:
             poisoned: whether rows that are not chosen are NaN.
-            emptied: whether masks choose nothing from where they are asked for some.
-            number: what Python is told where it asks how many rows there are.
-            verified: lines that may ask whether there are rows; None: any, as values are real.
+            emptied: whether masks are emptied at their first use.
+            number: the number that Python gets for the number of rows.
+            verified: lines that may ask whether there are rows; None: any line, as values are real.
         """
         super().__init__()
         self.poisoned, self.emptied = poisoned, emptied
         self.number, self.verified = number, verified
-        # Lines that choose rows, and those that have asked for some where there are none.
-        self.told: dict[str, None] = {}
+        # Lines that choose rows, and lines that asked for rows where there are none.
+        self.reported: dict[str, None] = {}
         self.none: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,23 +164,25 @@ class EveryRow(TorchFunctionMode):
         if func is _Tensor.__len__ and hasattr(args[0], "_chosen"):
             chosen = args[0]._chosen
             return self.number if self.asked(lambda: not chosen.any()) else func(*args)
-        made = self._segments(func, args, kwargs)
-        if made is not None:
-            return made
+        segments_made = self._segments(func, args, kwargs)
+        if segments_made is not None:
+            return segments_made
         result = func(*args, **kwargs)
         self._about_rows(func, args, result)
-        segments.follow(result, [one for one in args if isinstance(one, torch.Tensor)])
+        segments.follow(
+            result, [argument for argument in args if isinstance(argument, torch.Tensor)]
+        )
         mark = (
             getattr(func, "__name__", "").startswith("mark") or func is torch.ops.tpu_migrate.mark
         )
         if (func in _SAME_ROWS or mark) and hasattr(args[0], "_chosen"):
-            for one in pytree.tree_leaves(result):
-                if isinstance(one, torch.Tensor):
-                    _with(one, *_rows_of(args[0]))
+            for leaf in pytree.tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    _with(leaf, *_rows_of(args[0]))
         return result
 
     def _segments(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Rows between counts, or rows put together of such; None: it is something else."""
+        """Rows between counts, or such rows joined; None for other operators."""
         if func in _LISTED and (counts := self.counts(args[0])) is not None:
             return np.array(counts, object) if func is _Tensor.numpy else counts
         rows = not kwargs.get("dim")
@@ -194,7 +197,7 @@ class EveryRow(TorchFunctionMode):
         return None
 
     def counts(self, numbers: torch.Tensor) -> list[segments.Count] | None:
-        """Numbers that rest on values, as those of rows; None: they are something else."""
+        """Numbers that depend on values, as numbers of rows; None if they are something else."""
         if not _is_integer(numbers) or numbers.dim() != 1 or _is_constant(numbers):
             return None
         self._tell()
@@ -204,7 +207,7 @@ class EveryRow(TorchFunctionMode):
         return segments.with_segment(self._left_out(x.clone(), chosen, 0), chosen)
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A number of Python: the one that there is if there are rows."""
+        """A Python number: the number for the case that there are rows."""
         value = args[0]
         if func is _Tensor.__format__ and _is_constant(value):
             return format(value.constant.item(), *args[1:])
@@ -218,11 +221,11 @@ class EveryRow(TorchFunctionMode):
         return some if func in _ANSWERS else self.number
 
     def asked(self, is_none: Callable[[], bool]) -> bool:
-        """Whether a line that asks if there are rows may be told so; notes where there are none."""
+        """Whether a line may be answered that there are rows; records where there are none."""
         file, line = place()
         said = f"{file.rpartition('/')[2]}:{line}"
         if self.verified is not None:
-            self.told.setdefault(said)
+            self.reported.setdefault(said)
             return said in self.verified
         with torch._C.DisableTorchFunction():
             if is_none():
@@ -230,7 +233,7 @@ class EveryRow(TorchFunctionMode):
         return True
 
     def _about_rows(self, func: Any, args: Any, result: Any) -> None:
-        """Say of a number what it is if there are rows."""
+        """Attach to a number its value for the case that there are rows."""
         if not isinstance(result, torch.Tensor) or result.dim() or not args:
             return
         first = args[0]
@@ -241,65 +244,69 @@ class EveryRow(TorchFunctionMode):
             else:
                 result._of_rows = True
         elif hasattr(first, "_of_rows") and name in _COMPARED and type(args[1]) in (int, float):
-            none, one, many = (bool(_COMPARED[name](count, args[1])) for count in (0, 1, _MANY))
-            if one == many != none:
-                result._if_rows = one
+            none, single, many = (bool(_COMPARED[name](count, args[1])) for count in (0, 1, _MANY))
+            if single == many != none:
+                result._if_rows = single
         elif hasattr(first, "_if_rows") and name in ("logical_not", "bitwise_not", "invert"):
             result._if_rows = not first._if_rows
 
     def _tell(self) -> None:
         file, line = place()
-        self.told.setdefault(f"{file.rpartition('/')[2]}:{line}")
+        self.reported.setdefault(f"{file.rpartition('/')[2]}:{line}")
 
     def _places(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The places of all elements, by axis; which of them are chosen is with them.
+        """The indices of all elements, by axis, with the chosen ones marked.
 
-        Those of a mask of one axis have `_whole`: they are all of that axis, in their order.
+        Indices of a mask of one axis have `_whole`: they cover the axis in order.
         """
         chosen = (mask if mask.dtype == torch.bool else mask != 0).reshape(-1)
         self._tell()
-        made = []
+        places = []
         for axis, size in enumerate(mask.shape):
             numbers = torch.arange(size, device=mask.device)
             for inner in mask.shape[axis + 1 :]:
                 numbers = numbers.repeat_interleave(inner)
             for outer in mask.shape[:axis]:
                 numbers = numbers.repeat(outer)
-            made.append(_with(numbers, chosen, mask.dim() == 1))
-        return tuple(made)
+            places.append(_with(numbers, chosen, mask.dim() == 1))
+        return tuple(places)
 
     @staticmethod
     def _is_choice(index: tuple[Any, ...]) -> bool:
         return any(
-            (_is_mask(one) and not is_known_mask(one)) or hasattr(one, "_chosen") for one in index
+            (_is_mask(index_part) and not is_known_mask(index_part))
+            or hasattr(index_part, "_chosen")
+            for index_part in index
         )
 
     def _is_put(self, index: tuple[Any, ...], value: Any) -> bool:
-        """Whether it puts rows: a number goes wherever a mask says."""
+        """Whether it puts rows: a number is written wherever a mask is true."""
         rows = isinstance(value, torch.Tensor) and value.dim() > 0
-        return self._is_choice(index) and (rows or any(hasattr(one, "_chosen") for one in index))
+        return self._is_choice(index) and (
+            rows or any(hasattr(index_part, "_chosen") for index_part in index)
+        )
 
     def _by_places(self, x: torch.Tensor, index: tuple[Any, ...]) -> tuple[list[Any], torch.Tensor]:
         """An index without masks, and which of its rows are chosen."""
         chosen: Any = None
-        made: list[Any] = []
-        others = sum(isinstance(one, torch.Tensor) for one in index) > 1
-        for one in index:
-            if _is_mask(one) and not is_known_mask(one):
-                places = self._places(one)
+        places_by_axis: list[Any] = []
+        others = sum(isinstance(index_part, torch.Tensor) for index_part in index) > 1
+        for index_part in index:
+            if _is_mask(index_part) and not is_known_mask(index_part):
+                places = self._places(index_part)
                 mine = places[0]._chosen
-                whole = one.dim() == 1 and not others
-                made += [slice(None)] if whole else places
+                whole = index_part.dim() == 1 and not others
+                places_by_axis += [slice(None)] if whole else places
             else:
-                mine = getattr(one, "_chosen", None)
-                axis = len(made) - made.count(None)
-                whole = not others and axis < x.dim() and _is_whole(one, x.shape[axis])
-                made.append(slice(None) if whole else one)
+                mine = getattr(index_part, "_chosen", None)
+                axis = len(places_by_axis) - places_by_axis.count(None)
+                whole = not others and axis < x.dim() and _is_whole(index_part, x.shape[axis])
+                places_by_axis.append(slice(None) if whole else index_part)
             if mine is not None:
                 if chosen is not None and mine is not chosen and mine.shape != chosen.shape:
                     raise MixedRowsError("rows of two masks in one index")
                 chosen = mine if chosen is None or mine is chosen else chosen & mine
-        return made, chosen
+        return places_by_axis, chosen
 
     def _taken(self, x: torch.Tensor, index: tuple[Any, ...]) -> torch.Tensor:
         """All rows."""
@@ -309,13 +316,19 @@ class EveryRow(TorchFunctionMode):
             chosen = mask.reshape(-1)
             rows = x.flatten(0, mask.dim() - 1).clone() if mask.dim() > 1 else x.clone()
             return self._left_out(rows, chosen, 0)
-        made, chosen = self._by_places(x, index)
-        first = next(at for at, one in enumerate(index) if _is_mask(one) or hasattr(one, "_chosen"))
+        places, chosen = self._by_places(x, index)
+        first = next(
+            at
+            for at, index_part in enumerate(index)
+            if _is_mask(index_part) or hasattr(index_part, "_chosen")
+        )
         before = index[:first]
-        if any(one is not None and not isinstance(one, slice) for one in before):
+        if any(
+            index_part is not None and not isinstance(index_part, slice) for index_part in before
+        ):
             raise MixedRowsError("an index of another kind before the chosen rows")
-        rows = x[tuple(made)]
-        rows = rows.clone() if all(isinstance(one, slice) for one in made) else rows
+        rows = x[tuple(places)]
+        rows = rows.clone() if all(isinstance(place, slice) for place in places) else rows
         return self._left_out(rows, chosen, len(before))
 
     def _left_out(self, rows: torch.Tensor, chosen: torch.Tensor, axis: int) -> torch.Tensor:
@@ -324,7 +337,7 @@ class EveryRow(TorchFunctionMode):
         return torch.where(_along(chosen, rows, axis), rows, torch.nan)
 
     def _put(self, x: torch.Tensor, index: tuple[Any, ...], value: Any) -> None:
-        """Put the chosen rows, in place."""
+        """Write the chosen rows in place."""
         if len(index) == 1 and _is_mask(index[0]):
             mask = index[0]
             self._tell()
@@ -336,15 +349,15 @@ class EveryRow(TorchFunctionMode):
             where = mask[(..., *(None for _ in rest))]
             x.copy_(torch.where(where, value, x))
             return
-        made, chosen = self._by_places(x, index)
-        first = made[0]
-        if len(made) == 1 and isinstance(first, slice):
+        places, chosen = self._by_places(x, index)
+        first = places[0]
+        if len(places) == 1 and isinstance(first, slice):
             x.copy_(torch.where(_along(chosen, x, 0), value, x))
             return
-        if len(made) > 1 or not isinstance(first, torch.Tensor) or first.dim() != 1:
+        if len(places) > 1 or not isinstance(first, torch.Tensor) or first.dim() != 1:
             raise MixedRowsError("chosen rows are put by an index of several parts")
         count = x.shape[0]
-        held = torch.cat([x, x[:1]])  # a row more, where those go that are not chosen
+        held = torch.cat([x, x[:1]])  # an extra row that takes the rows that are not chosen
         held[torch.where(chosen, first, count)] = value
         x.copy_(held[:count])
 
@@ -361,7 +374,7 @@ class EveryRow(TorchFunctionMode):
         chosen = index._chosen
         rows = torch.where(_along(chosen, source, dim), source, 0)
         if _is_whole(index, x.shape[dim]):
-            added = {name: one for name, one in named.items() if name == "alpha"}
+            added = {name: option for name, option in named.items() if name == "alpha"}
             return x.add_(rows, **added) if in_place else x.add(rows, **added)
         function = _Tensor.index_add_ if in_place else _Tensor.index_add
         return function(x, dim, index, rows, **named)
@@ -378,7 +391,7 @@ def _rows_of(places: Any) -> tuple[torch.Tensor, bool]:
 
 
 def _is_whole(places: Any, count: int) -> bool:
-    """Whether places are all of an axis of so many, in their order."""
+    """Whether the indices cover an axis of this length in order."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     rows = getattr(places, "_whole", False) and places.dim() == 1
@@ -386,6 +399,6 @@ def _is_whole(places: Any, count: int) -> bool:
 
 
 def _along(chosen: torch.Tensor, rows: torch.Tensor, axis: int) -> torch.Tensor:
-    """Which rows are chosen, in a shape that goes with an axis of them."""
+    """Mask of the chosen rows, in a shape that broadcasts along an axis of them."""
     behind = rows.dim() - axis % rows.dim() - 1
     return chosen[(..., *(None for _ in range(behind)))]

@@ -1,7 +1,8 @@
-"""Rows between counts that rest on values: `x.split(counts.tolist())`, `x[start : start + counts[i]]`.
+"""Rows between counts that depend on values: `x.split(counts.tolist())`, `x[start : start +
+counts[i]]`.
 
-Each piece has all rows, and says which of them are its own. `torch.cat` of such pieces takes each row from
-its own piece.
+Each piece has all rows, and marks its own rows. `torch.cat` of such pieces takes each row from its
+own piece.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ class MixedRowsError(RuntimeError):
 
 
 class Count(int):
-    """A number of rows that rests on values; Python may ask whether there are any.
+    """A number of rows that depends on values. Python may ask whether there are any.
 
     Attributes:
         tensor: the number.
-        asked: whether it may be asked; given what tells if there are none.
+        asked: whether Python may ask; its argument tests whether there are none.
     """
 
     tensor: torch.Tensor
     asked: Callable[[Callable[[], bool]], bool]
 
     def __new__(cls, tensor: torch.Tensor, number: int, asked: Any) -> Count:
-        """Make one of a tensor of no axes, which is `number` for Python."""
-        made = super().__new__(cls, number)
-        made.tensor, made.asked = tensor, asked
-        return made
+        """Make a count from a tensor without axes, which is `number` for Python."""
+        count = super().__new__(cls, number)
+        count.tensor, count.asked = tensor, asked
+        return count
 
     def _with(self, tensor: torch.Tensor) -> Count:
         return Count(tensor, int.__int__(self), self.asked)
@@ -50,9 +51,9 @@ class Count(int):
 
     def _compared(self, compare: Callable[[Any, Any], Any], other: Any) -> bool:
         if not isinstance(other, Count):
-            none, one, many = (bool(compare(count, other)) for count in (0, 1, 1009))
-            if one == many != none and self.asked(lambda: bool(self.tensor == 0)):
-                return one
+            none, single, many = (bool(compare(count, other)) for count in (0, 1, 1009))
+            if single == many != none and self.asked(lambda: bool(self.tensor == 0)):
+                return single
         raise MixedRowsError("something rests on how many rows there are")
 
     def __eq__(self, other: object) -> bool:
@@ -86,8 +87,8 @@ class Count(int):
 
 
 def counts_of(tensor: torch.Tensor, number: int, asked: Any) -> list[Count]:
-    """The numbers of a tensor of one axis."""
-    return [Count(one, number, asked) for one in tensor.unbind(0)]
+    """The elements of a one-axis tensor as counts."""
+    return [Count(element, number, asked) for element in tensor.unbind(0)]
 
 
 def cut(index: Any) -> bool:
@@ -98,7 +99,7 @@ def cut(index: Any) -> bool:
 
 
 def chosen_by(index: slice, size: Any, device: torch.device) -> torch.Tensor:
-    """Which of so many rows a slice between counts takes."""
+    """Mask of the rows, of `size`, that a slice between counts takes."""
     rows = torch.arange(size, device=device)
     if index.start is None or (type(index.start) is int and index.start == 0):
         return rows < _plain(index.stop)
@@ -107,17 +108,17 @@ def chosen_by(index: slice, size: Any, device: torch.device) -> torch.Tensor:
 
 
 def parted(sizes: Sequence[Any], size: Any, device: torch.device) -> list[torch.Tensor]:
-    """Which of so many rows belong to each piece of these sizes."""
-    made, start = [], None
-    for one in sizes:
-        stop = one if start is None else start + one
-        made.append(chosen_by(slice(start, stop), size, device))
+    """Masks of the rows, of `size`, that belong to the pieces of these sizes."""
+    pieces, start = [], None
+    for piece_size in sizes:
+        stop = piece_size if start is None else start + piece_size
+        pieces.append(chosen_by(slice(start, stop), size, device))
         start = stop
-    return made
+    return pieces
 
 
 def with_segment(rows: Any, chosen: torch.Tensor) -> Any:
-    """A tensor of all rows, of which these belong to a piece."""
+    """A tensor of all rows, with the rows that belong to a piece marked."""
     rows._segment = chosen
     if not rows.is_floating_point():
         rows._chosen, rows._whole = chosen, False
@@ -125,28 +126,36 @@ def with_segment(rows: Any, chosen: torch.Tensor) -> Any:
 
 
 def follow(result: Any, arguments: Sequence[Any]) -> None:
-    """Say of what is computed of one piece alone, row by row, that it is of this piece."""
+    """Mark the results of a row-by-row computation on one piece as rows of this piece."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    pieces = {id(one._segment): one._segment for one in arguments if hasattr(one, "_segment")}
+    pieces = {
+        id(argument._segment): argument._segment
+        for argument in arguments
+        if hasattr(argument, "_segment")
+    }
     if len(pieces) != 1:
         return
     (chosen,) = pieces.values()
-    for one in result if isinstance(result, tuple | list) else (result,):
-        rows = isinstance(one, torch.Tensor) and one.dim() > 0 and not hasattr(one, "_segment")
-        if rows and statically_known_true(one.shape[0] == chosen.shape[0]):
-            with_segment(one, chosen)
+    for tensor in result if isinstance(result, tuple | list) else (result,):
+        rows = (
+            isinstance(tensor, torch.Tensor)
+            and tensor.dim() > 0
+            and not hasattr(tensor, "_segment")
+        )
+        if rows and statically_known_true(tensor.shape[0] == chosen.shape[0]):
+            with_segment(tensor, chosen)
 
 
 def joined(pieces: Sequence[Any], poisoned: bool) -> torch.Tensor:
-    """Each row from the piece that it belongs to; what belongs to none is NaN, if `poisoned`."""
+    """Each row from the piece that it belongs to. Rows of no piece are NaN if `poisoned`."""
     first, *others = pieces
-    made: torch.Tensor = first
+    rows: torch.Tensor = first
     if poisoned and first.is_floating_point():
-        made = torch.where(_along(first._segment, first), first, torch.nan)
-    for one in others:
-        made = torch.where(_along(one._segment, one), one, made)
-    return made
+        rows = torch.where(_along(first._segment, first), first, torch.nan)
+    for piece in others:
+        rows = torch.where(_along(piece._segment, piece), piece, rows)
+    return rows
 
 
 def _along(chosen: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""What a constructor says several times, said once: `dense = partial(nn.Dense, …)`, `init = …`."""
+"""Repeated options and initializers of a constructor, written once: `dense = partial(nn.Dense, …)`,
+`init = …`.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ def shortened(setup: Sequence[ast.stmt], taken: Collection[str] = ()) -> list[as
         setup: the statements.
         taken: names that stand for something else in the port.
     """
-    made = list(setup)
+    shorter = list(setup)
     groups: dict[str, list[ast.Call]] = defaultdict(list)
-    for call in _layers(made):
+    for call in _layers(shorter):
         groups[_text(call.func)].append(call)
     for function, calls in groups.items():
-        name = _named(function, made, taken)
-        common = _best(made, calls, name)
+        name = _named(function, shorter, taken)
+        common = _best(shorter, calls, name)
         if common:
-            made = _with_partial(made, function, common, name)
-    return _with_initialisers(made, taken)
+            shorter = _with_partial(shorter, function, common, name)
+    return _with_initialisers(shorter, taken)
 
 
 def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[ast.stmt]:
@@ -41,23 +43,28 @@ def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[as
 
     One that only one layer has gets a name where no other has.
     """
-    made = setup
+    shorter_setup = setup
     uses = Counter(map(_text, _initialisers(setup)))
     for text, count in uses.most_common():
-        if count == 1 and made is not setup:
+        if count == 1 and shorter_setup is not setup:
             break
-        first = next((at for at, one in enumerate(made) if _starts(one, text)), len(made))
-        if first == len(made) or isinstance(made[first], ast.If):
+        first = next(
+            (at for at, statement in enumerate(shorter_setup) if _starts(statement, text)),
+            len(shorter_setup),
+        )
+        if first == len(shorter_setup) or isinstance(shorter_setup[first], ast.If):
             continue
-        name = _free("init", made, taken)
+        name = _free("init", shorter_setup, taken)
         value = ast.parse(text, mode="eval").body
         named = ast.Assign([ast.Name(name, ast.Store())], value)
-        change = _Renamed(text, name)
-        rest = [change.visit(fill(one, lambda hole: hole)) for one in made[first:]]
-        shorter = [*made[:first], named, *rest]
-        if sum(map(_lines, shorter)) < sum(map(_lines, made)):
-            made = shorter
-    return made
+        change = _NamedInitialisers(text, name)
+        rest = [
+            change.visit(fill(statement, lambda hole: hole)) for statement in shorter_setup[first:]
+        ]
+        shorter = [*shorter_setup[:first], named, *rest]
+        if sum(map(_lines, shorter)) < sum(map(_lines, shorter_setup)):
+            shorter_setup = shorter
+    return shorter_setup
 
 
 def _initialisers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
@@ -66,17 +73,19 @@ def _initialisers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call):
                 continue
-            found = [one.value for one in node.keywords if (one.arg or "").endswith("_init")]
+            initialisers = [
+                keyword.value for keyword in node.keywords if (keyword.arg or "").endswith("_init")
+            ]
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("param", PARAM):
-                found += node.args[1:2]
-            yield from (one for one in found if isinstance(one, ast.Call))
+                initialisers += node.args[1:2]
+            yield from (value for value in initialisers if isinstance(value, ast.Call))
 
 
 def _starts(statement: ast.stmt, text: str) -> bool:
-    return any(_text(one) == text for one in _initialisers([statement]))
+    return any(_text(initialiser) == text for initialiser in _initialisers([statement]))
 
 
-class _Renamed(ast.NodeTransformer):
+class _NamedInitialisers(ast.NodeTransformer):
     """An expression becomes a name, wherever it stands."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -110,18 +119,21 @@ def _key(keyword: ast.keyword) -> str:
 
 def _best(setup: Sequence[ast.stmt], calls: Sequence[ast.Call], name: str) -> list[ast.keyword]:
     """The options to say once: those that shorten the source most; [] if none does."""
-    kept = [{_key(one): one for one in call.keywords} for call in calls]
+    kept = [{_key(keyword): keyword for keyword in call.keywords} for call in calls]
     shared = {
-        frozenset(one.keys() & other.keys()) for one, other in itertools.combinations(kept, 2)
+        frozenset(keywords_of_call.keys() & other.keys())
+        for keywords_of_call, other in itertools.combinations(kept, 2)
     }
     before = sum(map(_lines, setup))
     best, fewest = [], before
     function = _text(calls[0].func)
     for options in sorted(shared - {frozenset()}, key=sorted):
-        source = next(one for one in kept if options <= one.keys())
+        source = next(
+            options_of_call for options_of_call in kept if options <= options_of_call.keys()
+        )
         common = [value for key, value in source.items() if key in options]
-        made = _with_partial(setup, function, common, name)
-        lines = sum(map(_lines, made))
+        shorter = _with_partial(setup, function, common, name)
+        lines = sum(map(_lines, shorter))
         if lines < fewest:
             best, fewest = common, lines
     return best
@@ -135,36 +147,42 @@ def _with_partial(
     A layer that only stands under a condition is left alone, unless one without a condition comes first:
     what an option is computed of may only hold there.
     """
-    shared = {_key(one) for one in common}
-    first = next((at for at, one in enumerate(setup) if _uses(one, function, shared)), len(setup))
+    shared = {_key(keyword) for keyword in common}
+    first = next(
+        (at for at, statement in enumerate(setup) if _uses(statement, function, shared)), len(setup)
+    )
     if first == len(setup) or isinstance(setup[first], ast.If):
         return list(setup)
     value = ast.Call(
         ast.Name("partial", ast.Load()), [ast.parse(function, mode="eval").body], list(common)
     )
     # mypy takes `**options` for all that the class can be told, so that a call with a size is one too many.
-    made: ast.stmt = ast.AnnAssign(ast.Name(name, ast.Store()), ast.Name("Any"), value, simple=1)
-    change = _Called(function, name, shared)
-    rest = [change.visit(fill(one, lambda hole: hole)) for one in setup[first:]]
-    return [*setup[:first], made, *rest]
+    partial_call: ast.stmt = ast.AnnAssign(
+        ast.Name(name, ast.Store()), ast.Name("Any"), value, simple=1
+    )
+    change = _PartialCalls(function, name, shared)
+    rest = [change.visit(fill(statement, lambda hole: hole)) for statement in setup[first:]]
+    return [*setup[:first], partial_call, *rest]
 
 
 def _uses(statement: ast.stmt, function: str, shared: set[str]) -> bool:
     return any(
-        _text(call.func) == function and shared <= {_key(one) for one in call.keywords}
+        _text(call.func) == function and shared <= {_key(keyword) for keyword in call.keywords}
         for call in _layers([statement])
     )
 
 
 def _named(function: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
-    """What the partial call is called: `dense` of `nn.Dense`, `norm` of `nn.LayerNorm`."""
-    words = [one.lower() for one in re.findall(r"[A-Z][a-z]+", function)] or ["layer"]
+    """Name of the partial call: `dense` for `nn.Dense`, `norm` for `nn.LayerNorm`."""
+    words = [word.lower() for word in re.findall(r"[A-Z][a-z]+", function)] or ["layer"]
     return _free(words[-1] if words[-1] == "norm" else "_".join(words), setup, taken)
 
 
 def _free(name: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
     """A name that stands for nothing else."""
-    used = {node.id for one in setup for node in ast.walk(one) if isinstance(node, ast.Name)}
+    used = {
+        node.id for statement in setup for node in ast.walk(statement) if isinstance(node, ast.Name)
+    }
     number, free = 1, name
     while free in used or free in taken:
         number += 1
@@ -172,7 +190,7 @@ def _free(name: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
     return free
 
 
-class _Called(ast.NodeTransformer):
+class _PartialCalls(ast.NodeTransformer):
     """Calls of a class with these options become calls of the partial one."""
 
     def __init__(self, function: str, name: str, shared: set[str]) -> None:
@@ -180,10 +198,14 @@ class _Called(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
-        keys = [_key(one) for one in node.keywords]
+        keys = [_key(keyword) for keyword in node.keywords]
         if _text(node.func) != self.function or not self.shared <= set(keys):
             return node
-        rest = [one for one, key in zip(node.keywords, keys, strict=True) if key not in self.shared]
+        rest = [
+            keyword
+            for keyword, key in zip(node.keywords, keys, strict=True)
+            if key not in self.shared
+        ]
         return ast.Call(ast.Name(self.name, ast.Load()), node.args, rest)
 
 
@@ -198,7 +220,7 @@ def _lines(statement: ast.stmt) -> int:
 
 def _height(node: ast.AST, depth: int, before: int = 0, after: int = 0) -> int:
     if isinstance(node, ast.If):
-        inner = sum(_height(one, depth + 4) for one in (*node.body, *node.orelse))
+        inner = sum(_height(statement, depth + 4) for statement in (*node.body, *node.orelse))
         return 1 + inner + bool(node.orelse)
     text = _text(node)
     if depth + before + len(text) + after <= _WIDTH:
@@ -226,4 +248,4 @@ def _bracketed(parts: Sequence[ast.AST], depth: int) -> int:
     whole = ", ".join(map(_text, parts))
     if depth + 4 + len(whole) <= _WIDTH:
         return 3
-    return 2 + sum(_height(one, depth + 4, 0, 1) for one in parts)
+    return 2 + sum(_height(part, depth + 4, 0, 1) for part in parts)

@@ -22,35 +22,37 @@ def asserted(
     Returns:
         The statements, and which of the names are known not to be None after them.
     """
-    made: list[ast.stmt] = []
-    found = set(known)
-    for one in body:
-        if isinstance(one, ast.If):
-            needed = _used(one.test) & optional - found
-            there, not_there = _tested(one.test)
-            one.body, first = asserted(one.body, optional, found | there)
-            one.orelse, second = asserted(one.orelse, optional, found | not_there)
-            found = first & second
-        elif isinstance(one, ast.For):
-            needed = _used(one.iter) & optional - found
-            one.body, _ = asserted(one.body, optional, found - set(names_stored(one.body)))
-            found -= set(names_stored(one.body))
+    statements: list[ast.stmt] = []
+    known_now = set(known)
+    for statement in body:
+        if isinstance(statement, ast.If):
+            needed = _used(statement.test) & optional - known_now
+            there, not_there = _tested(statement.test)
+            statement.body, first = asserted(statement.body, optional, known_now | there)
+            statement.orelse, second = asserted(statement.orelse, optional, known_now | not_there)
+            known_now = first & second
+        elif isinstance(statement, ast.For):
+            needed = _used(statement.iter) & optional - known_now
+            statement.body, _ = asserted(
+                statement.body, optional, known_now - set(names_stored(statement.body))
+            )
+            known_now -= set(names_stored(statement.body))
         else:
-            asserts = isinstance(one, ast.Assert)
-            needed = set() if asserts else _used(one) & optional - found
-            found |= _tested(one.test)[0] if isinstance(one, ast.Assert) else needed
-            found -= set(names_stored([one]))
-            if isinstance(one, ast.Assign) and not _gives_none(one):
-                found |= set(names_stored([one])) & optional
-        made += [ast.Assert(code(f"{name} is not None"), None) for name in sorted(needed)]
-        made.append(one)
-    return made, found
+            asserts = isinstance(statement, ast.Assert)
+            needed = set() if asserts else _used(statement) & optional - known_now
+            known_now |= _tested(statement.test)[0] if isinstance(statement, ast.Assert) else needed
+            known_now -= set(names_stored([statement]))
+            if isinstance(statement, ast.Assign) and not _gives_none(statement):
+                known_now |= set(names_stored([statement])) & optional
+        statements += [ast.Assert(code(f"{name} is not None"), None) for name in sorted(needed)]
+        statements.append(statement)
+    return statements, known_now
 
 
-def _gives_none(one: ast.Assign) -> bool:
+def _gives_none(statement: ast.Assign) -> bool:
     """Whether what is assigned may be None, or a module's results, of which one may be."""
-    several = isinstance(one.targets[0], ast.Tuple)
-    return several or is_none(one.value) or isinstance(one.value, ast.Name)
+    several = isinstance(statement.targets[0], ast.Tuple)
+    return several or is_none(statement.value) or isinstance(statement.value, ast.Name)
 
 
 def _used(tree: ast.AST) -> set[str]:
@@ -75,5 +77,5 @@ def _tested(test: ast.expr) -> tuple[set[str], set[str]]:
         case ast.Compare(left=ast.Name(id=name), ops=[ast.Is()]):
             return set(), {name}
         case ast.BoolOp(op=ast.And(), values=values):
-            return {name for one in values for name in _tested(one)[0]}, set()
+            return {name for value in values for name in _tested(value)[0]}, set()
     return set(), set()

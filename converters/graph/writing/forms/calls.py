@@ -37,9 +37,9 @@ def rewired(
         OtherWayError: modules that one loop calls are called in different ways.
     """
     rewire = _Rewire(module, ways)
-    made = [rewire.visit(fill(one, lambda hole: hole)) for one in body]
+    statements = [rewire.visit(fill(statement, lambda hole: hole)) for statement in body]
     returned = rewire.visit(fill(result, lambda hole: hole))
-    return made, returned, rewire.count
+    return statements, returned, rewire.count
 
 
 class _Rewire(ast.NodeTransformer):
@@ -53,11 +53,11 @@ class _Rewire(ast.NodeTransformer):
         targets = [node.target]
         if isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Tuple):  # zip
             lists, targets = node.iter.args, node.target.elts
-        for target, one in zip(targets, lists, strict=False):
-            found = self._called(one)
-            if isinstance(target, ast.Name) and len(found) == 1:
-                self.loops[target.id] = list(found[0]._modules.values())
-        node.body = [self.visit(one) for one in node.body]
+        for target, list_node in zip(targets, lists, strict=False):
+            lists_called = self._called(list_node)
+            if isinstance(target, ast.Name) and len(lists_called) == 1:
+                self.loops[target.id] = list(lists_called[0]._modules.values())
+        node.body = [self.visit(statement) for statement in node.body]
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
@@ -83,30 +83,36 @@ class _Rewire(ast.NodeTransformer):
         if way is None:
             self.generic_visit(node)
             return node
-        made = self._call(node, way)
+        call = self._call(node, way)
         if way.results == len(way.places):
-            return made
+            return call
         if len(way.places) != 1:
             raise OtherWayError
-        return commented(code("{call}[{place}]", call=made, place=way.places[0]), of(node))
+        return commented(code("{call}[{place}]", call=call, place=way.places[0]), of(node))
 
     def _call(self, node: ast.Call, way: Way) -> ast.Call:
-        told = [one for one in node.keywords if one.arg == MODE]
-        if len(node.args) != len(way.given) or len(told) < len(node.keywords):
+        mode = [keyword for keyword in node.keywords if keyword.arg == MODE]
+        if len(node.args) != len(way.arguments) or len(mode) < len(node.keywords):
             raise OtherWayError
-        given = dict(zip(way.given, (self.visit(one) for one in node.args), strict=True))
-        named = [ast.keyword(name, given.get(name, ast.Constant(None))) for name in way.optional]
-        made = ast.Call(node.func, [given[name] for name in way.needed], [*named, *told])
-        return commented(made, of(node))
+        arguments = dict(
+            zip(way.arguments, (self.visit(argument) for argument in node.args), strict=True)
+        )
+        named = [
+            ast.keyword(name, arguments.get(name, ast.Constant(None))) for name in way.optional
+        ]
+        rewired_call = ast.Call(
+            node.func, [arguments[name] for name in way.needed], [*named, *mode]
+        )
+        return commented(rewired_call, of(node))
 
     def _way(self, node: ast.expr) -> Way | None:
-        """How the modules of a call are called now; None: as before."""
+        """The new call of the modules of a call; None if unchanged."""
         if not isinstance(node, ast.Call):
             return None
         modules = self._called(node.func)
-        for one in modules:
-            self.count[id(one)] += 1
-        ways = {self.ways.get(id(one)) for one in modules}
+        for module in modules:
+            self.count[id(module)] += 1
+        ways = {self.ways.get(id(module)) for module in modules}
         if len(ways) > 1:
             raise OtherWayError
         return ways.pop() if ways else None
@@ -120,16 +126,16 @@ class _Rewire(ast.NodeTransformer):
                 return self.loops.get(name, [])
             case ast.Attribute(value=value, attr=name):
                 inner = self._called(value)
-                if name == "layers" and all(has_layers(one) for one in inner):
+                if name == "layers" and all(has_layers(module) for module in inner):
                     return inner
-                found = [one._modules.get(name) for one in inner]
+                modules = [module._modules.get(name) for module in inner]
             case ast.Subscript(value=value, slice=ast.Constant(value=key)):
-                found = [_item(one, key) for one in self._called(value)]
+                modules = [_item(module, key) for module in self._called(value)]
             case ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=name)]):
-                found = [one._modules.get(name) for one in self._called(value)]
+                modules = [module._modules.get(name) for module in self._called(value)]
             case _:
                 return []
-        return [one for one in found if one is not None]
+        return [module for module in modules if module is not None]
 
 
 def _item(module: Any, key: Any) -> Any:
@@ -143,30 +149,30 @@ def tidied(body: Sequence[ast.stmt], result: ast.expr) -> tuple[list[ast.stmt], 
     """Statements without arguments that are None, and without names of results that nothing reads."""
     turns = {
         node.id
-        for one in body
-        for loop in ast.walk(one)
+        for statement in body
+        for loop in ast.walk(statement)
         if isinstance(loop, ast.For)
         for node in ast.walk(loop.target)
         if isinstance(node, ast.Name)
     }
-    made = [_Tidy(turns).visit(one) for one in body]
-    result = _Tidy(turns).visit(result)
+    tidied_body = [_TidyCalls(turns).visit(statement) for statement in body]
+    result = _TidyCalls(turns).visit(result)
     read = {
         node.id
-        for tree in (*made, result)
+        for tree in (*tidied_body, result)
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
-    for statement in made:
+    for statement in tidied_body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
                 for name in node.targets[0].elts:
                     if isinstance(name, ast.Name) and name.id not in read:
                         name.id = "_"
-    return made, result
+    return tidied_body, result
 
 
-class _Tidy(ast.NodeTransformer):
+class _TidyCalls(ast.NodeTransformer):
     def __init__(self, turns: Set[str]) -> None:
         self.turns = turns
 
@@ -177,8 +183,8 @@ class _Tidy(ast.NodeTransformer):
             at = at.value
         if isinstance(at, ast.Name) and at.id in {"self", *self.turns}:
             node.keywords = [
-                one
-                for one in node.keywords
-                if not (isinstance(one.value, ast.Constant) and one.value.value is None)
+                keyword
+                for keyword in node.keywords
+                if not (isinstance(keyword.value, ast.Constant) and keyword.value.value is None)
             ]
         return node

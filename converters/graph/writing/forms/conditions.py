@@ -48,16 +48,16 @@ class Conditions:
 
     def forward(self, entries: Sequence[Entry]) -> list[ast.stmt]:
         """The statements of a forward, which may ask for arguments too."""
-        given = self.common.given
+        arguments_by_form = self.common.arguments
         # What may be None in a form tells it from no other.
-        nullable = {name for one in self.forms for name in one.cls.methods["__call__"].nullable}
+        nullable = {name for form in self.forms for name in form.cls.methods["__call__"].nullable}
         arguments = [
             _Atom(f"{name} is {word}None", frozenset(forms), name)
             for name in self.common.optional
             if name not in nullable
             for word, forms in (
-                ("not ", {i for i in self.all if name in given[i]}),
-                ("", {i for i in self.all if name not in given[i]}),
+                ("not ", {i for i in self.all if name in arguments_by_form[i]}),
+                ("", {i for i in self.all if name not in arguments_by_form[i]}),
             )
         ]
         return self._composed(entries, [*arguments, *self.attributes, *self.made_up], False)
@@ -77,14 +77,14 @@ class Conditions:
             values = tuple(
                 tuple(vars(module).get(name) for module in form.modules) for form in self.forms
             )
-            kinds = {type(one) for each in values for one in each}
+            kinds = {type(value) for each in values for value in each}
             if len(kinds) != 1 or not kinds <= {bool, int, str}:
                 continue
             kind = kinds.pop()
             held = ((name, values),)
             if kind is str:
-                for text in sorted({one for each in values for one in each}):
-                    is_it = tuple(tuple(one == text for one in each) for each in values)
+                for text in sorted({value for each in values for value in each}):
+                    is_it = tuple(tuple(value == text for value in each) for each in values)
                     yield from self._split(
                         is_it, f"{name} == {text!r}", f"{name} != {text!r}", held
                     )
@@ -96,9 +96,9 @@ class Conditions:
     def _split(
         self, values: tuple[tuple[Any, ...], ...], text: str, other: str, held: Any
     ) -> Iterator[_Atom]:
-        found = [set(map(bool, each)) for each in values]
-        forms = frozenset(i for i, one in enumerate(found) if one == {True})
-        if all(len(one) == 1 for one in found) and forms and forms != self.all:
+        truths = [set(map(bool, each)) for each in values]
+        forms = frozenset(i for i, truth in enumerate(truths) if truth == {True})
+        if all(len(truth) == 1 for truth in truths) and forms and forms != self.all:
             yield _Atom(_of_self(text), forms, fields=held)
             yield _Atom(_of_self(other), self.all - forms, fields=held)
 
@@ -106,50 +106,55 @@ class Conditions:
         """Tests of a new field: a part that only some forms have, or have another class for."""
         forms = entry.forms
         where: dict[str, dict[frozenset[int], str]] = {}
-        for one in self.entries:
-            if name := attribute(one.statement):
-                where.setdefault(name, {})[one.forms] = _class_of(one.statement)
-        alone = [name for name, found in where.items() if list(found) == [forms]]
-        rest = [name for name, found in where.items() if list(found) == [self.all - forms]]
+        for other in self.entries:
+            if name := attribute(other.statement):
+                where.setdefault(name, {})[other.forms] = _class_of(other.statement)
+        alone = [name for name, classes in where.items() if list(classes) == [forms]]
+        rest = [name for name, classes in where.items() if list(classes) == [self.all - forms]]
         held = attribute(entry.statement)
         if alone or rest:
             text = f"has_{(alone or rest)[0].strip('_')}"
             forms = forms if alone else self.all - forms
         elif held and len(where[held]) == 2:
-            words = {one: _own_part(cls, where[held].values()) for one, cls in where[held].items()}
-            forms, word = max(words.items(), key=lambda one: one[1].lower() != held.lower())
+            words = {
+                holders: _own_part(cls, where[held].values())
+                for holders, cls in where[held].items()
+            }
+            forms, word = max(
+                words.items(), key=lambda word_of_forms: word_of_forms[1].lower() != held.lower()
+            )
             text = f"with_{word.lower()}" if all(words.values()) else ""
         else:
             text = ""
         known = {
             *self.common.taken,
             *self.common.fields,
-            *(one.text.split(".")[-1] for one in self.made_up),
+            *(atom.text.split(".")[-1] for atom in self.made_up),
         }
         if not text.isidentifier() or text in known:
             raise Apart
         values = tuple(
             (number in forms,) * len(form.modules) for number, form in enumerate(self.forms)
         )
-        made = list(self._split(values, text, f"not {text}", ((text, values),)))
-        self.made_up += made
-        return made
+        atoms = list(self._split(values, text, f"not {text}", ((text, values),)))
+        self.made_up += atoms
+        return atoms
 
     def _test(
         self, forms: frozenset[int], among: frozenset[int], atoms: Sequence[_Atom]
     ) -> tuple[str, tuple[_Atom, ...]] | None:
         """The shortest condition that holds for these forms and for no other of `among`."""
-        cut = [(one, one.forms & among) for one in atoms]
-        for one, found in cut:
-            if found == forms:
-                return one.text, (one,)
+        cut = [(atom, atom.forms & among) for atom in atoms]
+        for atom, held in cut:
+            if held == forms:
+                return atom.text, (atom,)
         for size in (2, 3):
             for group in itertools.combinations(cut, size):
-                texts = [one.text for one, _ in group]
-                parts = tuple(one for one, _ in group)
-                if frozenset.intersection(*(found for _, found in group)) == forms:
+                texts = [atom.text for atom, _ in group]
+                parts = tuple(atom for atom, _ in group)
+                if frozenset.intersection(*(held for _, held in group)) == forms:
                     return " and ".join(texts), parts
-                if size == 2 and frozenset.union(*(found for _, found in group)) == forms:
+                if size == 2 and frozenset.union(*(held for _, held in group)) == forms:
                     return " or ".join(texts), parts
         return None
 
@@ -164,37 +169,37 @@ class Conditions:
         self, entries: Sequence[Entry], forms: frozenset[int], stored: Set[str]
     ) -> list[ast.stmt]:
         """The statements of some forms, where it is known that it is one of these."""
-        made: list[ast.stmt] = []
-        given = set(stored)
+        statements: list[ast.stmt] = []
+        known = set(stored)
         at = 0
         while at < len(entries):
             if entries[at].forms == forms:
-                made.append(entries[at].statement)
-                given |= set(names_stored(made[-1:]))
+                statements.append(entries[at].statement)
+                known |= set(names_stored(statements[-1:]))
                 at += 1
                 continue
-            text, those, end = self._parted(entries[at:], forms, given)
-            inside = [one for one in entries[at : at + end] if one.forms <= those]
-            outside = [one for one in entries[at : at + end] if not one.forms <= those]
+            text, those, end = self._parted(entries[at:], forms, known)
+            inside = [other for other in entries[at : at + end] if other.forms <= those]
+            outside = [other for other in entries[at : at + end] if not other.forms <= those]
             if not inside:
                 text, those, inside, outside = _not(text), forms - those, outside, inside
-            body = self._under(inside, those, given)
-            made.append(ast.If(code(text), body, self._under(outside, forms - those, given)))
-            given |= {
-                name for one in entries[at : at + end] for name in names_stored([one.statement])
+            body = self._under(inside, those, known)
+            statements.append(ast.If(code(text), body, self._under(outside, forms - those, known)))
+            known |= {
+                name for other in entries[at : at + end] for name in names_stored([other.statement])
             }
             at += end
-        return made
+        return statements
 
     def _parted(
         self, entries: Sequence[Entry], forms: frozenset[int], stored: Set[str]
     ) -> tuple[str, frozenset[int], int]:
         """A condition, for which of the forms it holds, and how many statements it parts into two sides."""
-        atoms = [one for one in self.atoms if one.argument not in stored]
-        found: list[tuple[tuple[int, bool, int], str, frozenset[int], tuple[_Atom, ...]]] = []
-        own = {one.forms for one in entries}
+        atoms = [atom for atom in self.atoms if atom.argument not in stored]
+        splits: list[tuple[tuple[int, bool, int], str, frozenset[int], tuple[_Atom, ...]]] = []
+        own = {entry.forms for entry in entries}
         tests: list[tuple[str, tuple[_Atom, ...], frozenset[int]]] = [
-            (one.text, (one,), one.forms & forms) for one in atoms
+            (atom.text, (atom,), atom.forms & forms) for atom in atoms
         ]
         tests += [
             (*test, those) for those in own if (test := self._test(those, forms, atoms)) is not None
@@ -204,20 +209,20 @@ class Conditions:
             end = len(
                 list(
                     itertools.takewhile(
-                        lambda one, a=those, b=rest: one.forms <= a or one.forms <= b,  # type: ignore[misc]
+                        lambda entry, a=those, b=rest: entry.forms <= a or entry.forms <= b,  # type: ignore[misc]
                         entries,
                     )
                 )
             )
             if those and rest and end:
                 usual = those in own or rest in own
-                found.append(((-end, not usual, len(parts)), text, those, parts))
-        if not found:
+                splits.append(((-end, not usual, len(parts)), text, those, parts))
+        if not splits:
             if not self.may_invent:
                 raise Apart
             self.atoms += self._invented(entries[0])
             return self._parted(entries, forms, stored)
-        best = min(found, key=lambda one: one[0])
+        best = min(splits, key=lambda split: split[0])
         for atom in best[3]:
             for name, values in atom.fields:
                 known = self.common.fields.setdefault(name, {})
@@ -236,8 +241,8 @@ def _class_of(statement: ast.AST) -> str:
 
 
 def _own_part(name: str, names: Iterable[str]) -> str:
-    """What a class's name has of its own: "DeepseekV3MoE" beside "DeepseekV3MLP" → "MoE"."""
-    pairs = itertools.takewhile(lambda one: len(set(one)) == 1, zip(*names, strict=False))
+    """The distinctive part of a class's name: "DeepseekV3MoE" beside "DeepseekV3MLP" → "MoE"."""
+    pairs = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     at = len(list(pairs))
     while at and not (name[at : at + 1].isupper() and not name[at - 1].isupper()):
         at -= 1
@@ -251,8 +256,8 @@ def _of_self(text: str) -> str:
 
 def _not(text: str) -> str:
     """The opposite of a test."""
-    made = ast.unparse(ast.UnaryOp(ast.Not(), ast.parse(text, mode="eval").body))
+    inverse = ast.unparse(ast.UnaryOp(ast.Not(), ast.parse(text, mode="eval").body))
     for a, b in ((" is not None", " is None"), (" is None", " is not None")):
         if text.endswith(a) and text.count(" ") == a.count(" "):
             return text.removesuffix(a) + b
-    return text.removeprefix("not ") if text.startswith("not ") and " and " not in text else made
+    return text.removeprefix("not ") if text.startswith("not ") and " and " not in text else inverse

@@ -12,7 +12,7 @@ from converters.graph.writing.model import Class
 
 @dataclass(frozen=True)
 class Form:
-    """One form of a class.
+    """A form of a class.
 
     Attributes:
         cls: as it is written alone.
@@ -47,15 +47,15 @@ class Entry:
 
     @property
     def forms(self) -> frozenset[int]:
-        """Those that have it."""
+        """The forms that have the statement."""
         return frozenset(self.places)
 
 
 def key(values: Iterable[Any]) -> tuple[str, ...]:
-    """What makes values of a field the same: numbers, and what gives them."""
+    """Key by which values of a field are equal: numbers, and their origins."""
     return tuple(
-        ast.dump(one) if isinstance(one, ast.AST) else f"{one!r} {getattr(one, 'text', '')}"
-        for one in values
+        ast.dump(value) if isinstance(value, ast.AST) else f"{value!r} {getattr(value, 'text', '')}"
+        for value in values
     )
 
 
@@ -84,8 +84,8 @@ def names_stored(body: Iterable[ast.AST]) -> list[str]:
     """The names that statements give values to."""
     return [
         node.id
-        for one in body
-        for node in ast.walk(one)
+        for tree in body
+        for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id != "_"
     ]
 

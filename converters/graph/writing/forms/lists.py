@@ -14,13 +14,13 @@ _NAME = "_list"
 def lengths(setup: Sequence[ast.stmt]) -> dict[str, int]:
     """Attribute → how many modules its list has."""
     return {
-        one.targets[0].attr: len(one.value.args[0].elts)
-        for one in setup
-        if isinstance(one, ast.Assign)
-        and isinstance(one.targets[0], ast.Attribute)
-        and _is_list(one.value)
-        and isinstance(one.value, ast.Call)
-        and isinstance(one.value.args[0], ast.List)
+        statement.targets[0].attr: len(statement.value.args[0].elts)
+        for statement in setup
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Attribute)
+        and _is_list(statement.value)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.args[0], ast.List)
     }
 
 
@@ -33,14 +33,14 @@ def together(statement: ast.stmt, over: Set[str]) -> ast.stmt:
     """
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement
     looped = isinstance(target, ast.Attribute) and target.attr in over
-    made: ast.stmt = _Together(looped).visit(statement)
-    return made
+    reduced: ast.stmt = _EqualModules(looped).visit(statement)
+    return reduced
 
 
 def written(statement: ast.stmt) -> ast.stmt:
     """A statement, its lists as they stand in source."""
-    made: ast.stmt = _Written().visit(statement)
-    return made
+    spelled: ast.stmt = _Written().visit(statement)
+    return spelled
 
 
 def _is_list(value: ast.AST) -> bool:
@@ -49,7 +49,7 @@ def _is_list(value: ast.AST) -> bool:
     )
 
 
-class _Together(ast.NodeTransformer):
+class _EqualModules(ast.NodeTransformer):
     def __init__(self, looped: bool) -> None:
         self.looped = looped
 
@@ -59,7 +59,7 @@ class _Together(ast.NodeTransformer):
             return node
         parts, count = node.args
         assert isinstance(parts, ast.List)
-        alike = len({_form(one) for one in parts.elts}) == 1
+        alike = len({_form(part) for part in parts.elts}) == 1
         if alike and (self.looped or len(parts.elts) > 1):
             number = count if self.looped else ast.Constant(len(parts.elts))
             return ast.Call(node.func, [ast.List(parts.elts[:1], ast.Load()), number], [])

@@ -26,12 +26,12 @@ def rolled(
     Returns:
         The statements, and the lists that a loop goes over: with these, any number of modules will do.
     """
-    made, over = list(body), set()
+    statements, over = list(body), set()
     for attribute, count in length.items():
         if count and attribute not in over:
-            made, found = _rolled(made, attribute, count, aliases)
-            over |= found
-    return made, over
+            statements, lists_found = _rolled(statements, attribute, count, aliases)
+            over |= lists_found
+    return statements, over
 
 
 def _rolled(
@@ -60,21 +60,21 @@ def _rolled(
             continue
         turns = [body[low + i * step : low + (i + 1) * step] for i in range(count)]
         lists = _lists(turns, order)
-        made = [_turn(turn, lists, order[number]) for number, turn in enumerate(turns)]
+        turned = [_turn(turn, lists, order[number]) for number, turn in enumerate(turns)]
         before: list[ast.stmt] = []
-        renamed = _carried(made, aliases)
+        renamed = _carried(turned, aliases)
         if renamed:
             old, new = renamed
-            made[0] = [_Renamed(old, new).visit(one) for one in made[0]]
+            turned[0] = [_RenamedValue(old, new).visit(statement) for statement in turned[0]]
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
-        forms = {"\n".join(map(ast.dump, turn)) for turn in made}
-        if len(forms) == 1 and goes_on(made[0]):
-            loop = _loop(made[0], lists, order)
+        forms = {"\n".join(map(ast.dump, turn)) for turn in turned}
+        if len(forms) == 1 and goes_on(turned[0]):
+            loop = _loop(turned[0], lists, order)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
         counter = next(
-            (one for one in _COUNTERS if all(node.id != one for node in _names(body))), ""
+            (name for name in _COUNTERS if all(node.id != name for node in _names(body))), ""
         )
-        numbered = by_number(made, counter) if counter and len(made) > 2 else None
+        numbered = by_number(turned, counter) if counter and len(turned) > 2 else None
         if numbered is not None and goes_on(numbered):
             loop = _loop(numbered, lists, order, counter)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
@@ -84,19 +84,19 @@ def _rolled(
 def _carried(
     turns: Sequence[Sequence[ast.stmt]], aliases: Set[tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """What the first turn reads under another name than the others: (its name, theirs)."""
-    targets = {one.id for one in _names(turns[0]) if isinstance(one.ctx, ast.Store)}
+    """The name that the first turn reads in place of the other turns' name: (its name, theirs)."""
+    targets = {name.id for name in _names(turns[0]) if isinstance(name.ctx, ast.Store)}
     if len(turns) == 1:
-        read = [one.id for one in _names(turns[0]) if isinstance(one.ctx, ast.Load)]
+        read = [name.id for name in _names(turns[0]) if isinstance(name.ctx, ast.Load)]
         if targets & set(read):
             return None
         return next(
             ((old, new) for new, old in sorted(aliases) if new in targets and old in read), None
         )
     pairs = {
-        (one.id, other.id)
-        for one, other in zip(_names(turns[0]), _names(turns[1]), strict=False)
-        if one.id != other.id
+        (name.id, other.id)
+        for name, other in zip(_names(turns[0]), _names(turns[1]), strict=False)
+        if name.id != other.id
     }
     if len(pairs) != 1:
         return None
@@ -109,20 +109,22 @@ def goes_on(turn: Sequence[ast.stmt]) -> bool:
     stored: set[str] = set()
     for statement in turn:
         names = _names([statement])
-        if any(isinstance(one.ctx, ast.Load) and one.id not in stored for one in names):
-            read = {one.id for one in names if isinstance(one.ctx, ast.Load)}
-            given = {one.id for one in _names(turn) if isinstance(one.ctx, ast.Store)}
-            if (read - stored) & given:
+        if any(isinstance(name.ctx, ast.Load) and name.id not in stored for name in names):
+            read = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+            turn_stores = {name.id for name in _names(turn) if isinstance(name.ctx, ast.Store)}
+            if (read - stored) & turn_stores:
                 return True
-        stored |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+        stored |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
     return False
 
 
 def _names(turn: Sequence[ast.stmt]) -> list[ast.Name]:
-    return [node for one in turn for node in ast.walk(one) if isinstance(node, ast.Name)]
+    return [
+        node for statement in turn for node in ast.walk(statement) if isinstance(node, ast.Name)
+    ]
 
 
-class _Renamed(ast.NodeTransformer):
+class _RenamedValue(ast.NodeTransformer):
     def __init__(self, old: str, new: str) -> None:
         self.old, self.new = old, new
 
@@ -134,8 +136,8 @@ class _Renamed(ast.NodeTransformer):
 
 def _indices(tree: ast.AST, attribute: str) -> Iterator[int]:
     for node in ast.walk(tree):
-        if (found := _member(node)) and found[0] == attribute:
-            yield found[1]
+        if (member := _member(node)) and member[0] == attribute:
+            yield member[1]
 
 
 def _member(node: ast.AST) -> tuple[str, int] | None:
@@ -151,13 +153,13 @@ def _member(node: ast.AST) -> tuple[str, int] | None:
 
 def _lists(turns: Sequence[Sequence[ast.stmt]], order: Sequence[int]) -> list[str]:
     """The lists of which each turn has the module that it is of."""
-    found: dict[str, set[tuple[int, int]]] = {}
+    members: dict[str, set[tuple[int, int]]] = {}
     for number, turn in enumerate(turns):
         for statement in turn:
             for node in ast.walk(statement):
                 if member := _member(node):
-                    found.setdefault(member[0], set()).add((number, member[1]))
-    return [name for name, seen in found.items() if seen == set(enumerate(order))]
+                    members.setdefault(member[0], set()).add((number, member[1]))
+    return [name for name, seen in members.items() if seen == set(enumerate(order))]
 
 
 def _variable(name: str) -> str:
@@ -180,7 +182,7 @@ class _Members(ast.NodeTransformer):
 
 
 def _turn(turn: Sequence[ast.stmt], lists: Sequence[str], index: int) -> list[ast.stmt]:
-    return [_Members(lists, index).visit(fill(one, lambda hole: hole)) for one in turn]
+    return [_Members(lists, index).visit(fill(statement, lambda hole: hole)) for statement in turn]
 
 
 def _loop(
@@ -190,7 +192,7 @@ def _loop(
         ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists
     ]
     if order[0] > 0:
-        sources = [call("reversed", one) for one in sources]
+        sources = [call("reversed", source) for source in sources]
     names: list[ast.expr] = [ast.Name(_variable(name), ast.Store()) for name in lists]
     over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
     target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())

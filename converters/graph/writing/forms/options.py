@@ -14,7 +14,7 @@ from converters.graph.writing.original.comments import commented, of
 
 
 class _Absent:
-    """What a hole stands for: whether the inputs of a choice's value are left out."""
+    """Content of a hole for the test whether the inputs of a choice's value are left out."""
 
 
 def choice(value: ast.expr, other: ast.expr) -> ast.expr:
@@ -33,8 +33,8 @@ def _asks(test: ast.AST) -> bool:
 
 def spread(mask: Any, truths: bool) -> ast.expr:
     """A mask of rows and keys, for all heads and queries."""
-    made = code("{m}", m=mask) if truths else code("{m}.astype(bool)", m=mask)
-    return code("{m}[:, None, None]", m=made)
+    booleans = code("{m}", m=mask) if truths else code("{m}.astype(bool)", m=mask)
+    return code("{m}[:, None, None]", m=booleans)
 
 
 def guard(
@@ -51,17 +51,20 @@ def guard(
         These expressions, guarded as well.
     """
     choices = _Choices(maybe)
-    for one in statements:
-        outs = [out for out in one.outs if out >= 0]
-        one.value = choices.visit(fill(one.value, lambda hole: hole))
-        if outs and set(outs) <= maybe and not is_choice(one.value):
-            test = _test(_needed(one.value, maybe))
+    for statement in statements:
+        outs = [out for out in statement.outs if out >= 0]
+        statement.value = choices.visit(fill(statement.value, lambda hole: hole))
+        if outs and set(outs) <= maybe and not is_choice(statement.value):
+            test = _test(_needed(statement.value, maybe))
             if test is not None:
                 none: ast.expr = ast.Constant(None)
-                if not one.single:
-                    none = ast.Tuple([ast.Constant(None) for _ in one.outs], ast.Load())
-                one.value = ast.IfExp(test, none, one.value)
-    return {number: choices.visit(fill(one, lambda hole: hole)) for number, one in placed.items()}
+                if not statement.single:
+                    none = ast.Tuple([ast.Constant(None) for _ in statement.outs], ast.Load())
+                statement.value = ast.IfExp(test, none, statement.value)
+    return {
+        number: choices.visit(fill(expression, lambda hole: hole))
+        for number, expression in placed.items()
+    }
 
 
 class _Choices(ast.NodeTransformer):
@@ -84,14 +87,14 @@ def _needed(value: ast.AST, maybe: Set[int]) -> list[int]:
     """The tensors that may be None, and that an expression cannot do without."""
     if isinstance(value, ast.IfExp):  # a choice asks by itself
         return []
-    found = [value.value.id] if isinstance(value, Hole) and isinstance(value.value, Ref) else []
+    numbers = [value.value.id] if isinstance(value, Hole) and isinstance(value.value, Ref) else []
     for child in ast.iter_child_nodes(value) if not isinstance(value, Hole) else ():
-        found += _needed(child, maybe)
-    return [one for one in dict.fromkeys(found) if one in maybe]
+        numbers += _needed(child, maybe)
+    return [number for number in dict.fromkeys(numbers) if number in maybe]
 
 
 def _test(numbers: Iterable[int]) -> ast.expr | None:
-    tests: list[ast.expr] = [code("{x} is None", x=Hole(Ref(one))) for one in numbers]
+    tests: list[ast.expr] = [code("{x} is None", x=Hole(Ref(number))) for number in numbers]
     if not tests:
         return None
     return tests[0] if len(tests) == 1 else ast.BoolOp(ast.Or(), tests)
@@ -102,23 +105,23 @@ def _test(numbers: Iterable[int]) -> ast.expr | None:
 
 def tidied(body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Statements with `x = None if x is None else f(x)` as `if x is not None: …`; neighbors are one."""
-    made: list[ast.stmt] = []
-    for one in body:
-        if isinstance(one, ast.For | ast.If):
-            one.body, one.orelse = tidied(one.body), tidied(one.orelse)
-        new = _as_branch(one)
-        last = made[-1] if made else None
-        if isinstance(new, ast.If) and new is not one and isinstance(last, ast.If):
+    branches: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, ast.For | ast.If):
+            statement.body, statement.orelse = tidied(statement.body), tidied(statement.orelse)
+        new = _as_branch(statement)
+        last = branches[-1] if branches else None
+        if isinstance(new, ast.If) and new is not statement and isinstance(last, ast.If):
             same = ast.dump(last.test) == ast.dump(new.test) and not last.orelse
             if same and getattr(last, "of_option", False):
                 last.body += new.body
                 continue
-        made.append(new)
-    return made
+        branches.append(new)
+    return branches
 
 
-def _as_branch(one: ast.stmt) -> ast.stmt:
-    match one:
+def _as_branch(statement: ast.stmt) -> ast.stmt:
+    match statement:
         case ast.Assign(
             targets=[ast.Name(id=name)],
             value=ast.IfExp(
@@ -130,12 +133,12 @@ def _as_branch(one: ast.stmt) -> ast.stmt:
             if stays or (is_none(other) and asked == name):
                 test, there = "is not None", value
             elif not (isinstance(value, ast.Name) and value.id == name):
-                return one
-            assign = ast.Assign(one.targets, there)
-            made = ast.If(code(f"{asked} {test}"), [assign], [])
-            made.of_option = True  # type: ignore[attr-defined]
-            return commented(made, of(one))
-    return one
+                return statement
+            assign = ast.Assign(statement.targets, there)
+            branch = ast.If(code(f"{asked} {test}"), [assign], [])
+            branch.of_option = True  # type: ignore[attr-defined]
+            return commented(branch, of(statement))
+    return statement
 
 
 def paddings_named(
@@ -165,7 +168,7 @@ def paddings_named(
                 names[name] = wanted
                 taken.add(wanted)
     change = _Renamed(names)
-    return [change.visit(one) for one in body], change.visit(result)
+    return [change.visit(statement) for statement in body], change.visit(result)
 
 
 def _is_spread(value: ast.expr) -> bool:

@@ -18,7 +18,7 @@ _TURNS, _SAVED = 3, 4
 
 
 @dataclass(frozen=True)
-class _Run:
+class _TurnRun:
     """Turns of statements: where the first begins, of how many statements each is, how many there are."""
 
     start: int
@@ -27,7 +27,7 @@ class _Run:
 
     @property
     def saved(self) -> int:
-        """How many statements a loop is shorter."""
+        """Number of statements that a loop saves."""
         return (self.count - 1) * self.step
 
 
@@ -43,23 +43,27 @@ def repeated(
         collects: whether what each turn gives to the results may be put into a list.
     """
     collected = _collected(body, result) if collects else frozenset()
-    texts = [_text(one, collected) for one in body]
-    for run in sorted(_runs(texts), key=lambda one: (-one.saved, one.step, one.start)):
-        made = _Loop(body, result, run, collected, forward).made()
-        if made is not None:
-            return made
+    texts = [_text(statement, collected) for statement in body]
+    for run in sorted(
+        _runs(texts), key=lambda candidate: (-candidate.saved, candidate.step, candidate.start)
+    ):
+        looped = _Loop(body, result, run, collected, forward).made()
+        if looped is not None:
+            return looped
     return list(body), result
 
 
 def _collected(body: Sequence[ast.stmt], result: ast.expr) -> frozenset[str]:
     """Names of values that nothing but the result reads."""
     stored, read = (Counter(_names(body, kind)) for kind in (ast.Store, ast.Load))
-    given = Counter(_names([result], ast.Load))
-    parts = [one.id for one in _parts(result) if isinstance(one, ast.Name)]
-    return frozenset(one for one in parts if stored[one] == given[one] == 1 and not read[one])
+    result_reads = Counter(_names([result], ast.Load))
+    parts = [part.id for part in _parts(result) if isinstance(part, ast.Name)]
+    return frozenset(
+        name for name in parts if stored[name] == result_reads[name] == 1 and not read[name]
+    )
 
 
-def _runs(texts: Sequence[str]) -> Iterator[_Run]:
+def _runs(texts: Sequence[str]) -> Iterator[_TurnRun]:
     size = len(texts)
     for step in range(1, size // _TURNS + 1):
         same = [texts[at] == texts[at + step] for at in range(size - step)]
@@ -68,9 +72,11 @@ def _runs(texts: Sequence[str]) -> Iterator[_Run]:
             end = at
             while end < len(same) and same[end]:
                 end += 1
-            run = _Run(at, step, (end - at) // step + 1)
+            run = _TurnRun(at, step, (end - at) // step + 1)
             if run.count >= _TURNS and run.saved >= _SAVED:
-                yield from (_Run(at + by, step, run.count) for by in range((end - at) % step + 1))
+                yield from (
+                    _TurnRun(at + by, step, run.count) for by in range((end - at) % step + 1)
+                )
             at = end + 1
 
 
@@ -79,7 +85,7 @@ class _Loop:
         self,
         body: Sequence[ast.stmt],
         result: ast.expr,
-        run: _Run,
+        run: _TurnRun,
         collected: frozenset[str],
         forward: Any,
     ) -> None:
@@ -91,25 +97,31 @@ class _Loop:
         self.end = run.start + run.step * self.count
 
     def made(self) -> tuple[list[ast.stmt], ast.expr] | None:
-        given = [at for at, one in enumerate(self.turn) if _target(one) in self.collected]
-        if len(given) > 1 or not goes_on(self.turn):
+        places = [
+            at for at, statement in enumerate(self.turn) if _target(statement) in self.collected
+        ]
+        if len(places) > 1 or not goes_on(self.turn):
             return None
         before: list[ast.stmt] = []
-        if given and (before := self._gathered(given[0])) == []:
+        if places and (before := self._gathered(places[0])) == []:
             return None
         loop = ast.For(ast.Name("_", ast.Store()), call("range", self.count), self.turn, [])
-        made = [*self.body[: self.start], *before, loop, *self.body[self.end :]]
-        return made, self.result
+        statements = [*self.body[: self.start], *before, loop, *self.body[self.end :]]
+        return statements, self.result
 
     def _is_last(self, at: int) -> bool:
         """Whether the statements from here are a turn whose values are not all read any more."""
-        last = [fill(one, lambda hole: hole) for one in self.body[at : at + len(self.turn)]]
+        last = [
+            fill(statement, lambda hole: hole) for statement in self.body[at : at + len(self.turn)]
+        ]
         later = {*_names([*self.body[at + len(self.turn) :], self.result], ast.Load)}
-        for one, other in zip(self.turn, last, strict=False):
-            for a, b in zip(_stores(one), _stores(other), strict=False):
+        for statement, other in zip(self.turn, last, strict=False):
+            for a, b in zip(_stores(statement), _stores(other), strict=False):
                 if b.id == "_" and a.id not in later:
                     b.id = a.id
-        said = [[_text(one, self.collected) for one in turn] for turn in (self.turn, last)]
+        said = [
+            [_text(statement, self.collected) for statement in turn] for turn in (self.turn, last)
+        ]
         return said[0] == said[1]
 
     def _gathered(self, place: int) -> list[ast.stmt]:
@@ -117,12 +129,12 @@ class _Loop:
         each = [
             _target(self.body[at]) for at in range(self.start + place, self.end, len(self.turn))
         ]
-        called = [one.id if isinstance(one, ast.Name) else "" for one in self.parts]
+        called = [part.id if isinstance(part, ast.Name) else "" for part in self.parts]
         width = len(each)
         first = next((at for at in range(len(called)) if called[at : at + width] == each), -1)
         if first < 0:
             return []
-        known = {_target(one) for one in self.body[: self.start]} & self.collected
+        known = {_target(statement) for statement in self.body[: self.start]} & self.collected
         begun = first
         while begun and called[begun - 1] in known:
             begun -= 1
@@ -141,7 +153,7 @@ class _Loop:
         return [ast.AnnAssign(target, code("list[jax.Array]"), start, 1)]
 
     def _list_name(self, name: str) -> str:
-        """What the original calls the list that it appends a value to."""
+        """The original's name of the list that it appends a value to."""
         taken = {*_names([*self.body, self.result], ast.Store)}
         for node in ast.walk(source_tree(self.forward)):
             match node:
@@ -165,8 +177,8 @@ def _names(trees: Sequence[ast.AST], kind: type) -> Iterator[str]:
 
 
 def _stores(statement: ast.stmt) -> list[ast.Name]:
-    found = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-    return [one for one in found if isinstance(one.ctx, ast.Store)]
+    names_stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return [name for name in names_stored if isinstance(name.ctx, ast.Store)]
 
 
 def _target(statement: ast.stmt) -> str:
@@ -178,7 +190,7 @@ def _target(statement: ast.stmt) -> str:
 
 
 def _text(statement: ast.stmt, collected: frozenset[str]) -> str:
-    """What a statement says; what it gives to the results has no name yet."""
+    """Text of a statement. A value that goes to the results has no name yet."""
     if isinstance(statement, ast.Assign) and _target(statement) in collected:
         return f"append {ast.dump(statement.value)}"
     return ast.dump(statement)

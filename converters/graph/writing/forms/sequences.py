@@ -27,12 +27,12 @@ def does_nothing(module: torch.nn.Module) -> bool:
 
 def sequence(
     module: torch.nn.Module,
-    one: Call,
+    module_call: Call,
     parts: Sequence[Part],
     facts: Mapping[int, Fact],
     turned: Container[int],
 ) -> tuple[ast.expr, int, dict[str, ast.expr], bool] | None:
-    """What a Sequential is called with, the tensor that it gives, the functions among its members, and
+    """The argument of a Sequential, the tensor that it returns, the functions among its members, and
     whether a member is told the mode.
 
     Args:
@@ -46,32 +46,34 @@ def sequence(
         None where it cannot be one call: modules are missing or do something that no function of one tensor
         is, or turn what they are given.
     """
-    calls = {call.path.rpartition(".")[2]: (access, made) for call, access, made in parts}
-    if len(calls) != len(parts) or len(one.given) != 1 or len(one.taken) != 1:
+    calls = {
+        call.path.rpartition(".")[2]: (access, statements) for call, access, statements in parts
+    }
+    if len(calls) != len(parts) or len(module_call.arguments) != 1 or len(module_call.taken) != 1:
         return None
     if list(calls) != [key for key in module._modules if key in calls]:
         return None
-    given: ast.expr | None = None
+    argument: ast.expr | None = None
     functions: dict[str, ast.expr] = {}
     last: tuple[str, ast.expr] | None = None  # the function before this member, and what it gives
-    out, layers, told = -1, 0, False
+    out, layers, takes_mode = -1, 0, False
     for key, child in module._modules.items():
-        access, made = calls.get(key, (None, ()))
-        if not made:
+        access, statements = calls.get(key, (None, ()))
+        if not statements:
             if child is None or not does_nothing(child):
                 return None
             last = None
             continue
-        chain = _chained(made, out)
+        chain = _chained(statements, out)
         if chain is None:
             return None
         value, start = chain
         inner = _argument(value, access)
-        told = told or (inner is not None and bool(getattr(value, "keywords", ())))
-        given = Hole(Ref(start)) if given is None and inner is None else given
+        takes_mode = takes_mode or (inner is not None and bool(getattr(value, "keywords", ())))
+        argument = Hole(Ref(start)) if argument is None and inner is None else argument
         if inner is not None:
-            if given is None:
-                given = inner
+            if argument is None:
+                argument = inner
             elif not _is(inner, start):
                 if last is None:
                     return None
@@ -80,43 +82,50 @@ def sequence(
         else:
             functions[key] = value
             last = (key, value)
-        out = made[-1].outs[0]
-    if given is None or not layers:
+        out = statements[-1].outs[0]
+    if argument is None or not layers:
         return None
     made_of = {key: _function(value, facts, turned) for key, value in functions.items()}
-    if any(isinstance(hole.value, Free) for one in made_of.values() for hole in holes(one)):
+    if any(
+        isinstance(hole.value, Free) for function in made_of.values() for hole in holes(function)
+    ):
         return None
-    if any(_tells(one) or needs(one) for one in made_of.values()):
+    if any(_tells(function) or needs(function) for function in made_of.values()):
         return None
-    return given, out, made_of, told
+    return argument, out, made_of, takes_mode
 
 
-def _chained(made: Sequence[Statement], before: int) -> tuple[ast.expr, int] | None:
+def _chained(statements: Sequence[Statement], before: int) -> tuple[ast.expr, int] | None:
     """The statements of a module as one expression, and the one tensor that it is of."""
     value: ast.expr | None = None
     start = at = before
-    for one in made:
-        found = list(refs(one.value))
-        once = len(found) == 1 or (value is None and len(set(found)) == 1)
-        if not once or not one.single or len(one.outs) != 1 or (at >= 0 and found[0] != at):
+    for statement in statements:
+        numbers = list(refs(statement.value))
+        once = len(numbers) == 1 or (value is None and len(set(numbers)) == 1)
+        if (
+            not once
+            or not statement.single
+            or len(statement.outs) != 1
+            or (at >= 0 and numbers[0] != at)
+        ):
             return None
-        start = found[0] if value is None else start
-        value = one.value if value is None else filled(one.value, {found[0]: value})
-        at = one.outs[0]
+        start = numbers[0] if value is None else start
+        value = statement.value if value is None else filled(statement.value, {numbers[0]: value})
+        at = statement.outs[0]
     return None if value is None else (value, start)
 
 
 def _argument(value: ast.expr, access: ast.expr | None) -> ast.expr | None:
-    """What a module is called with, where the value is its call and nothing else."""
+    """The argument of a module's call, if the value is only that call."""
     if access is None or not isinstance(value, ast.Call) or len(value.args) != 1:
         return None
-    if any(one.arg != MODE for one in value.keywords):
+    if any(keyword.arg != MODE for keyword in value.keywords):
         return None
     return value.args[0] if ast.dump(value.func) == ast.dump(access) else None
 
 
 def _tells(value: ast.expr) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == MODE for one in ast.walk(value))
+    return any(isinstance(node, ast.Name) and node.id == MODE for node in ast.walk(value))
 
 
 def _is(value: ast.expr, number: int) -> bool:

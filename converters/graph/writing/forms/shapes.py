@@ -25,20 +25,20 @@ def with_shapes(
         frames: of each, the lines of the original.
         taken: names that stand for something else.
     """
-    found: dict[str, list[tuple[int, ast.Call, str]]] = {}
-    for index, (one, lines) in enumerate(zip(body, frames, strict=True)):
+    shapes: dict[str, list[tuple[int, ast.Call, str]]] = {}
+    for index, (statement, lines) in enumerate(zip(body, frames, strict=True)):
         name = names.shape_given(lines[-1]) if lines else ""
-        calls = [node for node in ast.walk(one) if _reshapes(node)] if name else []
+        calls = [node for node in ast.walk(statement) if _reshapes(node)] if name else []
         if len(calls) == 1:
             call = calls[0]
             assert isinstance(call, ast.Call)
             if len(call.args) > _FEW:
-                found.setdefault(_text(ast.Tuple(call.args, ast.Load())), []).append(
+                shapes.setdefault(_text(ast.Tuple(call.args, ast.Load())), []).append(
                     (index, call, name)
                 )
     before: dict[int, ast.stmt] = {}
     used = set(taken) | {node.id for node in _names(body)}
-    for group in found.values():
+    for group in shapes.values():
         group = _standing(group, body)
         first, call, name = group[0]
         # The turns of a loop come from one line: they stay alike, so that they can be rolled again.
@@ -51,7 +51,7 @@ def with_shapes(
         before[first] = ast.Assign([ast.Name(name, ast.Store())], shape)
         for _, other, _ in group:
             other.args = [ast.Name(name, ast.Load())]
-    return [new for index, one in enumerate(body) for new in (*_at(before, index), one)]
+    return [new for index, statement in enumerate(body) for new in (*_at(before, index), statement)]
 
 
 def _at(before: dict[int, ast.stmt], index: int) -> tuple[ast.stmt, ...]:
@@ -61,11 +61,11 @@ def _at(before: dict[int, ast.stmt], index: int) -> tuple[ast.stmt, ...]:
 def _standing(
     group: list[tuple[int, ast.Call, str]], body: Sequence[ast.stmt]
 ) -> list[tuple[int, ast.Call, str]]:
-    """Those before one of the names in the shape is given to something else."""
-    read = {node.id for one in group[0][1].args for node in _names([one])}
+    """The statements before a name in the shape is reassigned."""
+    read = {node.id for side in group[0][1].args for node in _names([side])}
     for at in range(group[0][0], group[-1][0]):
         if read & {node.id for node in _names([body[at]]) if isinstance(node.ctx, ast.Store)}:
-            return [one for one in group if one[0] <= at]
+            return [entry for entry in group if entry[0] <= at]
     return group
 
 
@@ -79,11 +79,11 @@ def _reshapes(node: ast.AST) -> bool:
 
 
 def _names(trees: Sequence[ast.AST]) -> Iterator[ast.Name]:
-    return (node for one in trees for node in ast.walk(one) if isinstance(node, ast.Name))
+    return (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name))
 
 
 def _text(tree: ast.AST) -> str:
-    """Its source, with what gives each setting of the model."""
+    """Source of a tree, with the origin of each setting of the model."""
 
     def one(hole: Hole) -> ast.expr:
         said = getattr(hole.value, "text", "") or getattr(hole.value, "local", "")

@@ -23,9 +23,9 @@ def named(
         called: what the original's module calls it; "" if it does not, or may not.
     """
     uses: dict[str, dict[str, list[int]]] = {}
-    for index, (one, name) in enumerate(zip(written, called, strict=True)):
-        if name and isinstance(one, ast.BinOp | ast.Call):
-            uses.setdefault(name, {}).setdefault(ast.unparse(one), []).append(index)
+    for index, (expression, name) in enumerate(zip(written, called, strict=True)):
+        if name and isinstance(expression, ast.BinOp | ast.Call):
+            uses.setdefault(name, {}).setdefault(ast.unparse(expression), []).append(index)
     # Of a name that stands for two things nothing is said.
     single = {
         text: (name, places)
@@ -33,17 +33,17 @@ def named(
         if len(texts) == 1
         for text, places in texts.items()
     }
-    parts = Counter(part for one in written for part in _parts(one))
+    parts = Counter(part for expression in written for part in _parts(expression))
     often = {text for text in single if parts[text] > 1 and len(text) > _LONG}
     chosen = often | {text for text in single if any(text in other for other in often - {text})}
-    made: list[ast.stmt] = []
+    statements: list[ast.stmt] = []
     names: dict[str, str] = {}
     for text in sorted(chosen, key=len):
         name, places = single[text]
         value = _named(written[places[0]], names)
-        made.append(ast.Assign([_of_self(name, ast.Store())], value))
+        statements.append(ast.Assign([_of_self(name, ast.Store())], value))
         names[text] = name
-    return made, [_named(one, names) for one in written]
+    return statements, [_named(expression, names) for expression in written]
 
 
 def _parts(value: ast.expr) -> list[str]:
@@ -64,8 +64,8 @@ class _Named(ast.NodeTransformer):
 
 def _named(value: ast.expr, names: Mapping[str, str]) -> ast.expr:
     """A copy, as one expression may stand in several places."""
-    found: ast.expr = _Named(names).visit(fill(value, lambda hole: hole))
-    return found
+    renamed: ast.expr = _Named(names).visit(fill(value, lambda hole: hole))
+    return renamed
 
 
 def _of_self(name: str, context: ast.expr_context) -> ast.expr:

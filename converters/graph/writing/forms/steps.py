@@ -41,27 +41,30 @@ def stepped(
     """
     whole = [*body, ast.Assign([ast.Name(_RESULT, ast.Store())], result)]
     for count, start, step in _windows(whole):
-        made = _Steps(whole, start, step, count, forward).made()
-        if made is None:
+        looped = _Steps(whole, start, step, count, forward).made()
+        if looped is None:
             continue
-        gathers = any(isinstance(one, ast.AnnAssign) for one in made)
-        if _size(made) < len(whole) + gathers:
-            *first, last = made
+        gathers = any(isinstance(statement, ast.AnnAssign) for statement in looped)
+        if _size(looped) < len(whole) + gathers:
+            *first, last = looped
             assert isinstance(last, ast.Assign)
             return first, last.value
     return list(body), result
 
 
 def _size(body: Sequence[ast.stmt]) -> int:
-    return sum(isinstance(node, ast.stmt) for one in body for node in ast.walk(one))
+    return sum(isinstance(node, ast.stmt) for statement in body for node in ast.walk(statement))
 
 
 def _windows(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, int]]:
     """The windows whose turns have the same kinds of statements, long ones first: (turns, start, statements
     of a turn).
     """
-    kinds, loose = [_kind(one) for one in body], [_loose_kind(one) for one in body]
-    found = []
+    kinds, loose = (
+        [_kind(statement) for statement in body],
+        [_loose_kind(statement) for statement in body],
+    )
+    windows = []
     for step in range(1, min(_LONGEST, len(body) // _TURNS) + 1):
         for start in range(len(body) - _TURNS * step + 1):
             second = kinds[start + step : start + 2 * step]
@@ -75,12 +78,14 @@ def _windows(body: Sequence[ast.stmt]) -> Iterator[tuple[int, int, int]]:
             while kinds[start + count * step : start + (count + 1) * step] == second:
                 count += 1
             if count >= _TURNS:
-                found.append((count, start, step))
-    yield from sorted(found, key=lambda one: (-one[0] * one[2], one[2], one[1]))[:_WINDOWS]
+                windows.append((count, start, step))
+    yield from sorted(windows, key=lambda window: (-window[0] * window[2], window[2], window[1]))[
+        :_WINDOWS
+    ]
 
 
 def _kind(statement: ast.stmt) -> Any:
-    """What statements at one place of the turns have in common; None: it stands in no turn."""
+    """Key of statements at one position of the turns; None if the statement is in no turn."""
     names = _targets(statement)
     if not names or not isinstance(statement, ast.Assign):
         return None
@@ -88,7 +93,7 @@ def _kind(statement: ast.stmt) -> Any:
 
 
 def _loose_kind(statement: ast.stmt) -> Any:
-    """What the first turn's statement has in common with the others."""
+    """Key that the first turn's statement shares with the other turns."""
     value = statement.value if isinstance(statement, ast.Assign) else None
     call = ast.dump(value.func) if isinstance(value, ast.Call) else ""
     return len(_targets(statement)), type(value), call
@@ -100,7 +105,7 @@ def _targets(statement: ast.stmt) -> list[str]:
         return []
     target = statement.targets[0]
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
-    names = [one.id for one in parts if isinstance(one, ast.Name)]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
     return names if len(names) == len(parts) else []
 
 
@@ -120,21 +125,23 @@ class _Steps:
         self.end = start + step * count
         self.forward = forward
         self.names = {*_names(self.body)}
-        first = [name for one in self.body[start : start + step] for name in _targets(one)]
+        first = [
+            name for statement in self.body[start : start + step] for name in _targets(statement)
+        ]
         self.called = dict(enumerate(first))
         self.starts: dict[int, ast.expr] = {}
 
     def made(self) -> list[ast.stmt] | None:
         """All statements, with the loop; None where these are no turns of one."""
-        named = [one for one in self.called.values() if one != "_"]
-        counter = next((one for one in _COUNTERS if one not in self.names), "")
+        named = [name for name in self.called.values() if name != "_"]
+        counter = next((name for name in _COUNTERS if name not in self.names), "")
         body = self._unique()
         if body is None or not counter or len(named) > len({*named}):
             return None
         turns = [body[at : at + self.step] for at in range(self.start, self.end, self.step)]
         rest = body[self.end :]
         turns = [
-            [_renamed(one, partial(_relative, turn=at)) for one in turn]
+            [_renamed(statement, partial(_relative, turn=at)) for statement in turn]
             for at, turn in enumerate(turns)
         ]
         for place, (first, second) in enumerate(zip(turns[0], turns[1], strict=True)):
@@ -147,10 +154,10 @@ class _Steps:
             return None
         lists: dict[str, ast.expr] = {}
         gather = _Gathered(self, lists)
-        rest = [gather.visit(one) for one in rest]
+        rest = [gather.visit(statement) for statement in rest]
         if self._is_used_otherwise(turn, rest):
             return None
-        final = [_renamed(one, self._name) for one in (*turn, *rest)]
+        final = [_renamed(statement, self._name) for statement in (*turn, *rest)]
         turn, rest = final[: len(turn)], final[len(turn) :]
         before: list[ast.stmt] = []
         alike: dict[str, tuple[list[ast.expr], ast.expr]] = {}
@@ -171,14 +178,15 @@ class _Steps:
     def _unique(self) -> list[ast.stmt] | None:
         """The statements, each value that the turns store under a name of its own: `@place@turn`."""
         known: dict[str, str] = {}
-        made: list[ast.stmt] = []
+        statements: list[ast.stmt] = []
         for at, statement in enumerate(self.body):
             now: ast.stmt = _renamed(statement, partial(_looked_up, known), ast.Load)
             stored = {*_names([statement], ast.Store)}
             if self.start <= at < self.end:
                 turn, place = divmod(at - self.start, self.step)
                 first = sum(
-                    len(_targets(one)) for one in self.body[self.start : self.start + place]
+                    len(_targets(statement))
+                    for statement in self.body[self.start : self.start + place]
                 )
                 names = {
                     name: f"@{first + number}@{turn}"
@@ -190,24 +198,26 @@ class _Steps:
                 known |= names
             elif at >= self.end:
                 known = {name: value for name, value in known.items() if name not in stored}
-                if any(isinstance(one, ast.stmt) for one in ast.iter_child_nodes(statement)):
+                if any(isinstance(child, ast.stmt) for child in ast.iter_child_nodes(statement)):
                     return None
-            made.append(now)
-        return made
+            statements.append(now)
+        return statements
 
     def _begun(self, first: Any, second: Any) -> Any:
         """The first turn, reading one before it where the second reads the first; None if it is another."""
         if isinstance(second, ast.Name) and second.id.endswith("@before"):
             place = int(second.id.split("@")[1])
             start = self.starts.setdefault(place, first)
-            if ast.dump(start) != ast.dump(first) or any("@" in one for one in _names([first])):
+            if ast.dump(start) != ast.dump(first) or any("@" in name for name in _names([first])):
                 return None
             return ast.Name(second.id, ast.Load())
         if type(first) is not type(second):
             return None
         if isinstance(first, list):
             parts = [self._begun(a, b) for a, b in zip(first, second, strict=False)]
-            return None if len(first) != len(second) or any(one is None for one in parts) else parts
+            return (
+                None if len(first) != len(second) or any(part is None for part in parts) else parts
+            )
         if not isinstance(first, ast.AST) or not first._fields:
             return first
         fields = {}
@@ -222,17 +232,19 @@ class _Steps:
         """Whether a turn reads nothing of the one before once it has stored its own."""
         done: set[int] = set()
         for statement in turn:
-            read = {int(one.split("@")[1]) for one in _names([statement]) if "@before" in one}
+            read = {int(name.split("@")[1]) for name in _names([statement]) if "@before" in name}
             if read & done or not read <= self.starts.keys():
                 return False
-            done |= {int(one.split("@")[1]) for one in _names([statement], ast.Store) if "@" in one}
+            done |= {
+                int(name.split("@")[1]) for name in _names([statement], ast.Store) if "@" in name
+            }
         return True
 
     def _is_used_otherwise(self, turn: Sequence[ast.stmt], rest: Sequence[ast.stmt]) -> bool:
         """Whether a value of a turn but the last is read later, or a name of the loop stands for another."""
         for name in _names(rest):
-            found = _STORED.fullmatch(name)
-            if found and int(found[2]) != self.count - 1:
+            match = _STORED.fullmatch(name)
+            if match and int(match[2]) != self.count - 1:
                 return True
         taken = {*self.called.values()} - {"_"}
         begun = [name for value in self.starts.values() for name in _names([value])]
@@ -247,19 +259,21 @@ class _Steps:
         )
 
     def _name(self, name: str) -> str:
-        """What a value is called in the end."""
+        """The final name of a value."""
         parts = name.split("@")
         return self.called[int(parts[1])] if len(parts) > 1 and parts[1].isdigit() else name
 
     def list_name(self, taken: Sequence[str]) -> str:
-        """What the original calls a list that it appends to."""
-        found = []
+        """The original's name of a list that it appends to."""
+        lists = []
         for node in ast.walk(source_tree(self.forward)):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append")):
-                    found.append(name)
+                    lists.append(name)
         more = ("outputs", *(f"outputs_{number}" for number in range(2, 99)))
-        return next(one for one in (*found, *more) if one not in taken and one not in self.names)
+        return next(
+            name for name in (*lists, *more) if name not in taken and name not in self.names
+        )
 
 
 class _Gathered(ast.NodeTransformer):
@@ -277,11 +291,11 @@ class _Gathered(ast.NodeTransformer):
             return None
         own = []
         for turn, part in enumerate(parts):
-            read = [found for one in _names([part]) if (found := _STORED.fullmatch(one))]
-            if not read or any(int(one[2]) != turn for one in read):
+            read = [match for name in _names([part]) if (match := _STORED.fullmatch(name))]
+            if not read or any(int(match[2]) != turn for match in read):
                 return None
             own.append(_renamed(part, partial(_relative, turn=turn)))
-        if len({ast.dump(one) for one in own}) > 1:
+        if len({ast.dump(part) for part in own}) > 1:
             return None
         name = self.steps.list_name([*self.lists])
         self.lists[name] = own[0]
@@ -294,16 +308,16 @@ def _looked_up(names: Mapping[str, str], name: str) -> str:
 
 def _relative(name: str, turn: int) -> str:
     """A value by its place alone, where it is of this turn; `@before` where it is of the one before."""
-    found = _STORED.fullmatch(name)
-    if found is None:
+    match = _STORED.fullmatch(name)
+    if match is None:
         return name
-    ago = turn - int(found[2])
+    ago = turn - int(match[2])
     return (
-        f"@{found[1]}"
+        f"@{match[1]}"
         if not ago
-        else f"@{found[1]}@before"
+        else f"@{match[1]}@before"
         if ago == 1
-        else f"@{found[1]}@{ago}@ago"
+        else f"@{match[1]}@{ago}@ago"
     )
 
 

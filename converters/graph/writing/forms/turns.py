@@ -31,7 +31,9 @@ class Over:
 
 @dataclass(frozen=True)
 class Stacked:
-    """What each turn gives: its number in a turn, that of all together, along which axis, and where."""
+    """Result of each turn: its number in a turn, the number of the stack, its axis, and the source
+    lines.
+    """
 
     turn: int
     whole: int
@@ -66,19 +68,19 @@ class Scan:
     @property
     def outs(self) -> tuple[int, ...]:
         """The tensors that it gives."""
-        return (*self.finals, *(one.whole for one in self.stacked))
+        return (*self.finals, *(stack.whole for stack in self.stacked))
 
     @property
-    def given(self) -> tuple[Any, ...]:
-        """What a turn is given beside what is carried and gone over."""
-        own = {out for one in self.body for out in one.outs}
-        own |= {before for before, _ in self.carried} | {one.part for one in self.over}
-        found: dict[Any, Any] = {}
-        for one in self.body:
-            given = (one.arguments, one.named)
-            found |= {ref: ref for ref in references(given) if ref.id not in own}
-            found |= {value: value for value in held(given)}
-        return tuple(found.values())
+    def arguments(self) -> tuple[Any, ...]:
+        """Inputs of a turn other than the carried state and the parts of the arrays."""
+        own = {out for op in self.body for out in op.outs}
+        own |= {before for before, _ in self.carried} | {array.part for array in self.over}
+        values: dict[Any, Any] = {}
+        for op in self.body:
+            operands = (op.arguments, op.named)
+            values |= {ref: ref for ref in references(operands) if ref.id not in own}
+            values |= {value: value for value in held(operands)}
+        return tuple(values.values())
 
 
 def with_scans(
@@ -91,31 +93,31 @@ def with_scans(
         later: tensors that are used after these items.
         facts: shape and dtype of every tensor.
     """
-    made: list[Item | Scan] = []
+    result: list[Item | Scan] = []
     kinds = _kinds(items)
     at = 0
     while at < len(items):
-        found = _scan_at(items, kinds, at, later, facts)
-        if found is None:
-            made.append(items[at])
+        start = _scan_at(items, kinds, at, later, facts)
+        if start is None:
+            result.append(items[at])
             at += 1
             continue
-        scan, end, stacks = found
-        made.append(scan)
-        items = [*items[:end], *(one for one in items[end:] if one not in stacks)]
+        scan, end, stacks = start
+        result.append(scan)
+        items = [*items[:end], *(item for item in items[end:] if item not in stacks)]
         kinds = _kinds(items)
         at = end
-    return made
+    return result
 
 
 def _kinds(items: Sequence[Item]) -> list[int]:
     """A number for each item: equal ones are one operator at one place; what is no operator has its own."""
     known: dict[Any, int] = {}
     return [
-        known.setdefault((one.target, one.frames, one.single, len(one.outs)), len(known))
-        if isinstance(one, Op)
+        known.setdefault((item.target, item.frames, item.single, len(item.outs)), len(known))
+        if isinstance(item, Op)
         else -1 - at
-        for at, one in enumerate(items)
+        for at, item in enumerate(items)
     ]
 
 
@@ -133,7 +135,11 @@ def _scan_at(
         if count < _TURNS:
             continue
         turns = [
-            [one for one in items[at + k * period : at + (k + 1) * period] if isinstance(one, Op)]
+            [
+                item
+                for item in items[at + k * period : at + (k + 1) * period]
+                if isinstance(item, Op)
+            ]
             for k in range(count)
         ]
         end = at + count * period
@@ -152,7 +158,7 @@ class _Turns:
         self.made = {
             out: (k, place)
             for k, turn in enumerate(turns)
-            for place, out in enumerate(out for one in turn for out in one.outs)
+            for place, out in enumerate(out for op in turn for out in op.outs)
         }
         # Place of what the turn before gives → what the first turn is given.
         self.starts: dict[int, Any] = {}
@@ -160,14 +166,14 @@ class _Turns:
 
     def scan(self, after: Sequence[Item], later: Set[int]) -> tuple[Scan, list[Op]] | None:
         body = []
-        if any(draws(one.target, one.arguments) for one in self.turns[0]):
+        if any(draws(op.target, op.arguments) for op in self.turns[0]):
             return None  # in a scan each turn would draw the same
         for place, ops in enumerate(zip(*self.turns, strict=True)):
             over = self._read(ops)
             if over is not None:
                 self.over.append(over)
                 continue
-            pairs = [(one.arguments, tuple(sorted(one.named.items()))) for one in ops]
+            pairs = [(op.arguments, tuple(sorted(op.named.items()))) for op in ops]
             if not self._same(pairs):
                 return None
             body.append(self.turns[1][place])
@@ -177,15 +183,15 @@ class _Turns:
         if outs is None:
             return None
         stacked, stacks = outs
-        numbers = [[out for one in turn for out in one.outs] for turn in self.turns]
+        numbers = [[out for op in turn for out in op.outs] for turn in self.turns]
         carried = tuple((numbers[0][place], numbers[1][place]) for place in self.starts)
         for (before, _), start in zip(carried, self.starts.values(), strict=True):
             if not isinstance(start, Ref) or self.facts[start.id] != self.facts[before]:
                 return None
-        given = {ref.id for one in body for ref in references((one.arguments, one.named))}
+        used = {ref.id for op in body for ref in references((op.arguments, op.named))}
         if any(
             self.made[number][0] == 0 and number not in dict(carried)
-            for number in given & set(self.made)
+            for number in used & set(self.made)
         ):
             return None
         frames = self.turns[0][0].frames
@@ -207,13 +213,13 @@ class _Turns:
         """An array that the turns read one after the other."""
         if ops[0].target != _SELECT or ops[0].named:
             return None
-        arrays, axes = ({one.arguments[i] for one in ops} for i in range(2))
+        arrays, axes = ({op.arguments[i] for op in ops} for i in range(2))
         array, axis = next(iter(arrays)), next(iter(axes))
         if len(arrays) > 1 or len(axes) > 1 or not isinstance(array, Ref) or array.id in self.made:
             return None
         first = ops[0].arguments[2]
         shape = self.facts[array.id].shape
-        if [one.arguments[2] for one in ops] != list(range(first, first + len(ops))) or first < 0:
+        if [op.arguments[2] for op in ops] != list(range(first, first + len(ops))) or first < 0:
             return None
         return Over(array, axis % len(shape), first, ops[1].outs[0])
 
@@ -221,16 +227,16 @@ class _Turns:
         """Whether the turns are given the same, or what the same place of the turn before gives."""
         first = values[0]
         if isinstance(first, tuple | list):
-            if any(type(one) is not type(first) or len(one) != len(first) for one in values):
+            if any(type(value) is not type(first) or len(value) != len(first) for value in values):
                 return False
-            return all(self._same(one) for one in zip(*values, strict=True))
-        if not any(isinstance(one, Ref) for one in values):
-            return all(type(one) is type(first) and one == first for one in values)
-        if all(one == first for one in values):
+            return all(self._same(value) for value in zip(*values, strict=True))
+        if not any(isinstance(value, Ref) for value in values):
+            return all(type(value) is type(first) and value == first for value in values)
+        if all(value == first for value in values):
             return isinstance(first, Ref) and first.id not in self.made
-        if not all(isinstance(one, Ref) and one.id in self.made for one in values[1:]):
+        if not all(isinstance(value, Ref) and value.id in self.made for value in values[1:]):
             return False
-        wheres = [self.made[one.id] for one in values[1:]]
+        wheres = [self.made[value.id] for value in values[1:]]
         places = {place for _, place in wheres}
         if len(places) > 1:
             return False
@@ -247,7 +253,9 @@ class _Turns:
     def _outs(
         self, after: Sequence[Item], later: Set[int]
     ) -> tuple[tuple[Stacked, ...], list[Op]] | None:
-        """What is used of the turns later: the last of what is carried, and what a stack puts together."""
+        """Results of the turns that are used later: the last carried state, and stacks of all
+        turns.
+        """
         stacked: list[Stacked] = []
         stacks: list[Op] = []
         last = len(self.turns) - 1
@@ -272,7 +280,7 @@ class _Turns:
             return None
         parts = item.arguments[0]
         axis = item.arguments[1] if len(item.arguments) > 1 else item.named.get("dim", 0)
-        wheres = [self.made.get(one.id) if isinstance(one, Ref) else None for one in parts]
+        wheres = [self.made.get(part.id) if isinstance(part, Ref) else None for part in parts]
         if len(parts) != len(self.turns) or wheres[0] is None:
             return None
         if wheres != [(k, wheres[0][1]) for k in range(len(parts))]:

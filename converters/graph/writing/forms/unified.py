@@ -14,13 +14,13 @@ from converters.graph.writing.original.comments import commented, of
 
 @dataclass
 class Common:
-    """What is known of the forms that are put together.
+    """Facts about the forms that are joined.
 
     Attributes:
         forms: all of them.
         taken: names that no field may have.
         settings: of the model, by name.
-        given: the arguments of each form.
+        arguments: the arguments of each form.
         optional: those that not all forms have.
         fields: name of a field → its values, for each form and module.
         bodies: the statements of each form that are put together now.
@@ -30,7 +30,7 @@ class Common:
     forms: Sequence[Form]
     taken: Set[str]
     settings: Mapping[str, Any]
-    given: Sequence[Sequence[str]]
+    arguments: Sequence[Sequence[str]]
     optional: Sequence[str]
     fields: dict[str, dict[int, tuple[Any, ...]]] = field(default_factory=dict)
     bodies: Sequence[list[ast.stmt]] = ()
@@ -40,8 +40,10 @@ class Common:
         """Whether a form does not read a name after its statement `at`."""
         loop = not isinstance(self.bodies[form][at], ast.Assign)  # it reads in the next turn
         after = self.bodies[form][at if loop else at + 1 :]
-        results = [one for one in self.results[form] if one is not None] if self.results else []
-        return not any(name in names_read(one) for one in (*after, *results))
+        results = (
+            [result for result in self.results[form] if result is not None] if self.results else []
+        )
+        return not any(name in names_read(tree) for tree in (*after, *results))
 
 
 def unified(
@@ -57,13 +59,13 @@ def unified(
         statement: of the form.
     """
     unify = _Unify(common, entry, number, at)
-    made = unify.both(entry.statement, statement)
-    if made is None:
+    both = unify.both(entry.statement, statement)
+    if both is None:
         return None
     none = {form: set(names) for form, names in entry.none.items()}
     for form, names in unify.none.items():
         none.setdefault(form, set()).update(names)
-    return Entry(made, {**entry.places, number: at}, none, unify.fields)
+    return Entry(both, {**entry.places, number: at}, none, unify.fields)
 
 
 class _Unify:
@@ -78,8 +80,8 @@ class _Unify:
         if isinstance(a, list) and isinstance(b, list):
             if len(a) != len(b):
                 return None
-            made = [self.both(x, y, hint) for x, y in zip(a, b, strict=True)]
-            return None if any(one is None for one in made) else made
+            elements = [self.both(x, y, hint) for x, y in zip(a, b, strict=True)]
+            return None if any(element is None for element in elements) else elements
         if not isinstance(a, ast.AST) or not isinstance(b, ast.AST):
             return _Leaf(a) if a == b and type(a) is type(b) else None
         if is_none(a) and isinstance(b, ast.Name):
@@ -95,18 +97,18 @@ class _Unify:
         below = a.arg or "" if isinstance(a, ast.keyword) else ""
         parts: dict[str, Any] = {}
         for name in a._fields:
-            one = self.both(getattr(a, name, None), getattr(b, name, None), below)
-            if one is None:
+            field_value = self.both(getattr(a, name, None), getattr(b, name, None), below)
+            if field_value is None:
                 return None
-            parts[name] = _plain(one)
+            parts[name] = _plain(field_value)
         return commented(type(a)(**parts), of(a))
 
     def _absent(self, name: ast.Name, without: Iterable[int]) -> ast.Name | None:
         """An argument, which is None in the forms that have it not."""
-        given, optional = self.above.given, self.above.optional
+        arguments, optional = self.above.arguments, self.above.optional
         if name.id not in optional or not isinstance(name.ctx, ast.Load):
             return None
-        if any(name.id in given[form] for form in without):
+        if any(name.id in arguments[form] for form in without):
             return None
         for form in without:
             self.none.setdefault(form, set()).add(name.id)
@@ -126,19 +128,26 @@ class _Unify:
     def _field(self, a: ast.expr, b: ast.expr, hint: str) -> ast.expr | None:
         """A field for two numbers that differ: one that is there, or one as the original calls it."""
         forms, other = sorted(self.entry.forms), self.number
-        values = {one: self._values(a, one) for one in forms} | {other: self._values(b, other)}
-        if any(one is None for one in values.values()):
+        values = {form: self._values(a, form) for form in forms} | {other: self._values(b, other)}
+        if any(value is None for value in values.values()):
             return None
-        own = [one for one in (own_field(a), own_field(b)) if one]
+        own = [name for name in (own_field(a), own_field(b)) if name]
         # In a forward nothing says what a bare number is.
         candidates = own or (
             [] if _bare(a, b) and self.above.results else [self._called(values) or hint]
         )
-        name = next((one for one in candidates if one and self._may_be(one, values)), "")
+        name = next(
+            (
+                candidate
+                for candidate in candidates
+                if candidate and self._may_be(candidate, values)
+            ),
+            "",
+        )
         if not name or name in self.above.taken:
             return None
         self.fields.setdefault(name, {}).update(
-            {form: tuple(one or ()) for form, one in values.items()}
+            {form: tuple(value or ()) for form, value in values.items()}
         )
         return code(f"self.{name}")
 
@@ -146,20 +155,20 @@ class _Unify:
         """Whether a field may have these values: no form has others under its name."""
         known = [self.above.fields.get(name, {}), self.fields.get(name, {})]
         return all(
-            key(one) == key(held[form])
-            for form, one in values.items()
+            key(value) == key(held[form])
+            for form, value in values.items()
             for held in known
             if form in held
         )
 
-    def _values(self, one: ast.expr, form: int) -> tuple[Any, ...] | None:
+    def _values(self, expression: ast.expr, form: int) -> tuple[Any, ...] | None:
         modules = self.above.forms[form].modules
-        if isinstance(one, ast.Constant):
-            return (one.value,) * len(modules)
-        own = own_field(one)
+        if isinstance(expression, ast.Constant):
+            return (expression.value,) * len(modules)
+        own = own_field(expression)
         if own:
             return self.above.fields.get(own, {}).get(form)
-        return (one,) * len(modules)
+        return (expression,) * len(modules)
 
     def _called(self, values: Mapping[int, Any]) -> str:
         """The attribute of the original's modules that has these values."""
@@ -185,15 +194,15 @@ class _Unify:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What is no tree, so that None is one too."""
+    """A value that is not a tree, wrapped so that None is distinct."""
 
     value: Any
 
 
-def _plain(one: Any) -> Any:
-    if isinstance(one, list):
-        return [_plain(each) for each in one]
-    return one.value if isinstance(one, _Leaf) else one
+def _plain(element: Any) -> Any:
+    if isinstance(element, list):
+        return [_plain(each) for each in element]
+    return element.value if isinstance(element, _Leaf) else element
 
 
 def _is_value(tree: ast.AST) -> TypeGuard[ast.expr]:
@@ -206,4 +215,4 @@ def _is_value(tree: ast.AST) -> TypeGuard[ast.expr]:
 
 def _bare(*values: ast.expr) -> bool:
     """Whether one of these is a number that nothing gives."""
-    return any(isinstance(one, ast.Constant) for one in values)
+    return any(isinstance(value, ast.Constant) for value in values)

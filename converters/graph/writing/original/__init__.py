@@ -1,1 +1,1 @@
-"""What the original says: its names, its functions, its settings."""
+"""Names, functions and settings read from the original's source."""

@@ -34,17 +34,17 @@ _OF_TORCH = re.compile(r"torch|cuda|gpu|\bmps\b|onnx|compil|export|\bjit\b|conti
 
 def above(frame: Frame) -> tuple[str, ...]:
     """The comments right above the statement at a frame, and the one behind it if it has one line."""
-    found = names.statement(frame)
-    if found is None:
+    source = names.statement(frame)
+    if source is None:
         return ()
     comments = _comments(frame.file)
     lines: list[str] = []
-    at = found.lineno - 1
+    at = source.lineno - 1
     while at in comments and comments[at][1]:
         lines.insert(0, comments[at][0])
         at -= 1
-    if found.end_lineno == found.lineno and found.lineno in comments:
-        lines.append(comments[found.lineno][0])
+    if source.end_lineno == source.lineno and source.lineno in comments:
+        lines.append(comments[source.lineno][0])
     return () if any(map(_is_left, lines)) else tuple(lines)
 
 
@@ -52,15 +52,15 @@ def above(frame: Frame) -> tuple[str, ...]:
 def _comments(file: str) -> dict[int, tuple[str, bool]]:
     """Line → its comment, and whether nothing else stands there."""
     text = "".join(linecache.getlines(file))
-    found = {}
+    comments = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
                 alone = not token.line[: token.start[1]].strip()
-                found[token.start[0]] = (token.string.lstrip("#").strip(), alone)
+                comments[token.start[0]] = (token.string.lstrip("#").strip(), alone)
     except (tokenize.TokenError, SyntaxError):
         return {}
-    return found
+    return comments
 
 
 # Words and letters for the axes of an image, a shape in brackets, two sizes with a sign between them.
@@ -86,7 +86,7 @@ def _is_left(text: str) -> bool:
         return False
     plain = (ast.Name, ast.Tuple, ast.List, ast.Constant)
     return not all(
-        isinstance(one, ast.Expr) and isinstance(one.value, plain) for one in parsed.body
+        isinstance(line, ast.Expr) and isinstance(line.value, plain) for line in parsed.body
     )
 
 
@@ -98,8 +98,8 @@ def commented(node: Any, lines: Sequence[str]) -> Any:
 
 def of(node: ast.AST) -> tuple[str, ...]:
     """The comments of a statement or expression."""
-    found: tuple[str, ...] = getattr(node, _ATTRIBUTE, ())
-    return found
+    comments: tuple[str, ...] = getattr(node, _ATTRIBUTE, ())
+    return comments
 
 
 def placed(tree: ast.AST) -> None:
@@ -107,11 +107,13 @@ def placed(tree: ast.AST) -> None:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [new for one in body for new in (*_lines(of(one)), one)]  # type: ignore[attr-defined]
+            node.body = [new for child in body for new in (*_lines(of(child)), child)]  # type: ignore[attr-defined]
 
 
 def _lines(comments: Sequence[str]) -> list[ast.stmt]:
     lines = [
-        line for one in comments for line in textwrap.wrap(one, _WIDTH, break_long_words=False)
+        line
+        for comment in comments
+        for line in textwrap.wrap(comment, _WIDTH, break_long_words=False)
     ]
     return [ast.Expr(ast.Name(f"# {line}", ast.Load())) for line in lines]

@@ -34,12 +34,12 @@ def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) ->
     def element(value: Any) -> Any:
         return value if isinstance(value, bool) else settings.of_buffer(owner, name, value)
 
-    if (found := _filled(tensor, size, element)) is not None:
-        return found
+    if (filled := _filled(tensor, size, element)) is not None:
+        return filled
     for recognise in (_counted, _triangle):
-        found = recognise(tensor, size)
-        if found is not None:
-            return found
+        filled = recognise(tensor, size)
+        if filled is not None:
+            return filled
     return _listed(tensor, owner, name) or _frequencies(tensor, owner, name, settings)
 
 
@@ -71,10 +71,10 @@ def _counted(tensor: torch.Tensor, size: Callable[[int], Any]) -> ast.expr | Non
         return None
     if not torch.equal(tensor.flatten(), torch.arange(tensor.shape[-1], dtype=tensor.dtype)):
         return None
-    found = code("jnp.arange({n}, dtype={dtype})", n=size(tensor.shape[-1]), dtype=_dtype(tensor))
+    counted = code("jnp.arange({n}, dtype={dtype})", n=size(tensor.shape[-1]), dtype=_dtype(tensor))
     for _ in range(tensor.dim() - 1):
-        found = code("{x}[None]", x=found)
-    return found
+        counted = code("{x}[None]", x=counted)
+    return counted
 
 
 def _listed(tensor: torch.Tensor, owner: Any, name: str) -> ast.expr | None:

@@ -1,4 +1,4 @@
-"""What the constructors of the original's classes write."""
+"""Values and arguments written in the constructors of the original's classes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from converters.graph.writing.original.names import source_tree
 
 
 def default(cls: Any, name: str) -> Any:
-    """What an argument of a constructor is where it is not given."""
+    """Default of an argument of a constructor, or None."""
     try:
-        found = inspect.signature(cls).parameters[name].default
+        value = inspect.signature(cls).parameters[name].default
     except (KeyError, TypeError, ValueError):
         return None
-    return None if found is inspect.Parameter.empty else found
+    return None if value is inspect.Parameter.empty else value
 
 
 def last(expression: ast.expr) -> str:
@@ -47,31 +47,37 @@ def constructors(cls: Any) -> tuple[ast.AST, ...]:
 @cache
 def methods(cls: Any) -> tuple[ast.AST, ...]:
     """The methods of a class and of those that it is of, torch's own left out."""
-    found = []
+    trees = []
     for owner in cls.__mro__:
         if owner.__module__.startswith("torch.") or owner is object:
             continue
-        for one in vars(owner).values():
-            function = one.__func__ if isinstance(one, staticmethod | classmethod) else one
+        for member_value in vars(owner).values():
+            function = (
+                member_value.__func__
+                if isinstance(member_value, staticmethod | classmethod)
+                else member_value
+            )
             if inspect.isfunction(function):
-                found.append(source_tree(function))
-    return tuple(found)
+                trees.append(source_tree(function))
+    return tuple(trees)
 
 
 @cache
 def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
-    """What the constructors of a class write after `self.attribute =`, or append to it."""
-    found = []
+    """Expressions that the constructors of a class assign to `self.attribute`, or append to it."""
+    values = []
     for tree in constructors(cls):
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(
                     targets=[ast.Tuple(elts=targets) | ast.List(elts=targets)], value=value
                 ):
-                    found += [
+                    values += [
                         _with_locals(part, tree)
-                        for one, part in zip(targets, _parts(value, len(targets)), strict=False)
-                        if isinstance(one, ast.Attribute) and one.attr == attribute
+                        for target_part, part in zip(
+                            targets, _parts(value, len(targets)), strict=False
+                        )
+                        if isinstance(target_part, ast.Attribute) and target_part.attr == attribute
                     ]
                     continue
                 case ast.Assign(targets=targets, value=value):
@@ -92,15 +98,17 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
                     targets = [ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Store())]
                 case _:
                     continue
-            if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
-                found.append(_with_locals(value, tree))
-        if found:
+            if any(
+                isinstance(target, ast.Attribute) and target.attr == attribute for target in targets
+            ):
+                values.append(_with_locals(value, tree))
+        if values:
             break
-    return tuple(found)
+    return tuple(values)
 
 
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
-    """What each name of `self.a, self.b = …` is given; none where the source does not say."""
+    """The expression for each name of `self.a, self.b = …`; none if the source does not show it."""
     match value:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == count:
             return parts
@@ -120,9 +128,9 @@ def _may_be(name: ast.expr, attribute: str) -> bool:
             parts = [text, ""]
         case ast.JoinedStr(values=values):
             parts = [""]
-            for one in values:
-                if isinstance(one, ast.Constant):
-                    parts[-1] += str(one.value)
+            for piece in values:
+                if isinstance(piece, ast.Constant):
+                    parts[-1] += str(piece.value)
                 else:
                     parts.append("")
         case ast.Constant(value=str(text)):
@@ -148,12 +156,16 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
         and node.func.value.id == inner.id
         and node.args
     ]
-    made = locals_of(tree).get(inner.id, ())
-    return ast.Tuple([value, *made, *appended], ast.Load()) if appended or made else value
+    assigned_values = locals_of(tree).get(inner.id, ())
+    return (
+        ast.Tuple([value, *assigned_values, *appended], ast.Load())
+        if appended or assigned_values
+        else value
+    )
 
 
 def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
-    """What an expression says of one module that it lists: "0" of `Sequential(Linear(3), ReLU())`.
+    """The expression of a module in a list: "0" of `Sequential(Linear(3), ReLU())`.
 
     None where it does not write one for each (a comprehension, `*layers`).
     """
@@ -165,7 +177,7 @@ def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
                 pass
             case _:
                 return None
-        if not key.isdigit() or any(isinstance(one, ast.Starred) for one in parts):
+        if not key.isdigit() or any(isinstance(part, ast.Starred) for part in parts):
             return None
         if int(key) >= len(parts):
             return None
@@ -184,8 +196,8 @@ def read(tree: ast.AST | None) -> frozenset[str]:
 @cache
 def read_outside_of_constructors(cls: Any) -> frozenset[str]:
     """The attributes that the methods of a class read, its constructors left out."""
-    made = set(constructors(cls))
-    return frozenset(name for tree in methods(cls) if tree not in made for name in read(tree))
+    own = set(constructors(cls))
+    return frozenset(name for tree in methods(cls) if tree not in own for name in read(tree))
 
 
 def _is_torch(cls: type) -> bool:

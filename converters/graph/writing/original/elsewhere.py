@@ -32,15 +32,15 @@ def values_elsewhere(
     Returns:
         Name → value; a setting that cannot be read there is left out.
     """
-    found = {}
+    values = {}
     for name, value in settings.items():
         setting, paths = sources.get(name, (name, ()))
-        here, there = (dict(_readings(*one, setting, paths)) for one in (own, other))
+        here, there = (dict(_readings(*instance, setting, paths)) for instance in (own, other))
         for key, reading in here.items():
             if reading == value and type(reading) is type(value) and key in there:
-                found[name] = there[key]
+                values[name] = there[key]
                 break
-    return found
+    return values
 
 
 def _readings(
@@ -96,13 +96,15 @@ def _entries(
 def _parts(config: Any) -> Iterator[tuple[str, Any]]:
     """The configurations within one: "text" for `text_config`."""
     if config is not None and hasattr(config, "__dict__"):
-        for name, one in vars(config).items():
-            if name.endswith("_config") and hasattr(one, "__dict__"):
-                yield name.removesuffix("_config"), one
+        for name, part in vars(config).items():
+            if name.endswith("_config") and hasattr(part, "__dict__"):
+                yield name.removesuffix("_config"), part
 
 
 def _reading(key: _Key, value: Any) -> Iterator[tuple[_Key, Any]]:
     if isinstance(value, int | float):
         yield key, value
-    elif isinstance(value, tuple | list) and all(isinstance(one, int | float) for one in value):
+    elif isinstance(value, tuple | list) and all(
+        isinstance(element, int | float) for element in value
+    ):
         yield key, tuple(value)

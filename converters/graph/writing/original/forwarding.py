@@ -17,24 +17,24 @@ def without_forwarding(
     Where nothing else calls the other one, and the callers' own code uses the name of the first, that
     name stays.
     """
-    made, trees = list(functions), list(callers)
-    while pair := _pair(made, [*made, *trees]):
+    kept, trees = list(functions), list(callers)
+    while pair := _pair(kept, [*kept, *trees]):
         outer, inner, order = pair
-        made.remove(outer)
-        if any(_calls(trees, outer.name)) and not any(_calls([*made, *trees], inner.name)):
-            made[made.index(inner)] = _renamed(inner, outer, order)
+        kept.remove(outer)
+        if any(_calls(trees, outer.name)) and not any(_calls([*kept, *trees], inner.name)):
+            kept[kept.index(inner)] = _renamed(inner, outer, order)
             continue
         change = _Replaced(outer.name, inner.name, order)
-        made = [change.visit(one) for one in made]
-        trees = [change.visit(one) for one in trees]
-    return _numbered(made, trees)
+        kept = [change.visit(function) for function in kept]
+        trees = [change.visit(tree) for tree in trees]
+    return _numbered(kept, trees)
 
 
 def _pair(
     functions: Sequence[ast.FunctionDef], trees: Sequence[ast.AST]
 ) -> tuple[ast.FunctionDef, ast.FunctionDef, list[int]] | None:
     """A function that only calls another, that one, and the order of what it gives it."""
-    named = {one.name: one for one in functions}
+    named = {function.name: function for function in functions}
     for outer in functions:
         call = _inner(outer)
         if call is None or not isinstance(call.func, ast.Name):
@@ -70,26 +70,28 @@ def _names(tree: ast.expr) -> list[str]:
     match tree:
         case ast.Name(id=name):
             return [name]
-        case ast.Tuple(elts=parts) if all(isinstance(one, ast.Name) for one in parts):
-            return [name for one in parts for name in _names(one)]
+        case ast.Tuple(elts=parts) if all(isinstance(part, ast.Name) for part in parts):
+            return [name for part in parts for name in _names(part)]
     return []
 
 
 def _order(
     function: ast.FunctionDef, inner: ast.FunctionDef, call: ast.Call, trees: Sequence[ast.AST]
 ) -> list[int] | None:
-    """Which of the function's arguments each argument of the inner call is; None if it does more."""
+    """Index of the function's argument for each argument of the inner call; None if the function
+    does more.
+    """
     if call.keywords:
         return None
-    arguments = [one.arg for one in function.args.args]
-    given = [one.id if isinstance(one, ast.Name) else "" for one in call.args]
-    plain = sorted(given) == sorted(arguments) and len(inner.args.args) == len(given)
+    arguments = [argument.arg for argument in function.args.args]
+    passed = [argument.id if isinstance(argument, ast.Name) else "" for argument in call.args]
+    plain = sorted(passed) == sorted(arguments) and len(inner.args.args) == len(passed)
     called = [*_calls(trees, function.name), *_calls(trees, inner.name)]
     whole = all(
-        not one.keywords
-        and len(one.args) == len(given)
-        and not any(isinstance(each, ast.Starred) for each in one.args)
-        for one in called
+        not other_call.keywords
+        and len(other_call.args) == len(passed)
+        and not any(isinstance(each, ast.Starred) for each in other_call.args)
+        for other_call in called
     )
     read = sum(
         isinstance(node, ast.Name) and node.id == function.name
@@ -97,7 +99,7 @@ def _order(
         for node in ast.walk(tree)
     )
     called_only = read == sum(1 for _ in _calls(trees, function.name)) > 0
-    return [arguments.index(one) for one in given] if plain and whole and called_only else None
+    return [arguments.index(name) for name in passed] if plain and whole and called_only else None
 
 
 def _calls(trees: Sequence[ast.AST], name: str) -> Iterator[ast.Call]:
@@ -115,13 +117,13 @@ def _renamed(
     inner: ast.FunctionDef, outer: ast.FunctionDef, order: Sequence[int]
 ) -> ast.FunctionDef:
     """The inner function under the name of the outer one, with its arguments in that one's order."""
-    made: ast.FunctionDef = fill(inner, lambda hole: hole)
-    made.name = outer.name
-    made.args.args = [made.args.args[order.index(place)] for place in range(len(order))]
+    merged: ast.FunctionDef = fill(inner, lambda hole: hole)
+    merged.name = outer.name
+    merged.args.args = [merged.args.args[order.index(place)] for place in range(len(order))]
     doc = ast.get_docstring(outer, clean=False)
     if doc is not None:
-        made.body = [ast.Expr(ast.Constant(doc)), *_statements(made)]
-    return made
+        merged.body = [ast.Expr(ast.Constant(doc)), *_statements(merged)]
+    return merged
 
 
 class _Replaced(ast.NodeTransformer):
@@ -134,11 +136,11 @@ class _Replaced(ast.NodeTransformer):
         self.generic_visit(node)
         if not (isinstance(node.func, ast.Name) and node.func.id == self.outer):
             return node
-        given = [node.args[place] for place in self.order]
-        return ast.Call(ast.Name(self.inner, ast.Load()), given, [])
+        passed = [node.args[place] for place in self.order]
+        return ast.Call(ast.Name(self.inner, ast.Load()), passed, [])
 
 
-class _Called(ast.NodeTransformer):
+class _RenamedCalls(ast.NodeTransformer):
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
 
@@ -155,17 +157,17 @@ def _numbered(
         for tree in (*functions, *trees)
         for node in ast.walk(tree)
         for name in (getattr(node, "id", ""), getattr(node, "arg", ""))
-    } | {one.name for one in functions}
+    } | {function.name for function in functions}
     names: dict[str, str] = {}
-    for one in functions:
-        plain = re.sub(r"_\d+$", "", one.name)
+    for function in functions:
+        plain = re.sub(r"_\d+$", "", function.name)
         if plain not in taken:
             taken.add(plain)
-            names[one.name] = plain
-    change = _Called(names)
-    made = []
-    for one in functions:
-        one = change.visit(one)
-        one.name = names.get(one.name, one.name)
-        made.append(one)
-    return made, [change.visit(one) for one in trees]
+            names[function.name] = plain
+    change = _RenamedCalls(names)
+    numbered = []
+    for function in functions:
+        function = change.visit(function)
+        function.name = names.get(function.name, function.name)
+        numbered.append(function)
+    return numbered, [change.visit(tree) for tree in trees]

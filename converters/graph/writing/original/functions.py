@@ -35,9 +35,9 @@ _RECORDING = str(Path(recording.__file__).parent)
 def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The first frame, and those of functions below it that bear a name."""
     named = (
-        one
-        for one in frames[1:]
-        if one.function not in _WRAPPERS and not one.file.startswith(_RECORDING)
+        frame
+        for frame in frames[1:]
+        if frame.function not in _WRAPPERS and not frame.file.startswith(_RECORDING)
     )
     return (*frames[:1], *named)
 
@@ -47,8 +47,8 @@ def within(forward: Any, frames: tuple[Frame, ...], called: tuple[Frame, ...]) -
     where = _extent_of(inspect.unwrap(forward))
     inside = [
         index
-        for index, one in enumerate(frames)
-        if one.file == where[0] and where[1] <= one.line <= where[2]
+        for index, frame in enumerate(frames)
+        if frame.file == where[0] and where[1] <= frame.line <= where[2]
     ]
     return frames[inside[-1] :] if inside else frames[len(called) :]
 
@@ -72,10 +72,10 @@ def with_functions(
         later: tensors that are used after these items.
         depth: how many frames are above the functions that are looked for.
     """
-    made: list[tuple[Item, tuple[Frame, ...]]] = []
+    kept: list[tuple[Item, tuple[Frame, ...]]] = []
     runs = [
         (key, part)
-        for key, run in itertools.groupby(items, lambda one: _key(one[1], depth))
+        for key, run in itertools.groupby(items, lambda entry: _key(entry[1], depth))
         for part in _calls_apart(list(run), key, depth)
     ]
     needed: list[set[int]] = []
@@ -89,17 +89,17 @@ def with_functions(
         inner = with_functions(run, then, depth + 1) if key is not None else run
         operators = sum(isinstance(item, Op) for item, _ in run)
         if key is None or any(isinstance(item, Call) for item, _ in run) or operators < 2:
-            made += run if key is None else inner
+            kept += run if key is None else inner
             continue
         apply = _apply(run, inner, then, depth)
-        made += [apply] if apply else inner
-    return made
+        kept += [apply] if apply else inner
+    return kept
 
 
 def _calls_apart(
     run: list[tuple[Item, tuple[Frame, ...]]], key: Any, depth: int
 ) -> list[list[tuple[Item, tuple[Frame, ...]]]]:
-    """What several calls of a function on one line recorded: `q, k = turn(q), turn(k)` is two.
+    """Split the items of several calls of a function on one line: `q, k = turn(q), turn(k)` is two.
 
     A call begins where the lines of the function begin anew, if the line has as many calls as there are such
     beginnings. A loop in the function goes back to a later line than its first, or is the whole of it.
@@ -132,10 +132,11 @@ def _alike(
 
     def said(item: Item, frames: tuple[Frame, ...]) -> tuple[str, tuple[int, ...]]:
         what = item.target if isinstance(item, Op) else type(item).__name__
-        return what, tuple(one.line for one in frames[depth:])
+        return what, tuple(frame.line for frame in frames[depth:])
 
     parts = [
-        [said(*one) for one in run[at:end]] for at, end in itertools.pairwise([*starts, len(run)])
+        [said(*entry) for entry in run[at:end]]
+        for at, end in itertools.pairwise([*starts, len(run)])
     ]
     return all(part == parts[0] for part in parts)
 
@@ -158,23 +159,23 @@ def _apply(
     if not results:
         return None
     known = set(produced)
-    given: dict[Any, Any] = {}
+    inputs: dict[Any, Any] = {}
     for item in body:
-        for one in arguments(item):
-            if isinstance(one, Held):
-                given.setdefault(one.key, one)
-            elif one.id not in known:
-                given.setdefault(one.id, one)
+        for value in arguments(item):
+            if isinstance(value, Held):
+                inputs.setdefault(value.key, value)
+            elif value.id not in known:
+                inputs.setdefault(value.id, value)
     frames = run[0][1]
     frame = frames[depth]
     return (
-        Apply(frame, tuple(given.values()), results, tuple(body), frames[: depth + 1]),
+        Apply(frame, tuple(inputs.values()), results, tuple(body), frames[: depth + 1]),
         frames[:depth],
     )
 
 
 def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str]) -> list[str]:
-    """What a function calls its arguments, of which the caller's names are known.
+    """Names of a function's arguments, given the caller's names.
 
     The call in the caller's source says which argument a name is given for; else it keeps the caller's name.
 
@@ -188,20 +189,22 @@ def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str])
     spare = _parameter_left(calls, values)
     if not calls and len(parameters) == len(values) == 1:
         spare = parameters[0]  # `map(turn, (q, k))` names no argument
-    made: list[str] = []
+    given_names: list[str] = []
     for value in values:
-        found = next((one[value] for one in calls if value in one and one[value] not in made), "")
-        if not found and value in parameters:
-            found = value
-        if not found and spare and not any(value in one for one in calls):
-            found = spare
-        wanted = names.clean(found or value or "x")
+        parameter = next(
+            (call[value] for call in calls if value in call and call[value] not in given_names), ""
+        )
+        if not parameter and value in parameters:
+            parameter = value
+        if not parameter and spare and not any(value in call for call in calls):
+            parameter = spare
+        wanted = names.clean(parameter or value or "x")
         number, name = 1, wanted
-        while name in made:
+        while name in given_names:
             number += 1
             name = f"{wanted}_{number}"
-        made.append(name)
-    return made
+        given_names.append(name)
+    return given_names
 
 
 def _parameter_left(calls: Sequence[Mapping[str, str]], values: Sequence[str]) -> str:
@@ -211,8 +214,8 @@ def _parameter_left(calls: Sequence[Mapping[str, str]], values: Sequence[str]) -
 
     `map(lambda one: turn(one, cos), (q, k))` gives `one`, which is `q` or `k` here.
     """
-    unknown = [value for value in values if not any(value in one for one in calls)]
-    left = {name for one in calls for given, name in one.items() if given not in values}
+    unknown = [value for value in values if not any(value in call for call in calls)]
+    left = {name for call in calls for passed, name in call.items() if passed not in values}
     return left.pop() if len(unknown) == len(left) == 1 else ""
 
 
@@ -224,13 +227,13 @@ def outs(item: Item) -> tuple[int, ...]:
 def arguments(item: Item) -> list[Any]:
     """The tensors, parameters and buffers that an item is given."""
     if isinstance(item, Op):
-        given = (item.arguments, item.named)
-        return [*references(given), *held(given)]
+        values = (item.arguments, item.named)
+        return [*references(values), *held(values)]
     if isinstance(item, Apply):
-        return list(item.given)
-    return [one.value for one in item.given]
+        return list(item.arguments)
+    return [argument.value for argument in item.arguments]
 
 
 def used(item: Item) -> set[int]:
     """The tensors that an item is given."""
-    return {one.id for one in arguments(item) if isinstance(one, Ref)}
+    return {value.id for value in arguments(item) if isinstance(value, Ref)}

@@ -20,12 +20,12 @@ _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, a
 @cache
 def _lines(file: str) -> dict[int, ast.stmt]:
     """Line → the innermost simple statement that it belongs to."""
-    found: dict[int, ast.stmt] = {}
+    statements: dict[int, ast.stmt] = {}
     for node in ast.walk(tree_of(file)):
         if isinstance(node, _STATEMENTS) and isinstance(node, ast.stmt):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                found.setdefault(line, node)
-    return found
+                statements.setdefault(line, node)
+    return statements
 
 
 def statement(frame: Frame) -> ast.stmt | None:
@@ -50,12 +50,12 @@ def _loops(file: str) -> tuple[tuple[int, int], ...]:
 
 def targets(frame: Frame) -> tuple[str, ...]:
     """The names that the statement at a frame assigns; none for a return or an expression."""
-    found = statement(frame)
-    match found:
+    source = statement(frame)
+    match source:
         case ast.Assign():
-            return _names(found.targets[0])
+            return _names(source.targets[0])
         case ast.AnnAssign() | ast.AugAssign():
-            return _names(found.target)
+            return _names(source.target)
     return ()
 
 
@@ -64,7 +64,7 @@ def _names(target: ast.expr) -> tuple[str, ...]:
         case ast.Name():
             return (target.id,)
         case ast.Tuple() | ast.List():
-            return tuple(name for one in target.elts for name in (_names(one) or ("",)))
+            return tuple(name for element in target.elts for name in (_names(element) or ("",)))
         case ast.Starred():
             return _names(target.value)
         case ast.Subscript():
@@ -80,19 +80,19 @@ _REACH = 3
 
 @cache
 def reached(frame: Frame) -> tuple[ast.AST, ...]:
-    """What a statement is made of, with what the local variables in it were assigned."""
-    found = statement(frame)
-    if found is None:
+    """The nodes of a statement, and of the values assigned to the local variables in it."""
+    source = statement(frame)
+    if source is None:
         return ()
-    nodes: dict[ast.AST, None] = dict.fromkeys(ast.walk(found))
+    nodes: dict[ast.AST, None] = dict.fromkeys(ast.walk(source))
     known = assigned(function_at(frame))
     new = list(nodes)
     for _ in range(_REACH):
         values = [
-            one
+            value
             for node in new
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-            for one in known.get(node.id, ())
+            for value in known.get(node.id, ())
         ]
         new = [node for value in values for node in ast.walk(value) if node not in nodes]
         nodes |= dict.fromkeys(new)
@@ -101,11 +101,11 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
 
 @cache
 def cuts(frame: Frame) -> tuple[ast.AST, ...]:
-    """What the bounds of slices in a statement are made of, with what their variables were assigned."""
-    found = statement(frame)
+    """The nodes of slice bounds in a statement, and of the values assigned to their variables."""
+    source = statement(frame)
     bounds = [
         bound
-        for node in (ast.walk(found) if found is not None else ())
+        for node in (ast.walk(source) if source is not None else ())
         if isinstance(node, ast.Slice)
         for bound in (node.lower, node.upper)
         if bound is not None
@@ -116,7 +116,7 @@ def cuts(frame: Frame) -> tuple[ast.AST, ...]:
     for _ in range(_REACH + 1):
         nodes |= dict.fromkeys(new)
         names_read = [node.id for node in new if isinstance(node, ast.Name)]
-        values = [one for name in names_read for one in known.get(name, ())]
+        values = [value for name in names_read for value in known.get(name, ())]
         new = [node for value in values for node in ast.walk(value) if node not in nodes]
     return tuple(nodes)
 
@@ -124,7 +124,7 @@ def cuts(frame: Frame) -> tuple[ast.AST, ...]:
 @cache
 def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
     """Sides that a statement reads, itself or by local variables: `x.shape[1]`, `x.size(1)` → ("x", 1)."""
-    made: dict[tuple[str, int], None] = {}
+    sides: dict[tuple[str, int], None] = {}
     for node in reached(frame):
         match node:
             case (
@@ -139,25 +139,25 @@ def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
                     slice=inner,
                 )
             ) if (axis := integer(inner)) is not None:
-                made[clean(name), axis] = None
-    return tuple(made)
+                sides[clean(name), axis] = None
+    return tuple(sides)
 
 
 @cache
 def shape_given(frame: Frame) -> str:
     """The local variable that a statement's only `.view(…)` is given as its shape; "" if there is none."""
-    found = statement(frame)
+    source = statement(frame)
     calls = [
         node
-        for node in (ast.walk(found) if found is not None else ())
+        for node in (ast.walk(source) if source is not None else ())
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("view", "reshape")
     ]
     if len(calls) != 1 or len(calls[0].args) != 1 or calls[0].keywords:
         return ""
-    given = calls[0].args[0]
-    inner = given.value if isinstance(given, ast.Starred) else given
+    shape = calls[0].args[0]
+    inner = shape.value if isinstance(shape, ast.Starred) else shape
     known = isinstance(inner, ast.Name) and inner.id in assigned(function_at(frame))
     return clean(inner.id) if known and isinstance(inner, ast.Name) else ""
 
@@ -175,71 +175,75 @@ def integer(node: ast.AST) -> int | None:
 @cache
 def assigned(tree: ast.AST | None) -> Mapping[str, tuple[ast.expr, ...]]:
     """Name → what a function assigns to it; of a tuple that is taken apart, the part."""
-    found: dict[str, list[ast.expr]] = {}
+    values: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(node.value)
+                    values.setdefault(target.id, []).append(node.value)
                 elif isinstance(target, ast.Tuple):
-                    for index, one in enumerate(target.elts):
-                        if isinstance(one, ast.Name):
+                    for index, element in enumerate(target.elts):
+                        if isinstance(element, ast.Name):
                             part = ast.Subscript(node.value, ast.Constant(index), ast.Load())
-                            found.setdefault(one.id, []).append(part)
-    return {name: tuple(one) for name, one in found.items()}
+                            values.setdefault(element.id, []).append(part)
+    return {name: tuple(expressions) for name, expressions in values.items()}
 
 
 @cache
 def parameters(forward: Any) -> tuple[str, ...]:
     """The names of a forward's arguments, in order, without `self`."""
     try:
-        found = inspect.signature(inspect.unwrap(forward)).parameters.values()
+        signature = inspect.signature(inspect.unwrap(forward)).parameters.values()
     except (TypeError, ValueError):
         return ()
     return tuple(
-        one.name for one in found if one.name != "self" and one.kind is not one.VAR_KEYWORD
+        parameter.name
+        for parameter in signature
+        if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD
     )
 
 
 @cache
 def function_at(frame: Frame) -> ast.FunctionDef | None:
     """The function whose line a frame is."""
-    found = None
+    innermost = None
     for node in ast.walk(tree_of(frame.file)):
         if (
             isinstance(node, ast.FunctionDef)
             and node.name == frame.function
             and node.lineno <= frame.line <= (node.end_lineno or node.lineno)
         ):
-            found = node
-    return found
+            innermost = node
+    return innermost
 
 
 @cache
 def returned(frame: Frame) -> tuple[str, ...]:
     """The names of the tuple that a function returns; none where it returns otherwise, or in several ways."""
-    return tuple(one.id if isinstance(one, ast.Name) else "" for one in _tuple_returned(frame))
+    return tuple(
+        element.id if isinstance(element, ast.Name) else "" for element in _tuple_returned(frame)
+    )
 
 
 @cache
 def variables_returned(frame: Frame) -> tuple[frozenset[str], ...]:
     """The variables in each part of the tuple that a function returns; none where it returns otherwise."""
     return tuple(
-        frozenset(node.id for node in ast.walk(one) if isinstance(node, ast.Name))
-        for one in _tuple_returned(frame)
+        frozenset(node.id for node in ast.walk(element) if isinstance(node, ast.Name))
+        for element in _tuple_returned(frame)
     )
 
 
 def _tuple_returned(frame: Frame) -> tuple[ast.expr, ...]:
-    found = function_at(frame)
-    given = [
+    function = function_at(frame)
+    returns = [
         node.value
-        for node in (ast.walk(found) if found is not None else ())
+        for node in (ast.walk(function) if function is not None else ())
         if isinstance(node, ast.Return)
     ]
-    if len(given) != 1 or not isinstance(given[0], ast.Tuple):
+    if len(returns) != 1 or not isinstance(returns[0], ast.Tuple):
         return ()
-    return tuple(given[0].elts)
+    return tuple(returns[0].elts)
 
 
 def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dict[str, str], ...]:
@@ -251,41 +255,41 @@ def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dic
         values: names that the function was given. A function that bears another name where it is called
             (`attention_interface(…)`) is known by these.
     """
-    found = statement(caller)
-    if found is None:
+    source = statement(caller)
+    if source is None:
         return ()
     parameters = function_parameters(called)
     named, others = [], []
-    for node in ast.walk(found):
+    for node in ast.walk(source):
         if not isinstance(node, ast.Call):
             continue
-        own = [*node.args, *(one.value for one in node.keywords)]
+        own = [*node.args, *(keyword.value for keyword in node.keywords)]
         # What a function that is no method of the caller's is given first may be the module itself.
         first = isinstance(node.func, ast.Name) and own[:1] and ast.unparse(own[0]) == "self"
         shift = 1 if first and parameters[:1] != ("module",) else 0
-        made = {
-            one.id: parameters[index - shift]
-            for index, one in enumerate(node.args)
-            if isinstance(one, ast.Name) and shift <= index < len(parameters) + shift
+        passed = {
+            argument.id: parameters[index - shift]
+            for index, argument in enumerate(node.args)
+            if isinstance(argument, ast.Name) and shift <= index < len(parameters) + shift
         }
-        made |= {
-            one.value.id: one.arg
-            for one in node.keywords
-            if isinstance(one.value, ast.Name) and one.arg
+        passed |= {
+            keyword.value.id: keyword.arg
+            for keyword in node.keywords
+            if isinstance(keyword.value, ast.Name) and keyword.arg
         }
         name = (
             node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         )
         if name == called.function:
-            named.append(made)
-        elif any(isinstance(one, ast.Name) and one.id in values for one in own):
-            others.append(made)
+            named.append(passed)
+        elif any(isinstance(argument, ast.Name) and argument.id in values for argument in own):
+            others.append(passed)
     return tuple(named or others)
 
 
 @cache
 def times_called(caller: Frame, called: Frame) -> tuple[int, bool]:
-    """How many calls of a function the statement at a frame has, and whether one of them is repeated there.
+    """Number of calls of a function in the statement at a frame, and whether a call is repeated there.
 
     Args:
         caller: the line.
@@ -321,11 +325,18 @@ def _with_repeats(node: ast.AST | None, inside: bool = False) -> Iterator[tuple[
 
 def function_parameters(frame: Frame) -> tuple[str, ...]:
     """The names of its arguments, without `self`."""
-    found = function_at(frame)
-    if found is None:
+    function = function_at(frame)
+    if function is None:
         return ()
-    given = [one.arg for one in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs)]
-    return tuple(name for name in given if name != "self")
+    parameter_names = [
+        parameter.arg
+        for parameter in (
+            *function.args.posonlyargs,
+            *function.args.args,
+            *function.args.kwonlyargs,
+        )
+    ]
+    return tuple(name for name in parameter_names if name != "self")
 
 
 _PART = re.compile(r"\[(?:'(?P<name>[^']*)'|(?P<index>\d+))\]|\.(?P<attribute>\w+)")
@@ -334,15 +345,16 @@ _PART = re.compile(r"\[(?:'(?P<name>[^']*)'|(?P<index>\d+))\]|\.(?P<attribute>\w
 def label_path(label: str) -> tuple[str | int, ...]:
     """ "[1]['mask'][0]" → (1, "mask", 0)."""
     return tuple(
-        int(one["index"]) if one["index"] else (one["name"] or one["attribute"])
-        for one in _PART.finditer(label)
+        int(step["index"]) if step["index"] else (step["name"] or step["attribute"])
+        for step in _PART.finditer(label)
     )
 
 
 def argument_name(label: str, forward: Any) -> tuple[str, int]:
-    """What an argument of a module's call is called in the method that runs, and where it stands there.
+    """Name of an argument of a module's call in the method that runs, and its position there.
 
-    A part of a tuple has the name that the forward gives it where it takes it apart (`cos, sin = position`).
+    A part of a tuple has the name that the forward gives it where it unpacks it (`cos, sin =
+    position`).
     """
     path = label_path(label)
     if not path:
@@ -368,7 +380,7 @@ def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
 
 
 def part_of(targets: Sequence[str], label: str) -> str:
-    """What a value of an object is called that a call gives: `a, b = f(x)`, "[0].scale" → "a_scale".
+    """Name of a value in an object that a call returns: `a, b = f(x)`, "[0].scale" → "a_scale".
 
     "" where the label names no attribute.
     """
@@ -381,14 +393,14 @@ def part_of(targets: Sequence[str], label: str) -> str:
 
 
 def target_at(frame: Frame, label: str) -> str:
-    """What the statement at a frame calls a part of what its call returns: `a, b = f(x)`, "[1][0]" → "b_0".
+    """Name that the statement at a frame gives a part of its call's result: `a, b = f(x)`, "[1][0]" → "b_0".
 
     "" where the statement is no such call, or does not take the part apart by its place.
     """
-    found, path = statement(frame), label_path(label)
-    if "." in label or not isinstance(found, ast.Assign) or not _is_call(found.value):
+    source, path = statement(frame), label_path(label)
+    if "." in label or not isinstance(source, ast.Assign) or not _is_call(source.value):
         return ""
-    target, steps = found.targets[0], 0
+    target, steps = source.targets[0], 0
     for at in path:
         if not isinstance(target, ast.Tuple | ast.List) or not isinstance(at, int):
             break
@@ -408,7 +420,7 @@ def _is_call(value: ast.expr) -> bool:
 
 
 def parts_of(name: str, forward: Any) -> tuple[str, ...]:
-    """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
+    """Names of a tuple's parts where it is unpacked: in a forward, else in its file."""
     function = inspect.unwrap(forward)
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     return _parts_in(source_tree(forward), name) or _parts_in(tree_of(file), name)
@@ -432,8 +444,8 @@ def first_sentence(documented: Any) -> str:
     else:
         text = inspect.getdoc(documented) or "" if vars(documented).get("__doc__") else ""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
-    found = _SENTENCE.match(paragraph)
-    sentence = found[0] if found else paragraph
+    match = _SENTENCE.match(paragraph)
+    sentence = match[0] if match else paragraph
     return "\n    ".join(textwrap.wrap(sentence, _WIDTH, break_long_words=False))
 
 
@@ -466,9 +478,9 @@ def other_name(name: str, forward: Any) -> str:
     """Under which name a forward keeps a value before it gives its name to another (`residual = x`)."""
     for node in ast.walk(source_tree(forward)):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-            found = _names(node.targets[0])
-            if node.value.id == name and len(found) == 1 and found[0] != name:
-                return clean(found[0])
+            targets_here = _names(node.targets[0])
+            if node.value.id == name and len(targets_here) == 1 and targets_here[0] != name:
+                return clean(targets_here[0])
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Which numbers of a model are its settings, and how they follow from these.
+"""Settings of a model, and the numbers computed from them.
 
 A number is followed through the original's constructors: `self.scaling = head_dim ** -0.5` to `head_dim`, an
 argument of a constructor to what the module above writes there, and so on, to an attribute of the model's
@@ -55,7 +55,7 @@ _OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True)
 class _Said:
-    """What gives a number: an expression of settings, and their values (none: a constant)."""
+    """Origin of a number: an expression of settings, and their values (none: a constant)."""
 
     text: str
     parts: Mapping[str, Any]
@@ -64,7 +64,7 @@ class _Said:
 
 @dataclass(frozen=True)
 class _Made:
-    """Where a module is made: the path of the module above, its attribute there."""
+    """Creation of a module: the path of the module above, and its attribute there."""
 
     above: str
     attribute: str
@@ -93,18 +93,18 @@ class Settings:
         """
         path = self.paths.get(id(module))
         for frame in reversed(frames) if path is not None else ():
-            found = self._on_line(str(path), value, frame)
-            if found is not None:
-                return _number(value, found)
+            said = self._on_line(str(path), value, frame)
+            if said is not None:
+                return _number(value, said)
         return None
 
     def on_cuts(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
         """A bound of a slice as a setting, if the slice on a line that ran says it; else None."""
         path = self.paths.get(id(module))
         for frame in reversed(frames) if path is not None else ():
-            found = self._of_nodes(str(path), value, names.cuts(frame))
-            if found is not None:
-                return _number(value, found)
+            said = self._of_nodes(str(path), value, names.cuts(frame))
+            if said is not None:
+                return _number(value, said)
         return None
 
     def of_number(self, value: Any, module: Any, frames: Sequence[Frame] = ()) -> Any:
@@ -121,9 +121,9 @@ class Settings:
         if value in (0, 1, -1, 2, 0.5):
             return value
         for name in self._attributes(value, module, frames):
-            found = self._attribute(path, name, value, 0)
-            if found is not None and found.parts:
-                return _number(value, found)
+            said = self._attribute(path, name, value, 0)
+            if said is not None and said.parts:
+                return _number(value, said)
         return value
 
     def of_layer(self, layer: Any, argument: str, value: Any) -> Any:
@@ -139,7 +139,7 @@ class Settings:
             return value
         if isinstance(value, tuple):
             return tuple(
-                self._of_argument(path, argument, one, index) for index, one in enumerate(value)
+                self._of_argument(path, argument, side, index) for index, side in enumerate(value)
             )
         return self._of_argument(path, argument, value, None)
 
@@ -153,35 +153,37 @@ class Settings:
             for node in ast.walk(expression):
                 if not isinstance(node, ast.Call):
                     continue
-                sides = node.args or [one.value for one in node.keywords if one.arg == "size"]
+                sides = node.args or [
+                    keyword.value for keyword in node.keywords if keyword.arg == "size"
+                ]
                 if len(sides) == 1 and isinstance(sides[0], ast.Tuple | ast.List):
                     sides = sides[0].elts
                 if len(sides) > axis:
-                    found = self._resolve(path, sides[axis], value, 0)
-                    if found is not None:
-                        return _number(value, found)
+                    side_said = self._resolve(path, sides[axis], value, 0)
+                    if side_said is not None:
+                        return _number(value, side_said)
                     said = said or constructors.last(sides[axis])
         for argument in constructors.arguments(
             _class(owner)
         ):  # of a layer of torch's that it derives from
             if _is(getattr(owner, argument, None), value):
-                found = self._argument(path, argument, value, 0)
-                if found is not None and found.parts:
-                    return _number(value, replace(found, local=argument))
-        found = self.of_number(value, owner)
-        named = said and not isinstance(found, SettingInt) and value > 1
-        return SettingInt(value, local=said) if named else found
+                side_said = self._argument(path, argument, value, 0)
+                if side_said is not None and side_said.parts:
+                    return _number(value, replace(side_said, local=argument))
+        side_said = self.of_number(value, owner)
+        named = said and not isinstance(side_said, SettingInt) and value > 1
+        return SettingInt(value, local=said) if named else side_said
 
     def of_buffer(self, owner: Any, name: str, value: int | float) -> Any:
-        """What the elements of a buffer are, by what the constructor writes there."""
+        """Value of a buffer's elements as a setting, from the constructor's source."""
         path = self.paths.get(id(owner))
         for expression in constructors.assigned(_class(owner), name) if path is not None else ():
             inner = expression
             while isinstance(inner, ast.Call) and inner.args:  # nn.Buffer(torch.tensor(scale))
                 inner = inner.args[0]
-                found = self._resolve(str(path), inner, value, 0)
-                if found is not None:
-                    return _number(value, found)
+                said = self._resolve(str(path), inner, value, 0)
+                if said is not None:
+                    return _number(value, said)
         return value
 
     def of_buffer_side(self, owner: Any, name: str, value: int) -> Any:
@@ -193,10 +195,10 @@ class Settings:
         for buffer in seen if path is not None and value > 1 else ():
             for expression in constructors.assigned(_class(owner), buffer):
                 for node in ast.walk(expression):
-                    for given in node.args if isinstance(node, ast.Call) else ():
-                        found = self._resolve(str(path), given, value, 0)
-                        if found is not None and found.parts:
-                            return _number(value, found)
+                    for argument in node.args if isinstance(node, ast.Call) else ():
+                        said = self._resolve(str(path), argument, value, 0)
+                        if said is not None and said.parts:
+                            return _number(value, said)
                     if isinstance(node, ast.Attribute) and node.attr in owner._buffers:
                         seen += [] if node.attr in seen else [node.attr]
         return self.of_number(value, owner)
@@ -209,9 +211,9 @@ class Settings:
                 if not isinstance(node, ast.comprehension) or not isinstance(node.iter, ast.Call):
                     continue
                 if node.iter.args:
-                    found = self._resolve(str(path), node.iter.args[-1], value, 0)
-                    if found is not None:
-                        return _number(value, found)
+                    said = self._resolve(str(path), node.iter.args[-1], value, 0)
+                    if said is not None:
+                        return _number(value, said)
                     return _called(value, node.iter.args[-1])
         return value
 
@@ -220,9 +222,9 @@ class Settings:
         path = self.paths.get(id(owner))
         for tree in constructors.methods(_class(owner)) if path is not None else ():
             for expression in names.assigned(tree).get(name, ()):
-                found = self._resolve(str(path), expression, value, 0)
-                if found is not None and found.parts:
-                    return _number(value, found)
+                said = self._resolve(str(path), expression, value, 0)
+                if said is not None and said.parts:
+                    return _number(value, said)
         return value
 
     def of_attribute(self, owner: Any, name: str, value: int | float) -> Any:
@@ -230,18 +232,18 @@ class Settings:
         path = self.paths.get(id(owner))
         if path is None:
             return value
-        found = None
+        said = None
         if _is(getattr(owner, name, None), value):
-            found = self._attribute(path, name, value, 0)
-        if found is None and name in constructors.arguments(_class(owner)):
-            found = self._argument(path, name, value, 0)
-        return value if found is None else _number(value, found)
+            said = self._attribute(path, name, value, 0)
+        if said is None and name in constructors.arguments(_class(owner)):
+            said = self._argument(path, name, value, 0)
+        return value if said is None else _number(value, said)
 
     def called_in(
         self, holder: Any, name: str, value: int | float
     ) -> tuple[str, Mapping[str, Any]] | None:
-        """What an attribute of a configuration is called among the settings; None where it is none of the
-        model's, or of one that has another value.
+        """Setting name of an attribute of a configuration; None if it is not the model's, or the
+        values differ.
         """
         whole = configuration_of(self.root)
         parts = [] if whole is None or isinstance(whole, Mapping) else list(vars(whole).values())
@@ -255,7 +257,7 @@ class Settings:
     # Numbers in a forward.
 
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
-        """What gives the number on the line that was running; without settings: it stands there."""
+        """Origin of a number on a running line; without settings if the line has the number itself."""
         return self._of_nodes(path, value, names.reached(frame))
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
@@ -275,9 +277,9 @@ class Settings:
             if isinstance(node, ast.BinOp) or (
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
-                found = self._resolve(path, node, value, 0)
-                if found is not None and found.parts:
-                    return found
+                said = self._resolve(path, node, value, 0)
+                if said is not None and said.parts:
+                    return said
         return None
 
     def _attributes(
@@ -287,9 +289,9 @@ class Settings:
         pattern = _SIZES if isinstance(value, int) else _FACTORS
         read = {name for frame in frames for name in constructors.read(names.function_at(frame))}
         read |= constructors.read_outside_of_constructors(_class(module))
-        for name, one in vars(module).items():
-            plain = isinstance(one, int | float) and not isinstance(one, bool)
-            if not plain or type(one) is not type(value) or one != value or name not in read:
+        for name, held in vars(module).items():
+            plain = isinstance(held, int | float) and not isinstance(held, bool)
+            if not plain or type(held) is not type(value) or held != value or name not in read:
                 continue
             if pattern.search(name.lower()) and not _NO_SETTING.search(name):
                 yield name
@@ -299,15 +301,15 @@ class Settings:
     def _of_argument(self, path: str, argument: str, value: Any, index: int | None) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return value
-        found = self._argument(path, argument, value, 0, index)
-        if found is not None:
-            return _number(value, found)
-        made = self._made(path)
-        given = self._given(path, made, argument) if made is not None else iter(())
-        return _called(value, next(given, None))
+        said = self._argument(path, argument, value, 0, index)
+        if said is not None:
+            return _number(value, said)
+        creation = self._made(path)
+        expressions = self._given(path, creation, argument) if creation is not None else iter(())
+        return _called(value, next(expressions, None))
 
     def _made(self, path: str) -> _Made | None:
-        """Where a module is made: lists and dicts of modules are passed over."""
+        """Creation of a module. Lists and dicts of modules are skipped."""
         if not path:
             return None
         above, _, attribute = path.rpartition(".")
@@ -321,19 +323,19 @@ class Settings:
     def _argument(
         self, path: str, name: str, value: int | float, depth: int, index: int | None = None
     ) -> _Said | None:
-        """What gives an argument of a module's constructor."""
-        made = self._made(path)
+        """Origin of an argument of a module's constructor."""
+        creation = self._made(path)
         if depth > _DEPTH:
             return None
-        if made is None:
+        if creation is None:
             return self._of_root(name, value, index)
-        given = list(self._given(path, made, name))
-        for expression in given:
-            found = self._resolve(made.above, expression, value, depth + 1, index)
-            if found is not None:
-                return found
+        expressions = list(self._given(path, creation, name))
+        for expression in expressions:
+            said = self._resolve(creation.above, expression, value, depth + 1, index)
+            if said is not None:
+                return said
         usual = constructors.default(_class(self.modules[path]), name)
-        return _Said(repr(value), {}) if not given and _is(usual, value) else None
+        return _Said(repr(value), {}) if not expressions and _is(usual, value) else None
 
     def _of_root(self, name: str, value: int | float, index: int | None) -> _Said | None:
         """An argument that the model itself was made with."""
@@ -348,62 +350,68 @@ class Settings:
             return _element_of(named, held, value, index)
         return _Said(named, {named: value}) if index is None else None
 
-    def _given(self, path: str, made: _Made, name: str) -> Iterator[ast.expr]:
-        """What the module above writes for an argument where it makes this one."""
+    def _given(self, path: str, creation: _Made, name: str) -> Iterator[ast.expr]:
+        """Expressions that the module above passes for an argument where it creates this module."""
         cls, order = _class(self.modules[path]), constructors.arguments(_class(self.modules[path]))
-        for expression in constructors.assigned(_class(self.modules[made.above]), made.attribute):
-            within = path.removeprefix(f"{made.above}.").split(".")[1:]
+        for expression in constructors.assigned(
+            _class(self.modules[creation.above]), creation.attribute
+        ):
+            within = path.removeprefix(f"{creation.above}.").split(".")[1:]
             inner = constructors.member(expression, within)
             nodes = [node for node in ast.walk(inner or expression) if isinstance(node, ast.Call)]
             # A class may be called by another name (`norm_layer(dim)`).
             known = [node for node in nodes if constructors.last(node.func) == cls.__name__]
             for node in known or [node for node in nodes if node is (inner or expression)]:
-                named = {one.arg: one.value for one in node.keywords}
+                named = {keyword.arg: keyword.value for keyword in node.keywords}
                 if name in named:
                     yield named[name]
                 elif name in order and order.index(name) < len(node.args):
-                    given = node.args[order.index(name)]
-                    if not isinstance(given, ast.Starred):
-                        yield given
+                    argument = node.args[order.index(name)]
+                    if not isinstance(argument, ast.Starred):
+                        yield argument
 
     @cached_property
     def _arguments_of_root(self) -> dict[str, int | float]:
         """Arguments that the model was made with, as far as what it holds shows them."""
-        found: dict[str, int | float] = {}
+        numbers: dict[str, int | float] = {}
         wanted = constructors.arguments(_class(self.root))
         for name in wanted:
             held = getattr(self.root, name, None)
             if isinstance(held, int | float) and not isinstance(held, bool):
-                found[name] = held
+                numbers[name] = held
         for path, module in self.modules.items():
-            made = self._made(path)
-            if made is None or made.above:
+            creation = self._made(path)
+            if creation is None or creation.above:
                 continue
             for name in constructors.arguments(_class(module)):
                 held = getattr(module, name, None)
                 if not isinstance(held, int | float) or isinstance(held, bool):
                     continue
-                for one in self._given(path, made, name):
-                    if isinstance(one, ast.Name) and one.id in wanted:
-                        found.setdefault(one.id, held)
-        return found
+                for expression in self._given(path, creation, name):
+                    if isinstance(expression, ast.Name) and expression.id in wanted:
+                        numbers.setdefault(expression.id, held)
+        return numbers
 
     def _attribute(self, path: str, name: str, value: int | float, depth: int) -> _Said | None:
-        """What gives an attribute of a module; itself where its constructor does not say."""
+        """Origin of an attribute of a module; the attribute itself if its constructor does not show
+        it.
+        """
         if depth > _DEPTH:
             return None
         said = constructors.assigned(_class(self.modules[path]), name)
         named = name.strip("_")
         for expression in said:
-            found = self._resolve(path, expression, value, depth + 1)
-            if found is not None:
-                return replace(found, local=named)
+            origin = self._resolve(path, expression, value, depth + 1)
+            if origin is not None:
+                return replace(origin, local=named)
         return None if _NO_SETTING.search(named) else _Said(named, {named: value}, named)
 
     def _resolve(
         self, path: str, node: ast.expr, value: int | float, depth: int, index: int | None = None
     ) -> _Said | None:
-        """What gives the value of an expression in the constructor of a module; None if it has another."""
+        """Origin of an expression's value in the constructor of a module; None if the values
+        differ.
+        """
         if depth > _DEPTH:
             return None
         match node:
@@ -413,8 +421,8 @@ class Settings:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return _Said(repr(value), {}) if _is(-number, value) else None
             case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
-                found = _element(getattr(self.modules[path], name, None), index)
-                if not _is(found, value):
+                held_value = _element(getattr(self.modules[path], name, None), index)
+                if not _is(held_value, value):
                     return None
                 if index is not None and not _is(getattr(self.modules[path], name), value):
                     return self._first(
@@ -449,8 +457,8 @@ class Settings:
             case ast.BoolOp():
                 return self._first(path, node.values, value, depth, index)
             case ast.Tuple() | ast.List():
-                one = _element(tuple(node.elts), index) if index is not None else None
-                return None if one is None else self._resolve(path, one, value, depth + 1)
+                element = _element(tuple(node.elts), index) if index is not None else None
+                return None if element is None else self._resolve(path, element, value, depth + 1)
             case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
                 return self._resolve(path, inner, value, depth + 1, place)
             case ast.Call():
@@ -465,8 +473,8 @@ class Settings:
         depth: int,
         index: int | None,
     ) -> _Said | None:
-        found = (self._resolve(path, one, value, depth + 1, index) for one in nodes)
-        return next((one for one in found if one is not None), None)
+        origins = (self._resolve(path, expression, value, depth + 1, index) for expression in nodes)
+        return next((origin for origin in origins if origin is not None), None)
 
     def _call(
         self, path: str, node: ast.Call, value: int | float, depth: int, index: int | None
@@ -476,17 +484,17 @@ class Settings:
             case ast.Call(
                 func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *rest]
             ):
-                found = self._configured(path, name, value, index)
-                return found or self._first(path, rest, value, depth, index)
+                origin = self._configured(path, name, value, index)
+                return origin or self._first(path, rest, value, depth, index)
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
-                found = self._resolve(path, inner, value, depth + 1, index)
-                if found is not None:
-                    return found
+                origin = self._resolve(path, inner, value, depth + 1, index)
+                if origin is not None:
+                    return origin
                 real = self._evaluated(path, inner, depth + 1, index)
                 if not isinstance(real, float) or int(real) != value:
                     return None
-                found = self._resolve(path, inner, real, depth + 1, index)
-                return found and _Said(f"int({found.text})", found.parts)
+                origin = self._resolve(path, inner, real, depth + 1, index)
+                return origin and _Said(f"int({origin.text})", origin.parts)
             case ast.Call(args=[inner], keywords=[]) if index is not None:
                 return self._resolve(path, inner, value, depth + 1, index)
         return None
@@ -498,19 +506,19 @@ class Settings:
         cls = _class(self.modules[path])
         for tree in constructors.constructors(cls):
             said = [
-                one
-                for one in names.assigned(tree).get(name, ())
-                if not (isinstance(one, ast.Name) and one.id == name)
+                expression
+                for expression in names.assigned(tree).get(name, ())
+                if not (isinstance(expression, ast.Name) and expression.id == name)
             ]
-            found = self._first(path, said, value, depth, index)
-            if found is not None:
-                return found
+            origin = self._first(path, said, value, depth, index)
+            if origin is not None:
+                return origin
         if name in constructors.arguments(cls):
             held = getattr(self.modules[path], name, None)
             if isinstance(held, int | float) and not _is(held, value):
                 return None
-            found = self._argument(path, name, value, depth + 1, index)
-            return None if found is None else replace(found, local=name)
+            origin = self._argument(path, name, value, depth + 1, index)
+            return None if origin is None else replace(origin, local=name)
         return None
 
     def _configured(
@@ -530,19 +538,19 @@ class Settings:
         """An attribute of an object that the model's constructor is given, which no module keeps."""
         if holder not in constructors.arguments(_class(self.modules[path])):
             return None
-        made = self._made(path)
-        if made is None:
+        creation = self._made(path)
+        if creation is None:
             return self._of_root(name, value, index)
-        for one in self._given(path, made, holder):
-            if isinstance(one, ast.Name):
-                return self._of_object(made.above, one.id, name, value, index)
+        for expression in self._given(path, creation, holder):
+            if isinstance(expression, ast.Name):
+                return self._of_object(creation.above, expression.id, name, value, index)
         return None
 
     def _config(self, path: str) -> Any:
         while True:
-            found = configuration_of(self.modules[path])
-            if found is not None or not path:
-                return found
+            config = configuration_of(self.modules[path])
+            if config is not None or not path:
+                return config
             path = path.rpartition(".")[0]
 
     def _prefix(self, config: Any) -> str:
@@ -550,8 +558,8 @@ class Settings:
         whole = configuration_of(self.root)
         if config is whole or whole is None or isinstance(whole, Mapping):
             return ""
-        for name, one in vars(whole).items():
-            if one is config:
+        for name, part in vars(whole).items():
+            if part is config:
                 return f"{name.removesuffix('_config').removesuffix('config')}_".lstrip("_")
         return ""
 
@@ -559,17 +567,19 @@ class Settings:
         if type(node.op) not in _OPERATORS:
             return None
         symbol, compute = _OPERATORS[type(node.op)]
-        sides = [self._evaluated(path, one, depth + 1) for one in (node.left, node.right)]
-        numbers = [one for one in sides if isinstance(one, int | float)]
+        sides = [
+            self._evaluated(path, side_node, depth + 1) for side_node in (node.left, node.right)
+        ]
+        numbers = [side for side in sides if isinstance(side, int | float)]
         if len(numbers) != 2 or not _is(_computed(compute, *numbers), value):
             return None
         said = [
-            self._resolve(path, one, side, depth + 1)
-            for one, side in zip((node.left, node.right), numbers, strict=True)
+            self._resolve(path, side_node, side, depth + 1)
+            for side_node, side in zip((node.left, node.right), numbers, strict=True)
         ]
         if said[0] is None or said[1] is None:
             return None
-        texts = [_bracketed(one.text, symbol, at) for at, one in enumerate(said) if one]
+        texts = [_bracketed(origin.text, symbol, at) for at, origin in enumerate(said) if origin]
         return _Said(f"{texts[0]} {symbol} {texts[1]}", {**said[0].parts, **said[1].parts})
 
     def _evaluated(self, path: str, node: ast.expr, depth: int, index: int | None = None) -> Any:
@@ -595,60 +605,65 @@ class Settings:
                     return _element(held, index)
                 return self._evaluated_name(path, name, depth, index)
             case ast.BinOp():
-                sides = [self._evaluated(path, one, depth + 1) for one in (node.left, node.right)]
+                sides = [
+                    self._evaluated(path, side_node, depth + 1)
+                    for side_node in (node.left, node.right)
+                ]
                 if type(node.op) in _OPERATORS and all(isinstance(s, int | float) for s in sides):
                     return _computed(_OPERATORS[type(node.op)][1], *sides)
             case ast.BoolOp(op=ast.Or()):
-                for one in node.values:
-                    if found := self._evaluated(path, one, depth + 1, index):
-                        return found
+                for alternative in node.values:
+                    if real := self._evaluated(path, alternative, depth + 1, index):
+                        return real
             case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
                 return self._evaluated(path, inner, depth + 1, place)
             case ast.IfExp() | ast.Tuple() | ast.List():
                 return self._evaluated_choice(path, node, depth, index)
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
-                found = self._evaluated(path, inner, depth + 1)
-                return int(found) if isinstance(found, int | float) else None
+                real = self._evaluated(path, inner, depth + 1)
+                return int(real) if isinstance(real, int | float) else None
             case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
                 return read_setting(self._config(path), name)
         return None
 
     def _evaluated_choice(self, path: str, node: ast.expr, depth: int, index: int | None) -> Any:
         if isinstance(node, ast.Tuple | ast.List):
-            one = None if index is None else _element(tuple(node.elts), index)
-            return None if one is None else self._evaluated(path, one, depth + 1)
+            element = None if index is None else _element(tuple(node.elts), index)
+            return None if element is None else self._evaluated(path, element, depth + 1)
         assert isinstance(node, ast.IfExp)
         test = self._evaluated(path, node.test, depth + 1)
         if isinstance(test, bool):
             return self._evaluated(path, node.body if test else node.orelse, depth + 1, index)
-        found = [self._evaluated(path, one, depth + 1, index) for one in (node.body, node.orelse)]
-        found = [one for one in found if isinstance(one, int | float)]
-        return found[0] if len(set(found)) == 1 else None
+        numbers = [
+            self._evaluated(path, branch, depth + 1, index) for branch in (node.body, node.orelse)
+        ]
+        numbers = [number for number in numbers if isinstance(number, int | float)]
+        return numbers[0] if len(set(numbers)) == 1 else None
 
     def _evaluated_name(self, path: str, name: str, depth: int, index: int | None) -> Any:
         cls = _class(self.modules[path])
         for tree in constructors.constructors(cls):
             said = [
-                self._evaluated(path, one, depth + 1, index)
-                for one in names.assigned(tree).get(name, ())
-                if not (isinstance(one, ast.Name) and one.id == name)
+                self._evaluated(path, expression, depth + 1, index)
+                for expression in names.assigned(tree).get(name, ())
+                if not (isinstance(expression, ast.Name) and expression.id == name)
             ]
-            said = [one for one in said if isinstance(one, int | float)]
+            said = [number for number in said if isinstance(number, int | float)]
             if said:
                 return said[0] if len(set(said)) == 1 else None
-        made = self._made(path)
-        if made is None:
+        creation = self._made(path)
+        if creation is None:
             return self._arguments_of_root.get(name)
         if name in constructors.arguments(cls):
-            found = [
-                self._evaluated(made.above, one, depth + 1, index)
-                for one in self._given(path, made, name)
+            numbers = [
+                self._evaluated(creation.above, expression, depth + 1, index)
+                for expression in self._given(path, creation, name)
             ]
-            if not found:
+            if not numbers:
                 return constructors.default(cls, name)
-            found = [one for one in found if isinstance(one, int | float)]
-            if len(set(found)) == 1:
-                return found[0]
+            numbers = [number for number in numbers if isinstance(number, int | float)]
+            if len(set(numbers)) == 1:
+                return numbers[0]
         return None
 
 
@@ -672,12 +687,12 @@ def _class(module: Any) -> Any:
     return type(module)
 
 
-def _is(found: Any, value: int | float) -> bool:
-    if isinstance(found, bool) or not isinstance(found, int | float):
+def _is(held: Any, value: int | float) -> bool:
+    if isinstance(held, bool) or not isinstance(held, int | float):
         return False
     if isinstance(value, int):
-        return isinstance(found, int) and found == value
-    return math.isclose(found, value, rel_tol=_ROUNDING) and (found == 0) == (value == 0)
+        return isinstance(held, int) and held == value
+    return math.isclose(held, value, rel_tol=_ROUNDING) and (held == 0) == (value == 0)
 
 
 def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -699,16 +714,21 @@ def _element_of(named: str, held: Any, value: int | float, index: int | None) ->
         return _Said(named, {named: value})
     if index is None or not isinstance(held, tuple | list) or not _is(_element(held, index), value):
         return None
-    if not all(isinstance(one, int | float) for one in held):
+    if not all(isinstance(element, int | float) for element in held):
         return None
     return _Said(f"{named}[{index}]", {named: tuple(held)})
 
 
 def configuration_of(module: Any) -> Any:
     """The object with the sizes that a module was made with, under one of its usual names."""
-    found = (vars(module).get(name) for name in _CONFIGURATIONS)
+    configs = (vars(module).get(name) for name in _CONFIGURATIONS)
     return next(
-        (one for one in found if isinstance(one, Mapping) or hasattr(one, "__dict__")), None
+        (
+            config
+            for config in configs
+            if isinstance(config, Mapping) or hasattr(config, "__dict__")
+        ),
+        None,
     )
 
 
@@ -725,7 +745,7 @@ def read_setting(config: Any, name: str) -> Any:
 
 
 def _bracketed(text: str, symbol: str, side: int) -> str:
-    """One side of an operator, in brackets where it needs them."""
+    """An operand of an operator, in brackets where needed."""
     plain = not re.search(r"[-+*/ ]", text.strip())
     alike = symbol == "*" and side == 0 and not re.search(r"[-+/]", text)
     return text if plain or alike or (symbol in "+-" and side == 0) else f"({text})"

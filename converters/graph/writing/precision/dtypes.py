@@ -38,9 +38,11 @@ class ComputeDtype:
 
 
 def marked(value: ast.expr) -> ast.expr:
-    """What a lowering wrote, with holes for the dtype that the model computes in, and for its limits."""
-    made: ast.expr = _Marked().visit(value)
-    return made
+    """A lowering's expression, with holes for the dtype that the model computes in, and for its
+    limits.
+    """
+    holed: ast.expr = _Marked().visit(value)
+    return holed
 
 
 class _Marked(ast.NodeTransformer):
@@ -92,10 +94,10 @@ def shown_by(
     statements: Sequence[Statement], facts: Mapping[int, Fact], maybe: Set[int] = frozenset()
 ) -> int | None:
     """A tensor that has the dtype, and that is computed before the first statement which needs it."""
-    for one in statements:
-        if needs(one.value):
+    for statement in statements:
+        if needs(statement.value):
             return None
-        for out in one.outs:
+        for out in statement.outs:
             if out >= 0 and facts[out].dtype == COMPUTE and out not in maybe:
                 return out
     return None
@@ -115,16 +117,16 @@ def read_from(
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     if argument not in stored:
-        return [filled(one, code(f"{argument}.dtype")) for one in body]
+        return [filled(statement, code(f"{argument}.dtype")) for statement in body]
     name = _original_name(original, argument)
     while name in {*taken, *stored}:
         name += "_"
     first = ast.Assign([ast.Name(name, ast.Store())], code(f"{argument}.dtype"))
-    return [first, *(filled(one, code(name)) for one in body)]
+    return [first, *(filled(statement, code(name)) for statement in body)]
 
 
 def _original_name(original: ast.AST, argument: str) -> str:
-    """What the original calls the dtype of an argument: `input_dtype = hidden_states.dtype`."""
+    """The original's name of the dtype of an argument: `input_dtype = hidden_states.dtype`."""
     for node in ast.walk(original):
         match node:
             case ast.Assign(
@@ -139,9 +141,13 @@ def cast_only(graph: Graph) -> frozenset[str]:
     """The parameters and buffers that are only read in another dtype (`self.A_log.float()`)."""
     wide: set[str] = set()
     other: set[str] = set()
-    for one in calls(graph.root):
-        other |= {given.value.key for given in one.given if isinstance(given.value, Held)}
-        for item in one.body:
+    for module_call in calls(graph.root):
+        other |= {
+            argument.value.key
+            for argument in module_call.arguments
+            if isinstance(argument.value, Held)
+        }
+        for item in module_call.body:
             if isinstance(item, Op):
                 keys = {value.key for value in held((item.arguments, item.named))}
                 cast = item.target in _CASTS and graph.facts[item.outs[0]].dtype != COMPUTE

@@ -63,16 +63,16 @@ def base(text: str) -> str:
     return _SOURCE + "".join(parts)
 
 
-def with_numerics(made: ast.expr, fields: Set[str]) -> ast.expr:
+def with_numerics(layer_call: ast.expr, fields: Set[str]) -> ast.expr:
     """A call that makes a layer, given what it takes of the dtypes and the precision."""
-    assert isinstance(made, ast.Call)
+    assert isinstance(layer_call, ast.Call)
     if fields >= NUMERICS:
         more = [ast.keyword(None, code("self.numerics"))]
     elif fields >= _DTYPES:
         more = [ast.keyword(None, code("self.dtypes"))]
     else:
-        more = [ast.keyword(one, code(f"self.{one}")) for one in sorted(fields & NUMERICS)]
-    return ast.Call(made.func, made.args, [*made.keywords, *more])
+        more = [ast.keyword(field, code(f"self.{field}")) for field in sorted(fields & NUMERICS)]
+    return ast.Call(layer_call.func, layer_call.args, [*layer_call.keywords, *more])
 
 
 def reads_numerics(trees: Iterable[ast.AST]) -> bool:

@@ -35,10 +35,10 @@ def _edits(tree: ast.AST) -> list[tuple[ast.expr, str]]:
     edits: list[tuple[ast.expr, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            made = _layer_of(node)
-            layer = _LAYERS.get(ast.unparse(made))
+            layer_function = _layer_of(node)
+            layer = _LAYERS.get(ast.unparse(layer_function))
             if layer is not None and _has_bias(node):
-                edits.append((made, layer))
+                edits.append((layer_function, layer))
         elif isinstance(node, ast.Attribute) and node.attr in _ACTIVATIONS:
             name = ast.unparse(node)
             if name == f"jax.nn.{node.attr}":
@@ -52,9 +52,9 @@ def _layer_of(call: ast.Call) -> ast.expr:
     return call.args[0] if is_partial and call.args else call.func
 
 
-def _has_bias(made: ast.Call) -> bool:
+def _has_bias(layer_call: ast.Call) -> bool:
     """Whether a call that makes a layer does not say that the layer has no bias."""
     return not any(
         word.arg == "use_bias" and isinstance(word.value, ast.Constant) and not word.value.value
-        for word in made.keywords
+        for word in layer_call.keywords
     )
