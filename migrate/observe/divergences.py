@@ -57,8 +57,8 @@ def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[Gr
         by_rank[step.rank].append(step)
     first, *others = sorted(by_rank) or [0]
     for other in others:
-        if found := _first(by_rank[first], by_rank[other], stopped):
-            yield found
+        if difference := _first(by_rank[first], by_rank[other], stopped):
+            yield difference
 
 
 def alone(steps: Sequence[Interval]) -> Iterator[GraphDivergence]:

@@ -13,7 +13,7 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.port.original import SEED, OriginalInputs, OriginalModel
-from migrate.port.proof import Arrays, Comparison, asked
+from migrate.port.proof import Arrays, ProofComparison, asked
 
 
 def specs_by_method(
@@ -122,7 +122,7 @@ def tensors_of(arrays: Arrays) -> dict[str, Any]:
 
 def asked_of_method(
     model: Any, method: Any, inputs: InputSet, takes: Callable[[Arrays], bool], trains: bool
-) -> list[Comparison]:
+) -> list[ProofComparison]:
     """The comparisons of a method: in float32, its gradients, training mode, other sizes of free axes.
 
     Args:

@@ -34,7 +34,7 @@ PADDED = "padded batches"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ProofComparison:
     """A comparison to make.
 
     Attributes:
@@ -62,7 +62,7 @@ def asked(
     takes: Callable[[Arrays], bool],
     trains: bool = False,
     padded: Sequence[Arrays] = (),
-) -> Iterator[Comparison]:
+) -> Iterator[ProofComparison]:
     """Yield the comparisons: the inputs as given, in float32 and in a TPU's precision, their gradients, and
     other shapes of them.
 
@@ -76,15 +76,15 @@ def asked(
     """
     fixed = {argument.name: inputs[0][argument.name] for argument in arguments if argument.fixed}
     examples = [{**inputs[number], **fixed} for number in range(inputs.count)]
-    yield Comparison("float32", tuple(examples))
+    yield ProofComparison("float32", tuple(examples))
     few = alike(examples)[:_FEW]
-    yield Comparison(GRADIENTS, few, layers=False, gradients=True)
+    yield ProofComparison(GRADIENTS, few, layers=False, gradients=True)
     if trains:
-        yield Comparison(TRAINING, few, layers=False, modes=True)
+        yield ProofComparison(TRAINING, few, layers=False, modes=True)
     if padded:
         batches = tuple({**example, **fixed} for example in padded)
-        yield Comparison(PADDED, batches, layers=False)
-        yield Comparison(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
+        yield ProofComparison(PADDED, batches, layers=False)
+        yield ProofComparison(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
     spared = [
         argument.name
         for argument in arguments
@@ -94,8 +94,8 @@ def asked(
         bare = tuple(
             {n: array for n, array in example.items() if n not in spared} for example in few
         )
-        yield Comparison(f"without {', '.join(spared)}", bare, layers=False)
-    yield Comparison(LOW_PRECISION, few, precision="default")
+        yield ProofComparison(f"without {', '.join(spared)}", bare, layers=False)
+    yield ProofComparison(LOW_PRECISION, few, precision="default")
     for name, axes in free_axes(arguments, examples[0]).items():
         argument, axis = axes[0]
         old = examples[0][argument].shape[axis]
@@ -112,9 +112,9 @@ def asked(
             )
             if first is None:
                 tried = " or ".join(map(str, sizes))
-                yield Comparison(f"{name} {tried}", (), skipped="the original takes no such inputs")
+                yield ProofComparison(f"{name} {tried}", (), skipped="the original takes no such inputs")
             else:
-                yield Comparison(f"{name} {first[0]}", first[1], layers=False)
+                yield ProofComparison(f"{name} {first[0]}", first[1], layers=False)
 
 
 def free_axes(arguments: Sequence[Any], arrays: Arrays) -> dict[str, list[tuple[str, int]]]:
@@ -170,7 +170,7 @@ def proven(
     original: Target,
     folder: Path,
     shown: Path,
-    cases: Sequence[Comparison],
+    cases: Sequence[ProofComparison],
     state: Path | None,
     params: Path | None,
     seed: int,

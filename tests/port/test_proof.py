@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.port.proof import Arrays, Comparison, asked, free_axes, resized
+from migrate.port.proof import Arrays, ProofComparison, asked, free_axes, resized
 from tests.port.standin import Argument
 
 ARGUMENTS = (Argument("ids", "int64", ("batch", "length")), Argument("scale", "float32", (3,)))
@@ -19,7 +19,7 @@ def made(folder: Path, rows: int = 2, length: int = 8) -> InputSet:
     return write_inputs(folder, [one, one, one])
 
 
-def shapes(cases: list[Comparison]) -> dict[str, tuple[int, ...]]:
+def shapes(cases: list[ProofComparison]) -> dict[str, tuple[int, ...]]:
     return {one.name: one.inputs[0]["ids"].shape for one in cases if one.inputs}
 
 

@@ -192,7 +192,7 @@ class EluGradient(Rule):
         if starred or not call.args or (rename and not isinstance(call.func, cst.Attribute)):
             yield from self.report(call, f"{wrong_now}: `{REMEDY}`")
             return
-        replace = _renamed_in_place if rename else partial(_in_place, name=name)
+        replace = partial(_renamed_in_place if rename else _in_place, name=name)
         yield self.edit(call, replace, f"in place, on a copy: {WHY} otherwise", wrong=wrong_now)
 
 
@@ -231,7 +231,9 @@ def _in_place_argument(call: cst.Call, name: str) -> cst.BaseExpression | None:
 def _follows_layer(call: cst.Call, context: Workspace) -> bool:
     """Whether the activation stands in `nn.Sequential(…)` behind a layer that does not need its output."""
     arg = context.parent(call)
-    sequential = context.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(arg, cst.Arg):
+        return False
+    sequential = context.parent(arg)
     names = facts_of(context).names
     if not isinstance(sequential, cst.Call) or names.of(sequential.func) != "torch.nn.Sequential":
         return False
@@ -254,9 +256,10 @@ def _in_place(call: cst.Call, name: str) -> cst.Call:
     return with_args(call, [*args, keyword_arg("inplace", cst.Name("True"))])
 
 
-def _renamed_in_place(call: cst.Call) -> cst.Call:
+def _renamed_in_place(call: cst.Call, name: str) -> cst.Call:
+    """Return the call of a function of torch as one of its twin in place, with a copy of its input."""
     assert isinstance(call.func, cst.Attribute)
-    func = call.func.with_changes(attr=cst.Name(f"{call.func.attr.value}_"))
+    func = call.func.with_changes(attr=cst.Name(f"{name.rpartition('.')[2]}_"))
     args = [_copied(arg) if _is_input(arg, call) else arg for arg in call.args]
     return with_args(call, args).with_changes(func=func)
 
