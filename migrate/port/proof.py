@@ -112,7 +112,9 @@ def asked(
             )
             if first is None:
                 tried = " or ".join(map(str, sizes))
-                yield ProofComparison(f"{name} {tried}", (), skipped="the original takes no such inputs")
+                yield ProofComparison(
+                    f"{name} {tried}", (), skipped="the original takes no such inputs"
+                )
             else:
                 yield ProofComparison(f"{name} {first[0]}", first[1], layers=False)
 
