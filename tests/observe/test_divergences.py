@@ -372,7 +372,7 @@ def test_a_value_that_one_replica_reads_after_its_step_keeps_nobody_waiting(tmp_
             assert found["report"]["alone"]
         else:
             assert found["verdict"] == "equal"
-            assert any("no collective" in note for note in found["notes"])
+            assert any("without collectives" in note for note in found["notes"])
 
 
 def cuda(text: str) -> str:
