@@ -2,8 +2,8 @@
 
     python tests/words.py [PATH…]
 
-Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: the
-packages in `HELD`, which keep to the guide. `make lint` runs it.
+Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: all
+packages. `make lint` runs it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("migrate", "converters", "shims")
-# Packages that keep to the guide; the others follow.
-HELD: tuple[str, ...] = (
-    "shims",
-    *(
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "converters").iterdir())
-        if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.name != "graph"
-    ),
-)
 # Layers named after torch's, once for each API of Flax and once in a plain form.
 LIKE_TORCH = ROOT / "converters" / "modules"
 
@@ -49,7 +40,7 @@ Offence = tuple[Path, int, str]
 
 def main(arguments: Sequence[str]) -> int:
     """Print the offenders in the named paths, and return the exit code."""
-    paths = [Path(name).resolve() for name in arguments] or [ROOT / name for name in HELD]
+    paths = [Path(name).resolve() for name in arguments] or [ROOT / name for name in PACKAGES]
     offences = sorted(set(offences_in(paths)))
     for path, line, what in offences:
         sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {what}\n")

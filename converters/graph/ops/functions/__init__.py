@@ -21,12 +21,12 @@ def functions() -> Mapping[str, Callable[..., Any]]:
     Raises:
         ValueError: two have one name.
     """
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
-                if name in found:
+                if name in functions:
                     raise ValueError(f"two functions are called {name}")
-                found[name] = value
-    return found
+                functions[name] = value
+    return functions

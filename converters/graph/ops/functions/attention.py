@@ -18,9 +18,9 @@ def masked_attention(
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     if options.pop("is_causal", False):
         mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
-    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    attended = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
-    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), attended, 0)
 
 
 def biased_attention(
@@ -31,11 +31,11 @@ def biased_attention(
         return jax.nn.dot_product_attention(query, key, value, **options)
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     sees = (bias > -jnp.inf).any(axis=-1, keepdims=True)
-    found = jax.nn.dot_product_attention(
+    attended = jax.nn.dot_product_attention(
         query, key, value, bias=jnp.where(sees, bias, 0), **options
     )
     sees = sees.swapaxes(1, 2)
-    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), attended, 0)
 
 
 def general_attention(
@@ -82,7 +82,7 @@ def dropout_attention(
     """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys."""
     if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
-        key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))
+        key, value = (jnp.repeat(array, groups, axis=-3) for array in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         past = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))

@@ -45,15 +45,15 @@ def patches(
     dilation: tuple[int, int],
 ) -> jax.Array:
     """The patches under a kernel of images (N, C, H, W): (N, C * kernel, places)."""
-    found = jax.lax.conv_general_dilated_patches(
+    patches = jax.lax.conv_general_dilated_patches(
         x,
         kernel,
         stride,
-        [(one, one) for one in padding],
+        [(side, side) for side in padding],
         rhs_dilation=dilation,
         precision=jax.lax.Precision.HIGHEST,
     )
-    return found.reshape(*found.shape[:2], found.shape[2] * found.shape[3])
+    return patches.reshape(*patches.shape[:2], patches.shape[2] * patches.shape[3])
 
 
 def from_patches(

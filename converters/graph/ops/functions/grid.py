@@ -28,16 +28,16 @@ def grid_sample(
     amounts = [grid_weights(at - low, mode) for at, low in zip(places, first, strict=True)]
     total = jnp.zeros((), x.dtype)
     for chosen in itertools.product(range(len(steps)), repeat=len(sides)):
-        corner = [low + steps[one] for low, one in zip(first, chosen, strict=True)]
+        corner = [low + steps[side] for low, side in zip(first, chosen, strict=True)]
         weight = jnp.ones((), x.dtype)
-        for amount, one in zip(amounts, chosen, strict=True):
-            weight = weight * amount[one]
+        for amount, side in zip(amounts, chosen, strict=True):
+            weight = weight * amount[side]
         total = total + pixels(x, corner, padding, align_corners) * weight[:, None]
     return total
 
 
 def grid_weights(rest: jax.Array, mode: str) -> list[jax.Array]:
-    """How much the pixels around a place count that is `rest` behind the first of them."""
+    """Weights of the pixels around a position that lies `rest` behind the first of them."""
     if mode == "bilinear":
         return [1 - rest, rest]
     a = -0.75
@@ -70,8 +70,8 @@ def pixels(x: jax.Array, at: list[jax.Array], padding: str, align_corners: bool)
         place = inside(place, side, padding, align_corners)
         known = known & (place >= 0) & (place < side)
         places.append(jnp.clip(place, 0, side - 1).astype(jnp.int32))
-    found = jax.vmap(lambda image, where: image[(slice(None), *where)])(x, tuple(places))
-    return jnp.where(known[:, None], found, 0)
+    pixels = jax.vmap(lambda image, where: image[(slice(None), *where)])(x, tuple(places))
+    return jnp.where(known[:, None], pixels, 0)
 
 
 def affine_grid(theta: jax.Array, size: tuple[int, ...], align_corners: bool) -> jax.Array:
@@ -83,5 +83,5 @@ def affine_grid(theta: jax.Array, size: tuple[int, ...], align_corners: bool) ->
     mesh = jnp.meshgrid(*axes, indexing="ij")
     base = jnp.stack([*mesh[::-1], jnp.ones_like(mesh[0])], axis=-1)
     # A place rounded to bfloat16, as a TPU does in products by default, is pixels away.
-    made = jnp.matmul(base.reshape(-1, base.shape[-1]), theta.mT, precision="highest")
-    return made.reshape(theta.shape[0], *size[2:], len(axes))
+    grid = jnp.matmul(base.reshape(-1, base.shape[-1]), theta.mT, precision="highest")
+    return grid.reshape(theta.shape[0], *size[2:], len(axes))

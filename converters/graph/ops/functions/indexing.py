@@ -60,8 +60,8 @@ def put_where(x: jax.Array, mask: jax.Array, values: jax.Array, add: bool = Fals
 
 
 def search_rows(rows: jax.Array, values: jax.Array, side: str = "left") -> jax.Array:
-    """Where values would stand in rows that are sorted, each row for itself."""
-    found = jax.vmap(lambda row, value: jnp.searchsorted(row, value, side=side))(
+    """Index at which each value would be inserted in its sorted row."""
+    places = jax.vmap(lambda row, value: jnp.searchsorted(row, value, side=side))(
         rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1])
     )
-    return found.reshape(values.shape)
+    return places.reshape(values.shape)

@@ -1,4 +1,4 @@
-"""How parameters start, where Flax has no initialiser for it."""
+"""Initialisers that Flax does not have."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def with_slices(
     """An initialiser with others for some of the first axis: (start, stop, initialiser)."""
 
     def init(key: Any, shape: Sequence[int], dtype: Any) -> jax.Array:
-        made = initializer(key, shape, dtype)
+        values = initializer(key, shape, dtype)
         for number, (start, stop, inner) in enumerate(slices):
             part = inner(jax.random.fold_in(key, number), (stop - start, *shape[1:]), dtype)
-            made = made.at[start:stop].set(part)
-        return made
+            values = values.at[start:stop].set(part)
+        return values
 
     return init
 
@@ -68,12 +68,12 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
         steps = [*path, name]
         # The model may be part of another one: then the path begins with that one's.
         ends = ["/".join(steps[start:]) for start in range(len(steps))]
-        key = next((one for one in ends if one in keys), None)
+        key = next((end for end in ends if end in keys), None)
         if key is None:
             raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
-        found = file.get_tensor(key)
-    if found.shape != tuple(shape):
+        array = file.get_tensor(key)
+    if array.shape != tuple(shape):
         raise ValueError(
-            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+            f"{key}: has {array.shape} in initial.safetensors; {tuple(shape)} is needed"
         )
-    return jnp.asarray(found)
+    return jnp.asarray(array)

@@ -28,8 +28,8 @@ def householder_product(x: jax.Array, tau: jax.Array) -> jax.Array:
     v = jnp.tril(x[..., :count], -1) + jnp.eye(rows, count, dtype=x.dtype)
     scaled = tau[..., None] * v.mT
     triangle = jnp.eye(count, dtype=x.dtype) + jnp.triu(scaled @ v, 1)
-    made = jax.scipy.linalg.solve_triangular(triangle, scaled, lower=False)
-    return jnp.eye(rows, columns, dtype=x.dtype) - v @ made[..., :columns]
+    solved = jax.scipy.linalg.solve_triangular(triangle, scaled, lower=False)
+    return jnp.eye(rows, columns, dtype=x.dtype) - v @ solved[..., :columns]
 
 
 def matrix_exponential(x: jax.Array) -> jax.Array:

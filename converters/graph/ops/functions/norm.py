@@ -59,10 +59,10 @@ def batch_norm(
     scale = jax.lax.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight
-    found = (x - mean.reshape(channels)) * scale.reshape(channels)
+    normalized = (x - mean.reshape(channels)) * scale.reshape(channels)
     if bias is not None:
-        found = found + bias.reshape(channels)
-    return found.astype(x.dtype)
+        normalized = normalized + bias.reshape(channels)
+    return normalized.astype(x.dtype)
 
 
 def cosine_similarity(x: jax.Array, y: jax.Array, axis: int, eps: float) -> jax.Array:

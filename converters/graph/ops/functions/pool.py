@@ -15,7 +15,7 @@ def pool_edges(
     dilation: tuple[int, ...] | None,
     ceil_mode: bool,
 ) -> list[tuple[int, int]]:
-    """How far the windows reach over each side; with `ceil_mode` a last one may hang over the end."""
+    """Padding of each side; with `ceil_mode` a last window may reach beyond the end."""
     edges = []
     for place, side in enumerate(sides):
         pad = padding[place] if padding else 0
@@ -59,7 +59,7 @@ def max_pool_places(
     dilation: tuple[int, ...] | None = None,
     ceil_mode: bool = False,
 ) -> jax.Array:
-    """Where the largest of each window is, counted in the whole image."""
+    """Index in the whole image of the largest value of each window."""
     rank = len(kernel)
     sides = x.shape[-rank:]
     edges = pool_edges(sides, kernel, stride, padding, dilation, ceil_mode)
@@ -105,8 +105,8 @@ def avg_pool(
     around = [(low, min(low, max(high, 0))) if count_padding else (0, 0) for low, high in edges]
     ones = jnp.pad(jnp.ones(sides, x.dtype), around, constant_values=1)
     rest = [
-        (low - given[0], max(high, 0) - given[1])
-        for (low, high), given in zip(edges, around, strict=True)
+        (low - own[0], max(high, 0) - own[1])
+        for (low, high), own in zip(edges, around, strict=True)
     ]
     count = jax.lax.reduce_window(
         ones, np.zeros((), x.dtype)[()], jax.lax.add, kernel, stride, rest
@@ -123,8 +123,8 @@ def adaptive_avg_pool(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
         inside = (np.arange(side)[:, None] >= first) & (np.arange(side)[:, None] < last)
         weights = jnp.asarray(inside / (last - first), x.dtype)
         # A mean rounds nothing to bfloat16, as a TPU does in products by default.
-        made = jnp.tensordot(x, weights, axes=(axis, 0), precision="highest")
-        x = jnp.moveaxis(made, -1, axis)
+        pooled = jnp.tensordot(x, weights, axes=(axis, 0), precision="highest")
+        x = jnp.moveaxis(pooled, -1, axis)
     return x
 
 
@@ -136,14 +136,14 @@ def adaptive_max_pool(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
             jax.lax.slice_in_dim(x, i * side // count, -(-(i + 1) * side // count), axis=axis)
             for i in range(count)
         ]
-        x = jnp.stack([one.max(axis=axis) for one in windows], axis=axis)
+        x = jnp.stack([window.max(axis=axis) for window in windows], axis=axis)
     return x
 
 
 def adaptive_max_places(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
-    """Where the largest of `size` windows are, counted in the whole image."""
+    """Index in the whole image of the largest value of each of `size` windows."""
     sides = x.shape[-len(size) :]
-    found = []
+    largest = []
     for at in np.ndindex(*size):
         bounds = [
             (i * side // count, -(-(i + 1) * side // count))
@@ -153,7 +153,7 @@ def adaptive_max_places(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
         inside = [high - low for low, high in bounds]
         place = window.reshape(*window.shape[: -len(size)], -1).argmax(axis=-1)
         parts = jnp.unravel_index(place, inside)
-        moved = [one + low for one, (low, _) in zip(parts, bounds, strict=True)]
-        found.append(jnp.ravel_multi_index(moved, sides, mode="clip"))
-    places = jnp.stack(found, axis=-1)
+        moved = [part + low for part, (low, _) in zip(parts, bounds, strict=True)]
+        largest.append(jnp.ravel_multi_index(moved, sides, mode="clip"))
+    places = jnp.stack(largest, axis=-1)
     return places.reshape(*places.shape[:-1], *size)

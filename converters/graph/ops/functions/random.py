@@ -23,7 +23,7 @@ def dropout(
 
 
 def dropout_and_mask(key: jax.Array, x: jax.Array, rate: float) -> tuple[jax.Array, jax.Array]:
-    """As `dropout`, with which elements are kept."""
+    """Dropout, and which elements it keeps."""
     keep = jax.random.bernoulli(key, 1 - rate, x.shape)
     return jnp.where(keep, x / max(1 - rate, 1e-30), 0), keep
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 
-def demand_recorded(name: str, given: Any, recorded: Any) -> None:
+def demand_recorded(name: str, value: Any, recorded: Any) -> None:
     """Raise where an argument has other values than the recording: sizes or choices rest on them.
 
     Under `jax.jit` it is asked while the model runs; give it as numbers, by `functools.partial`, and it is
@@ -17,13 +17,13 @@ def demand_recorded(name: str, given: Any, recorded: Any) -> None:
 
     def check(value: Any) -> None:
         if not np.array_equal(value, recorded):
-            found = np.asarray(value).tolist()
-            raise ValueError(f"{name} is {found}: this port holds for {recorded} only")
+            numbers = np.asarray(value).tolist()
+            raise ValueError(f"{name} is {numbers}: this port holds for {recorded} only")
 
-    if isinstance(given, jax.core.Tracer):
-        jax.debug.callback(check, given)
+    if isinstance(value, jax.core.Tracer):
+        jax.debug.callback(check, value)
     else:
-        check(given)
+        check(value)
 
 
 def demand_size(holds: bool, what: str) -> None:

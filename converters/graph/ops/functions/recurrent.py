@@ -26,8 +26,8 @@ def recurrent_layers(
         for turn in range(turns):
             weights = layers[place + turn]
 
-            def one(carry: Any, given: jax.Array, weights: list[jax.Array] = weights) -> Any:
-                carry = step(*carry, given, weights)
+            def one(carry: Any, inputs: jax.Array, weights: list[jax.Array] = weights) -> Any:
+                carry = step(*carry, inputs, weights)
                 return carry, carry[0]
 
             first = tuple(state[place + turn] for state in states)
@@ -40,10 +40,10 @@ def recurrent_layers(
 
 
 def lstm_step(
-    hidden: jax.Array, cell: jax.Array, given: jax.Array, weights: list[jax.Array]
+    hidden: jax.Array, cell: jax.Array, inputs: jax.Array, weights: list[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """One step of an LSTM; `given` is the input times its weights."""
-    gates = given + hidden @ weights[1].T
+    """Step of an LSTM; `inputs` are the inputs times their weights."""
+    gates = inputs + hidden @ weights[1].T
     if len(weights) > 2:
         gates = gates + weights[2] + weights[3]
     take, keep, new, show = jnp.split(gates, 4, axis=-1)
@@ -51,12 +51,12 @@ def lstm_step(
     return jax.nn.sigmoid(show) * jnp.tanh(cell), cell
 
 
-def gru_step(hidden: jax.Array, given: jax.Array, weights: list[jax.Array]) -> jax.Array:
-    """One step of a GRU; `given` is the input times its weights."""
+def gru_step(hidden: jax.Array, inputs: jax.Array, weights: list[jax.Array]) -> jax.Array:
+    """Step of a GRU; `inputs` are the inputs times their weights."""
     before = hidden @ weights[1].T
     if len(weights) > 2:
-        given, before = given + weights[2], before + weights[3]
-    reset, keep, new = jnp.split(given, 3, axis=-1)
+        inputs, before = inputs + weights[2], before + weights[3]
+    reset, keep, new = jnp.split(inputs, 3, axis=-1)
     reset_before, keep_before, new_before = jnp.split(before, 3, axis=-1)
     new = jnp.tanh(new + jax.nn.sigmoid(reset + reset_before) * new_before)
     keep = jax.nn.sigmoid(keep + keep_before)
@@ -84,8 +84,8 @@ def gru(
 ) -> tuple[jax.Array, ...]:
     """A GRU of several layers: outputs and hidden states."""
 
-    def step(hidden: jax.Array, given: jax.Array, weights: list[jax.Array]) -> tuple[jax.Array]:
-        return (gru_step(hidden, given, weights),)
+    def step(hidden: jax.Array, inputs: jax.Array, weights: list[jax.Array]) -> tuple[jax.Array]:
+        return (gru_step(hidden, inputs, weights),)
 
     return recurrent_layers(x, (hidden,), layers, step, bidirectional, batch_first)
 
@@ -100,8 +100,8 @@ def simple_rnn(
 ) -> tuple[jax.Array, ...]:
     """A plain recurrent network of several layers: outputs and hidden states."""
 
-    def step(hidden: jax.Array, given: jax.Array, weights: list[jax.Array]) -> tuple[jax.Array]:
-        total = given + hidden @ weights[1].T
+    def step(hidden: jax.Array, inputs: jax.Array, weights: list[jax.Array]) -> tuple[jax.Array]:
+        total = inputs + hidden @ weights[1].T
         if len(weights) > 2:
             total = total + weights[2] + weights[3]
         return (jax.nn.relu(total) if relu else jnp.tanh(total),)

@@ -37,15 +37,15 @@ def resize_linear(
         )
         near = jnp.asarray(weights, x.dtype)
         # Of pixels nothing may be rounded to bfloat16, as a TPU does in products by default.
-        made = jnp.tensordot(x, near, axes=(axis, 0), precision="highest")
-        x = jnp.moveaxis(made, -1, axis)
+        resized = jnp.tensordot(x, near, axes=(axis, 0), precision="highest")
+        x = jnp.moveaxis(resized, -1, axis)
     return x
 
 
 def resize_weights(
     old: int, new: int, scale: float | None, align_corners: bool, antialias: bool, cubic: bool
 ) -> np.ndarray:
-    """How much each of `old` pixels counts for each of `new` ones."""
+    """Weight of each of `old` pixels in each of `new` pixels."""
     apart = 1 / scale if scale else old / new
     if align_corners:
         place = np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0)

@@ -12,8 +12,8 @@ def top_k_along(
     """The k largest (or smallest) along an axis, and where they are."""
     moved = jnp.moveaxis(x, axis, -1)
     order = jnp.argsort(moved, axis=-1, descending=largest)[..., :k]
-    found = jnp.take_along_axis(moved, order, axis=-1)
-    return jnp.moveaxis(found, -1, axis), jnp.moveaxis(order, -1, axis)
+    ordered = jnp.take_along_axis(moved, order, axis=-1)
+    return jnp.moveaxis(ordered, -1, axis), jnp.moveaxis(order, -1, axis)
 
 
 def kth_smallest(
@@ -22,5 +22,5 @@ def kth_smallest(
     """The one at this place in order, counted from 0, and where it is."""
     order = jnp.argsort(x, axis=axis)
     where = jnp.take(order, jnp.asarray([place]), axis=axis)
-    found = jnp.take_along_axis(x, where, axis=axis)
-    return (found, where) if keepdims else (found.squeeze(axis), where.squeeze(axis))
+    taken = jnp.take_along_axis(x, where, axis=axis)
+    return (taken, where) if keepdims else (taken.squeeze(axis), where.squeeze(axis))
