@@ -98,6 +98,41 @@ def test_a_script_whose_replicas_a_constant_switches_off(tmp_path: Path) -> None
     assert messages[0].startswith("a constant switches off what makes this script train")
 
 
+@pytest.mark.parametrize(("arguments", "launches"), [("None", False), ("None, 0, 4", True)])
+def test_constants_of_the_call_switch_the_replicas_off(
+    tmp_path: Path, arguments: str, launches: bool
+) -> None:
+    """One entry point trains alone; another file may call the same function in replicas."""
+    text = f"""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    def train(options, rank=None, world_size=None):
+        options = options or {{}}
+        ddp = True if world_size else False
+        if ddp:
+            dist.init_process_group("nccl", rank=rank, world_size=world_size)
+        model = torch.nn.Linear(2, 2).cuda()
+        if ddp:
+            model = DDP(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in torch.randn(8, 2, 2):
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+
+
+    if __name__ == "__main__":
+        train({arguments})
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
+    file = rewrite_folder(tmp_path, processes=1).files[0]
+    assert (b"launch" in file.after) is launches
+    messages = [note.message for note in file.findings if note.rule == "launch-main"]
+    assert any("a constant switches off" in message for message in messages) is not launches
+
+
 OPTIONAL = """
     import argparse
 

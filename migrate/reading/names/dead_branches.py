@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 import libcst as cst
 
@@ -31,13 +31,21 @@ LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 RUN_TEXT = ("exec", "globals")
 
 
-def live_nodes(root: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
-    """Yield `root` and the nodes below it, without the branches that constant tests rule out."""
+def live_nodes(
+    root: cst.CSTNode, script: Parsed, never_run: Set[int] = frozenset()
+) -> Iterator[cst.CSTNode]:
+    """Yield `root` and the nodes below it, without the branches that constant tests rule out.
+
+    Args:
+        root: the node to begin with.
+        script: the script.
+        never_run: ids of further nodes that do not run, with what is below them.
+    """
     stack = [root]
     while stack:
         node = stack.pop()
         yield node
-        dead = {id(branch) for branch in _dead_parts(node, script)}
+        dead = {id(branch) for branch in _dead_parts(node, script)} | never_run
         stack.extend(child for child in reversed([*children(node)]) if id(child) not in dead)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import OnXla
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
@@ -256,6 +258,17 @@ class CudaAvailable(Rule):
             """
             import torch
 
+
+            def step(self):
+                if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                    raise RuntimeError("a graph is captured")
+            """,
+            "is False on a TPU: what only CUDA can tell is skipped",
+        ),
+        reported(
+            """
+            import torch
+
             print(torch.cuda.is_available())
             """,
             "is False on a TPU",
@@ -360,6 +373,10 @@ class CudaAvailable(Rule):
             return
         if not first_of(condition, node, context):
             return  # the first question of a condition answers for all of them
+        if _asks_what_raises(condition, context):
+            message = f"`{code(condition)}` is False on a TPU: what only CUDA can tell is skipped"
+            yield from self.report(node, message, Severity.INFO)
+            return
         answer = fold(condition, condition, context)
         if isinstance(above, cst.If) and above.test is condition:
             if _stays(above.body, context):
@@ -534,6 +551,20 @@ def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
         any(is_asked(call, context) for call in nodes_of(other.test, cst.Call))
         and _asks_for_figures(other.body, context)
         for other in others
+    )
+
+
+def _asks_what_raises(condition: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether a condition also calls what raises without CUDA, and stays: the question protects that call."""
+    if not isinstance(condition, cst.BooleanOperation):
+        return False
+    entries = (
+        catalogue.of(context.qualified_name(call.func) or "")
+        for call in nodes_of(condition, cst.Call)
+        if not is_asked(call, context)
+    )
+    return any(
+        entry is not None and entry.on_xla is OnXla.RAISES and not entry.rule for entry in entries
     )
 
 

@@ -29,6 +29,10 @@ UNREAD = (
     "DistributedDataParallel with arguments that cannot be read off the call: "
     "see that device_ids and output_device are not among them"
 )
+DELAYED = (
+    "delay_all_reduce_named_params keeps its gradients on the CPU without device_ids, and the backward pass "
+    "raises: leave it out, with param_to_hook_all_reduce"
+)
 PARAMETERS = (
     "module",
     "device_ids",
@@ -64,7 +68,7 @@ class Ddp(Rule):
     the script puts them into the dictionary.
 
     **Reported.** A call with `*` arguments, and one with a `**` argument that is not made in the script, or
-    that is used for more than DistributedDataParallel. An explicit `gradient_as_bucket_view=False`, and a
+    that is used for more than DistributedDataParallel. `delay_all_reduce_named_params`, which raises. An explicit `gradient_as_bucket_view=False`, and a
     script that makes the model and moves nothing to a device, its own or one that another file names, are
     reported too, the call being rewritten all the same.
 
@@ -141,6 +145,17 @@ class Ddp(Rule):
             def wrap(model):
                 return DDP(model.to('xla'), gradient_as_bucket_view=True)
             """
+        ),
+        reported(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, late):
+                model = model.cuda()
+                return DDP(model, delay_all_reduce_named_params=late, param_to_hook_all_reduce=late[0][1])
+            """,
+            "the backward pass raises",
         ),
         reported(
             """
@@ -247,6 +262,8 @@ class Ddp(Rule):
         if context.portable:
             yield self._by_shims(node, bound, last, context)
             return
+        if "delay_all_reduce_named_params" in bound:
+            yield from self.report(node, DELAYED)
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
             yield RuleFinding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
