@@ -68,9 +68,9 @@ class Ddp(Rule):
     the script puts them into the dictionary.
 
     **Reported.** A call with `*` arguments, and one with a `**` argument that is not made in the script, or
-    that is used for more than DistributedDataParallel. `delay_all_reduce_named_params`, which raises. An explicit `gradient_as_bucket_view=False`, and a
-    script that makes the model and moves nothing to a device, its own or one that another file names, are
-    reported too, the call being rewritten all the same.
+    that is used for more than DistributedDataParallel. `delay_all_reduce_named_params`, which raises. An
+    explicit `gradient_as_bucket_view=False`, and a script that makes the model and moves nothing to a device,
+    its own or one that another file names, are reported too, the call being rewritten all the same.
 
     Source: torch_xla 2.9 (measured); pytorch/xla's own DDP example.
     """
