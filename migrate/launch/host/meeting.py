@@ -6,15 +6,16 @@ all hosts, empty if every host came and none has a problem.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
-from io import TextIOWrapper
 
 from migrate.launch.host.hosts import SliceHost
 
 PORT = 8571
 _RETRY_SECONDS = 0.5
+_MESSAGE_SECONDS = 10.0
 
 
 def meet(host: SliceHost, problem: str, patience: float, port: int = PORT) -> list[str]:
@@ -39,31 +40,39 @@ def _receive(
 ) -> list[str]:
     """Wait for the other hosts, and tell each the verdict."""
     problems = {0: problem}
-    streams: list[TextIOWrapper] = []
-    with socket.create_server(("", port), backlog=host.count) as server:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("", port), backlog=host.count))
+        connections = []
         while len(problems) < host.count and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
             try:
-                connection, _ = server.accept()
-                connection.settimeout(max(left, 1.0))
-                stream = connection.makefile("rw")
-                message = json.loads(stream.readline())
+                connection = stack.enter_context(server.accept()[0])
+                connection.settimeout(min(left, _MESSAGE_SECONDS))
+                message = json.loads(_line(connection))
                 problems[int(message["host"])] = message["problem"]
-                streams.append(stream)
+                connections.append(connection)
             except (OSError, ValueError, KeyError):
                 continue  # not a host of this job, or a host that stopped meanwhile
-    missing = sorted(set(range(host.count)) - set(problems))
-    lines = [f"host {index}: {text}" for index, text in sorted(problems.items()) if text]
-    if missing:
-        names = ", ".join(f"host {index}" for index in missing)
-        lines.append(f"{names} of {host.count} did not come within {patience:g} s")
-    for stream in streams:
-        try:
-            stream.write(json.dumps(lines) + "\n")
-            stream.flush()
-        except OSError:
-            continue
+        lines = _verdict(problems, host.count, patience)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps(lines).encode() + b"\n")
     return lines
+
+
+def _verdict(problems: dict[int, str], count: int, patience: float) -> list[str]:
+    """Return a line for each host at fault, and one for those that did not come."""
+    lines = [f"host {index}: {text}" for index, text in sorted(problems.items()) if text]
+    if missing := sorted(set(range(count)) - set(problems)):
+        names = ", ".join(f"host {index}" for index in missing)
+        lines.append(f"{names} of {count} did not come within {patience:g} s")
+    return lines
+
+
+def _line(connection: socket.socket) -> str:
+    """Return the line that the other side sends; empty if it closes."""
+    with connection.makefile() as stream:
+        return stream.readline()
 
 
 def _report(
@@ -76,10 +85,8 @@ def _report(
             with socket.create_connection((host.first, port), timeout=min(left, 10)) as connection:
                 # Host 0 answers when all have come, at its own deadline at the latest.
                 connection.settimeout(left + _RETRY_SECONDS * 10)
-                stream = connection.makefile("rw")
-                stream.write(message)
-                stream.flush()
-                if line := stream.readline():
+                connection.sendall(message.encode())
+                if line := _line(connection):
                     return [str(text) for text in json.loads(line)]
         except OSError:
             time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))

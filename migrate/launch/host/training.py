@@ -94,7 +94,8 @@ class HostTraining:
         return [
             *(sys.executable, "-u", "-m", "torch.distributed.run"),
             *(f"--nnodes={host.count}", f"--node-rank={host.index}", f"--nproc-per-node={chips}"),
-            *(f"--master-addr={host.first}", f"--master-port={_PORT}"),
+            *(f"--master-addr={host.first}", f"--master-port={self._port}"),
+            "--",  # torchrun would take --run of the program for its own --run-path
             *script,
         ]
 
@@ -107,11 +108,16 @@ class HostTraining:
             "DATA": settings.data,
             "HOST_INDEX": str(host.index),
             "HOST_COUNT": str(host.count),
-            "COORDINATOR_ADDRESS": f"{host.first}:{_PORT}",
+            "COORDINATOR_ADDRESS": f"{host.first}:{self._port}",
             **self._of_framework(),
             **settings.environment,
         }
         return variables | (self._of_trial() if self._trial else {})
+
+    @property
+    def _port(self) -> str:
+        """Port of host 0 for the program's own processes."""
+        return self._environment.get("JOB_TRAIN_PORT") or str(_PORT)
 
     @property
     def _trial(self) -> int:

@@ -20,7 +20,7 @@ def main(rank: int, options: argparse.Namespace) -> None:
         for _ in run.epochs(options.epochs):
             for batch in run.batches(loader):
                 with shims.step():
-                    loss = (model(shims.to_device(batch)) - 1).square().mean()
+                    loss = (model(batch.to(shims.device())) - 1).square().mean()
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
