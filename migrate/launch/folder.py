@@ -44,8 +44,7 @@ fi
 # SIGTERM reaches the program, which stores a checkpoint; exit code 75: start the job again.
 exec "$PYTHON" -m migrate.launch.host job.json
 """
-_SETUP = """\
-# Environment of a host. start.sh reads this file; it sets PYTHON.
+_SETUP = r"""# Environment of a host. start.sh reads this file; it sets PYTHON.
 
 # Python 3.11: images of TPU VMs are Ubuntu 22.04, whose own is 3.10; the container image has it.
 if ! command -v python3.11 >/dev/null; then
@@ -54,7 +53,8 @@ if ! command -v python3.11 >/dev/null; then
 fi
 
 # One environment per set of versions; it is made once and kept as long as the disk.
-VERSIONS=$(cat requirements.txt program/requirements.txt wheels/* 2>/dev/null | sha256sum | cut -c1-12)
+VERSIONS=$(find requirements.txt program wheels -type f \( -name requirements.txt -o -name '*.whl' \) \
+  -exec sha256sum {} + | sort | sha256sum | cut -c1-12)
 ENVIRONMENT=${JOB_ENVIRONMENT:-$HOME/.job-environments/$VERSIONS}
 PYTHON=$ENVIRONMENT/bin/python
 if [ ! -f "$ENVIRONMENT/complete" ]; then

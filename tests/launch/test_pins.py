@@ -13,8 +13,8 @@ import yaml
 from migrate.launch.pins import TABLE
 
 ROOT = Path(__file__).parents[2]
-# torch_tpu needs a newer torch than everything else here.
-APART = {"torch==2.13.0", "torch_tpu==0.2.0"}
+# torch_tpu needs a newer torch and libtpu than everything else here.
+APART = {"torch==2.13.0", "torch_tpu==0.2.0", "libtpu==0.0.52"}
 
 
 def normal(name: str) -> str:

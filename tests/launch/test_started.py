@@ -71,8 +71,14 @@ def test_a_jax_program_resumes_to_the_same_losses(tmp_path: Path) -> None:
     assert losses(start(folder, tmp_path, "last")) == expected
 
 
-def two_hosts(folder: Path, tmp_path: Path, name: str) -> list[Started]:
-    ports = {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+def two_hosts(
+    folder: Path,
+    tmp_path: Path,
+    name: str,
+    ports: dict[str, str] | None = None,
+    hosts: tuple[int, ...] = (0, 1),
+) -> list[Started]:
+    ports = ports or {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
     addresses = {"SKYPILOT_NODE_IPS": "localhost\nlocalhost"} | ports
     return [
         start(
@@ -82,7 +88,7 @@ def two_hosts(folder: Path, tmp_path: Path, name: str) -> list[Started]:
             replicas=1,
             variables={"SKYPILOT_NODE_RANK": str(host)} | addresses,
         )
-        for host in range(2)
+        for host in hosts
     ]
 
 
@@ -101,6 +107,22 @@ def test_two_hosts_resume_to_the_same_losses(tmp_path: Path) -> None:
     first, second = two_hosts(folder, tmp_path, "last")
     assert losses(first) == expected
     assert second.ended() == 0
+
+
+def test_a_host_that_comes_back_alone(tmp_path: Path) -> None:
+    """SIGTERM reaches one host: the other stores the same step, waits for it, and both continue."""
+    whole, folder = tmp_path / "whole", written(tmp_path, "skypilot", **TWO).folder
+    whole.mkdir()
+    first, second = two_hosts(folder, whole, "whole")
+    expected = losses(first)
+    assert second.ended() == 0
+    ports = {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+    first, second = two_hosts(folder, tmp_path, "killed", ports)
+    assert first.preempt_at(6) == PREEMPTED
+    (again,) = two_hosts(folder, tmp_path, "again", ports, hosts=(0,))
+    assert losses(again) == expected
+    assert second.ended() == 0
+    assert "this host is still here: the program starts again" in second.text()
 
 
 def test_two_hosts_of_a_jax_program(tmp_path: Path) -> None:

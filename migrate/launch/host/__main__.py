@@ -68,10 +68,10 @@ def main(arguments: list[str]) -> int:
 def _prepare(settings: HostSettings, host: SliceHost, work: Path) -> list[bucket.Mirror]:
     """Fetch what earlier starts left in the bucket, and return the folders to copy back."""
     mirrors = []
-    for name, remote, writes in (
-        ("cache", f"{settings.bucket}/cache", host.index == 0),
+    for name, remote, writes in (  # in the order in which they are copied: seconds count at the end
         ("checkpoints", settings.remote_checkpoints, host.index == 0 and settings.copies),
         ("logs", f"{settings.bucket}/logs", True),
+        ("cache", f"{settings.bucket}/cache", host.index == 0),
     ):
         local = work / name
         local.mkdir(parents=True, exist_ok=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -21,6 +23,8 @@ PREEMPTED = 75
 # A host is missing or at fault: starting the job again would cost and change nothing.
 STOPPED = 3
 _PORT = 8476
+_LAST_LINES = 200
+_RANK_PREEMPTED = re.compile(rb"exitcode\s*: 75\b|exited with status 75\b")
 _TRACKER = "resource_tracker"
 _WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
 
@@ -72,13 +76,16 @@ class HostTraining:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-            copying = threading.Thread(target=_copy, args=(self._process, file), daemon=True)
+            last: deque[bytes] = deque(maxlen=_LAST_LINES)
+            arguments = (self._process, file, last)
+            copying = threading.Thread(target=_copy, args=arguments, daemon=True)
             copying.start()
             if self.terminated:
                 self._forward()
             code = self._process.wait()
             copying.join(timeout=10)
-        return code
+        # torchrun and simulated replicas end with 1 where a rank ended with another code; they print it.
+        return PREEMPTED if code > 0 and _RANK_PREEMPTED.search(b"".join(last)) else code
 
     def command(self) -> list[str]:
         """Return the command of the program."""
@@ -198,10 +205,11 @@ def _trainers(parent: int) -> list[int]:
     return workers or [parent]
 
 
-def _copy(process: subprocess.Popen[bytes], file: IO[bytes]) -> None:
-    """Copy the output of a program to this program's and to a log."""
+def _copy(process: subprocess.Popen[bytes], file: IO[bytes], last: deque[bytes]) -> None:
+    """Copy the output of a program to this program's and to a log, and keep its last lines."""
     assert process.stdout is not None
     for line in iter(process.stdout.readline, b""):
+        last.append(line)
         streams: tuple[IO[bytes], ...] = (sys.stdout.buffer, file)
         for stream in streams:
             stream.write(line)
