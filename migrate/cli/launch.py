@@ -10,6 +10,7 @@ import click
 
 from migrate.cli.grouping import SectionedCommand
 from migrate.cli.options import as_json, complete_path, force
+from migrate.cli.progress import working
 from migrate.cli.show import FINE, errors, show, show_json
 
 _LAUNCHERS = ("skypilot", "gke", "xpk", "gcloud", "jobman", "dstack")
@@ -135,7 +136,8 @@ def launch(
         from migrate.report.text.launch import launch_as_json, launch_summary
 
         request = LaunchRequest(Path(target), args=args, resumes=not no_resume, **arguments)
-        written = write_job(request, check=check, python=python)
+        with working(quiet=json_output) as progress:
+            written = write_job(request, check=check, python=python, progress=progress)
     if json_output:
         show_json(launch_as_json(written, explain))
     else:

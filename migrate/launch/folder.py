@@ -156,16 +156,10 @@ The bucket has to exist, in the region of the slice:
 - **The end.** `{job.bucket}/done` exists when all is trained, `{job.bucket}/failed` after a failure. To train
   longer in the same folder, delete `done` first.
 - **Try it here, without a TPU**, with two replicas and a local folder as bucket:
-  `JOB_TRIAL=2 JOB_HOST=0 JOB_ADDRESSES=localhost JOB_BUCKET=/tmp/{job.name} bash start.sh`{_several(job)}
+  `JOB_TRIAL=2 JOB_HOST=0 JOB_ADDRESSES=localhost JOB_BUCKET=/tmp/{job.name} bash start.sh`
 - **Each line** of these files: `migrate launch … --explain`
 """
 
 
 def _bucket_of(job: TrainingJob) -> str:
     return "gs://" + job.bucket.removeprefix("gs://").partition("/")[0]
-
-
-def _several(job: TrainingJob) -> str:
-    if job.product.hosts == 1:
-        return ""
-    return " (first write 1 to `hosts` in a copy of job.json)"

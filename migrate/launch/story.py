@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,19 +46,27 @@ class WrittenJob:
         return {file.name: list(explain(file)) for file in self.files}
 
 
-def launch(request: LaunchRequest, *, check: bool = False, python: str | None = None) -> WrittenJob:
+def launch(
+    request: LaunchRequest,
+    *,
+    check: bool = False,
+    python: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> WrittenJob:
     """Write a job, and return it.
 
     Args:
         request: the options.
         check: whether the launcher's own parser checks the result.
         python: an interpreter that has the launcher's package; None: this one.
+        progress: takes a line about the current work.
 
     Raises:
         JobError: options that do not go together, or a program that cannot be launched.
         InvalidJobError: the launcher's parser refuses the result.
     """
     launcher = launcher_named(request.launcher)
+    progress(f"reading {request.target}")
     program = read_program(request.target, request.entry)
     job = check_request(request, program)
     launcher.check(job)
@@ -66,8 +75,11 @@ def launch(request: LaunchRequest, *, check: bool = False, python: str | None = 
     output.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     try:
+        progress(f"writing {output}")
         _write(part, job, files)
         check_ours(job, part)
+        if check:
+            progress(f"asking {launcher.title}'s own parser")
         validation = check_files(job, part, python) if check else None
         if output.is_dir():
             shutil.rmtree(output)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +14,23 @@ from typing import ClassVar
 
 import pytest
 
+from migrate.launch.host import __main__ as main
 from migrate.launch.host.bucket import Mirror, Pushing, exists, pull, write_text
 from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
 from migrate.launch.host.meeting import meet
+from migrate.launch.host.settings import read_settings
+from migrate.launch.host.training import HostTraining
+from tests.launch.jobs import written
 from tests.launch.started import free_port
 
 FIRST = SliceHost(0, 3, "localhost")
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 class _Metadata(BaseHTTPRequestHandler):
@@ -165,3 +178,69 @@ class TestBucket:
         assert not exists(mark)
         write_text(mark, "0\n")
         assert exists(mark)
+
+
+class TestSettings:
+    def test_a_trial_has_the_hosts_that_its_addresses_name(self, tmp_path: Path) -> None:
+        path = written(tmp_path).folder / "job.json"
+        assert read_settings(path, {}).hosts == 4
+        trial = {"JOB_TRIAL": "2", "JOB_ADDRESSES": "localhost", "JOB_BUCKET": "/tmp/x/"}
+        settings = read_settings(path, trial)
+        assert (settings.hosts, settings.bucket) == (1, "/tmp/x")
+
+    @pytest.mark.parametrize(
+        ("framework", "words"),
+        [
+            ("torch_xla", "-u xla_script.py --run gs://lab-runs/exp-1/checkpoints"),
+            ("jax", "-u train.py --run gs://lab-runs/exp-1/checkpoints"),
+            (
+                "torch_tpu",
+                "-u -m torch.distributed.run --nnodes=4 --node-rank=3 --nproc-per-node=4 "
+                "--master-addr=a --master-port=8476 -- tpu_script.py "
+                "--run gs://lab-runs/exp-1/checkpoints",
+            ),
+        ],
+    )
+    def test_the_command_of_a_program(self, framework: str, words: str, tmp_path: Path) -> None:
+        settings = read_settings(written(tmp_path, "gke", framework).folder / "job.json", {})
+        training = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {})
+        assert " ".join(training.command()[1:]) == words
+
+    def test_the_variables_of_a_program(self, tmp_path: Path) -> None:
+        settings = read_settings(written(tmp_path, environment=("A=1",)).folder / "job.json", {})
+        variables = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {"B": "2"}).variables()
+        assert variables == {
+            "A": "1",
+            "B": "2",
+            "CHECKPOINTS": "gs://lab-runs/exp-1/checkpoints",
+            "COORDINATOR_ADDRESS": "a:8476",
+            "DATA": "",
+            "HOST_COUNT": "4",
+            "HOST_INDEX": "3",
+            "PJRT_DEVICE": "TPU",
+            "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache"),
+        }
+
+
+class TestDiagnosis:
+    @pytest.mark.parametrize("chips", [4, 3])
+    def test_of_a_host_at_fault_is_one_line(
+        self, chips: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[list[str]] = []
+
+        def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+            asked.append(command[3:])
+            bad = "--devices" in command
+            text = "ok matmul\nFAIL matmul bfloat16: chip 3 differs\n" if bad else "fine\n"
+            return subprocess.CompletedProcess(command, int(bad), text, "")
+
+        monkeypatch.setattr(subprocess, "run", run)
+        monkeypatch.setattr(main, "tpu_device_files", lambda: [Path("/dev/accel0")] * chips)
+        settings = read_settings(written(tmp_path).folder / "job.json", {})
+        line = main._diagnose(settings, SliceHost(1, 4, "a"))
+        if chips < 4:
+            assert line.startswith("3 of 4 chips are visible")
+            return
+        assert line == "migrate doctor --devices: FAIL matmul bfloat16: chip 3 differs"
+        assert asked == [["doctor", "gs://lab-runs/exp-1"], ["doctor", "--devices"]]

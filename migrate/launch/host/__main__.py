@@ -16,6 +16,7 @@ from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
 from migrate.launch.host.meeting import PORT, meet
 from migrate.launch.host.settings import SKIP_DOCTOR, TRIAL, HostSettings, read_settings
 from migrate.launch.host.training import PREEMPTED, STOPPED, HostTraining
+from shims.tpu import tpu_device_files
 
 _LINES = 3  # of a diagnosis, in one line for all hosts
 
@@ -28,6 +29,8 @@ def main(arguments: list[str]) -> int:
         host = this_host(settings.launcher, settings.hosts)
     except UnknownHostError as error:
         return _stop([str(error)], settings)
+    if os.environ.get(TRIAL) and settings.framework == "torch_tpu":
+        return _stop(["torch_tpu runs on a TPU only; no trial is possible"], settings)
     if bucket.exists(f"{settings.bucket}/done"):
         _print(settings, host, f"{settings.bucket}/done exists: nothing is left to do")
         return 0
@@ -95,6 +98,8 @@ def _diagnose(settings: HostSettings, host: SliceHost) -> str:
         checks[0].append(settings.bucket)
     if os.environ.get(TRIAL):
         checks = [["doctor", "--devices", "--repeats", "2"]]
+    elif (visible := len(tpu_device_files())) < settings.chips:
+        return f"{visible} of {settings.chips} chips are visible (/dev/accel*, /dev/vfio/*)"
     for words in checks:
         command = [sys.executable, "-m", "migrate", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

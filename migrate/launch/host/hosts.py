@@ -7,11 +7,10 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from migrate.launch.host.settings import ADDRESSES, INDEX
+
 # Google's own clients read this variable, too.
 METADATA_HOST = "GCE_METADATA_HOST"
-# Variables of a trial, before those of any launcher.
-INDEX, ADDRESSES = "JOB_HOST", "JOB_ADDRESSES"
-
 _SECONDS = 5.0
 
 
@@ -46,7 +45,7 @@ def this_host(launcher: str, count: int, environment: Mapping[str, str] = os.env
         UnknownHostError: a variable is missing, or names another number of hosts.
     """
     try:
-        if INDEX in environment:
+        if INDEX in environment:  # of a trial, before those of any launcher
             index, addresses = environment[INDEX], environment[ADDRESSES].split(",")
         elif count == 1:
             return SliceHost(0, 1, "localhost")

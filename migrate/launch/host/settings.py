@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-# Variables for a trial on a machine without a TPU.
-TRIAL, TRIAL_BUCKET, SKIP_DOCTOR = "JOB_TRIAL", "JOB_BUCKET", "JOB_SKIP_DOCTOR"
+# Variables for a trial without a TPU: replicas of a host, a folder as bucket, number of this host,
+# addresses of all.
+TRIAL, TRIAL_BUCKET, INDEX, ADDRESSES = "JOB_TRIAL", "JOB_BUCKET", "JOB_HOST", "JOB_ADDRESSES"
+SKIP_DOCTOR = "JOB_SKIP_DOCTOR"
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,12 @@ class HostSettings:
 
 
 def read_settings(path: Path, environment: Mapping[str, str] = os.environ) -> HostSettings:
-    """Return the settings of a job; `JOB_BUCKET` names another bucket, such as a local folder."""
+    """Return the settings of a job; a trial may have another bucket and fewer hosts."""
     values: dict[str, Any] = json.loads(path.read_text())
     values = {field.name: values[field.name] for field in fields(HostSettings)}
     values["args"] = tuple(values["args"])
     if bucket := environment.get(TRIAL_BUCKET):
         values["bucket"] = bucket.rstrip("/")
+    if environment.get(TRIAL) and (addresses := environment.get(ADDRESSES)):
+        values["hosts"] = len(addresses.split(","))
     return HostSettings(**values)

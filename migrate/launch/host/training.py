@@ -141,7 +141,8 @@ class HostTraining:
         cache = str(self._work / "cache")
         match self._settings.framework:
             case "jax":
-                return {"JAX_COMPILATION_CACHE_DIR": cache}
+                # Without the first, JAX trains on the CPU of a host whose TPU does not start.
+                return {"JAX_PLATFORMS": "tpu,cpu", "JAX_COMPILATION_CACHE_DIR": cache}
             case "torch_tpu":
                 return {
                     "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": cache
