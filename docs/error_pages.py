@@ -32,6 +32,7 @@ HEADINGS = {
     "migrate/port/": "`migrate port`",
     "migrate/fit/": "`migrate fit`",
     "migrate/assess/": "`migrate assess`",
+    "migrate/launch/": "`migrate launch`",
     "converters/": "`migrate weights` and `converters`",
     "shims/": "`shims` and simulated replicas",
 }

@@ -18,6 +18,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "parity": ("torch", "jax", "flax"),
     "fit": ("torch", "torch_xla", "jax", "flax", "libtpu"),
     "assess": ("torch", "torch_xla", "jax", "libtpu"),
+    "launch": (),
 }
 
 

@@ -36,6 +36,7 @@ def test_commands_are_grouped_by_task() -> None:
     assert groups["Move a script"] == ["rewrite", "check", "run", "prove"]
     assert groups["Move a model"] == ["weights", "port", "parity"]
     assert groups["Plan"] == ["fit", "assess"]
+    assert groups["Run on a TPU slice"] == ["launch"]
     assert groups["Environment"] == ["doctor", "completion"]
     tasks = [name for names in commands.tasks.values() for name in names]  # type: ignore[attr-defined]
     assert sorted(tasks) == sorted(commands.commands)

@@ -48,10 +48,11 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "cli": STATIC
     | {"report", "rewrite", "check", "prove", "parity", "observe"}
-    | {"devices", "doctor", "port", "fit", "assess"},
+    | {"devices", "doctor", "port", "fit", "assess", "launch"},
     "report": STATIC
     | {"rewrite", "check", "prove", "parity", "observe", "devices", "doctor"}
-    | {"port", "fit", "assess"},
+    | {"port", "fit", "assess", "launch"},
+    "launch": {"model", "syntax", "fit"},
     "assess": STATIC | {"rewrite", "check", "prove", "observe", "fit", "place"},
     "rewrite": STATIC | {"check"},
     "check": STATIC,
@@ -144,7 +145,8 @@ def test_no_import_leads_back(package: str) -> None:
     assert shown == [], f"{len(closed)} circles"
 
 
-COMMAND_LINES = ("migrate/cli/", "shims/__main__.py")
+# The last one runs on the hosts of a job.
+COMMAND_LINES = ("migrate/cli/", "shims/__main__.py", "migrate/launch/host/__main__.py")
 # These run inside the user's program and end it as the launcher of torch_xla would, or keep it from
 # running without the shims that it was to have.
 END_THE_USERS_PROGRAM = {"shims/_simulated/launch.py", "shims/_site/sitecustomize.py"}

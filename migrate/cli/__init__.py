@@ -19,6 +19,7 @@ from migrate.cli.completion import completion
 from migrate.cli.doctor import doctor
 from migrate.cli.fit import fit
 from migrate.cli.grouping import SectionedGroup
+from migrate.cli.launch import launch
 from migrate.cli.parity import parity
 from migrate.cli.port import port
 from migrate.cli.prove import prove
@@ -104,6 +105,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
         "Move a script": ["rewrite", "check", "run", "prove"],
         "Move a model": ["weights", "port", "parity"],
         "Plan": ["fit", "assess"],
+        "Run on a TPU slice": ["launch"],
         "Environment": ["doctor", "completion"],
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -130,7 +132,20 @@ def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.find_root().obj = True
 
 
-for command in (rewrite, check, run, prove, weights, port, parity, fit, assess, doctor, completion):
+for command in (
+    rewrite,
+    check,
+    run,
+    prove,
+    weights,
+    port,
+    parity,
+    fit,
+    assess,
+    launch,
+    doctor,
+    completion,
+):
     command.params.append(
         click.Option(
             ["--debug"],

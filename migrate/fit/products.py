@@ -1,8 +1,13 @@
-"""The TPU slices that Google sells, by the names that `gcloud` takes, and what their chips can do.
+"""The TPU slices that Google sells, by the names that `gcloud` takes: chips, hosts, zones, software versions.
 
 The figures are those of Google's pages, the link's bandwidth per direction; where a page gives one for both
 directions it is halved. What a program may use of the HBM is what the compiler itself names when a program
 is too big (libtpu 0.0.42, `RESOURCE_EXHAUSTED`): a little less than the chip has.
+
+Zones: docs.cloud.google.com/tpu/docs/regions-zones, read 2026-11-28; outside of North America also the grants
+in `migrate/launch/trc.py` and the configurations of jobman. Software versions:
+docs.cloud.google.com/tpu/docs/runtimes, and the labels of GKE:
+cloud.google.com/kubernetes-engine/docs/how-to/tpus. All read 2026-11-28.
 """
 
 from __future__ import annotations
@@ -46,6 +51,10 @@ class Generation:
         hosts: chips a host.
         source: source of the figures.
         megacore: whether the two cores of a chip are one device.
+        zones: the zones that sell the generation; not every zone has every size.
+        runtime: software version of a TPU VM; empty where the TPU VM API does not create the generation.
+        label: value of GKE's label `cloud.google.com/gke-tpu-accelerator`; empty where GKE has none.
+        largest_host: most chips of a slice that is one host.
     """
 
     name: str
@@ -62,6 +71,10 @@ class Generation:
     hosts: int
     source: str
     megacore: bool = False
+    zones: tuple[str, ...] = ()
+    runtime: str = ""
+    label: str = ""
+    largest_host: int = 4
 
 
 def _grids(*shapes: str) -> dict[int, tuple[int, ...]]:
@@ -78,31 +91,46 @@ GENERATIONS = (
     Generation(
         "v2", ("v2",), "v2", 45 * _TERA / 2, 700 * _GB / 2, 248 * _GB, 7.48 * _GIB, 128, 2, 2,
         _grids("2x2", "4x4", "8x8", "8x16", "16x16"), 4, f"{_CLOUD}/v2; doi 10.1145/3360307",
+        zones=("us-central1-a", "us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
+        runtime="tpu-ubuntu2204-base",
     ),
     Generation(
         "v3", ("v3",), "v3", 123 * _TERA / 2, 900 * _GB / 2, 328 * _GB, 15.48 * _GIB, 128, 2, 2,
         _grids("2x2", "4x4", "8x8", "8x16", "16x16", "16x32", "32x32"), 4,
         f"{_CLOUD}/v3; doi 10.1145/3360307",
+        zones=("us-central1-a", "us-central1-b", "europe-west4-a"),
+        runtime="tpu-ubuntu2204-base", label="tpu-v3-slice",
     ),
     Generation(
         "v4", ("v4",), "v4", 275 * _TERA, 1200 * _GB, 300 * _GB, 30.75 * _GIB, 128, 1, 2, _CUBES, 4,
         f"{_CLOUD}/v4; arXiv 2304.01433", megacore=True,
+        zones=("us-central2-b",), runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice",
     ),
     Generation(
         "v5e", ("v5litepod", "v5e"), "v5e", 197 * _TERA, 819 * _GB, 200 * _GB, 15.75 * _GIB, 128, 1, 1,
         _FLAT, 4, f"{_CLOUD}/v5e",
+        zones=("us-central1-a", "us-south1-a", "us-west1-c", "us-west4-a", "europe-west4-b"),
+        runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice", largest_host=8,
     ),
     Generation(
         "v5p", ("v5p",), "v5p", 459 * _TERA, 2765 * _GB, 600 * _GB, 95.74 * _GIB, 128, 1, 2, _CUBES, 4,
         f"{_CLOUD}/v5p",
+        zones=("us-central1-a", "us-east5-a", "europe-west4-b"),
+        runtime="v2-alpha-tpuv5", label="tpu-v5p-slice",
     ),
     Generation(
         "v6e", ("v6e",), "v6e", 918 * _TERA, 1638 * _GB, 400 * _GB, 31.25 * _GIB, 256, 1, 1, _FLAT, 4,
         f"{_CLOUD}/v6e",
+        zones=(
+            "us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "us-south1-ai1b", "europe-west4-a",
+            "asia-northeast1-b", "southamerica-west1-a",
+        ),
+        runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", largest_host=8,
     ),
     Generation(
         "tpu7x", ("tpu7x",), "tpu7x", 2307 * _TERA / 2, 7380 * _GB / 2, 600 * _GB, 94.75 * _GIB, 256, 2, 2,
         _CUBES, 4, f"{_CLOUD}/tpu7x",
+        zones=("us-central1-c", "us-central1-ai1a"), label="tpu7x",
     ),
 )  # fmt: skip
 
@@ -127,6 +155,23 @@ class Slice:
     def devices(self) -> int:
         """Number of devices that XLA sees."""
         return self.chips * self.generation.devices
+
+    @property
+    def hosts(self) -> int:
+        """Virtual machines of the slice."""
+        if self.chips <= self.generation.largest_host:
+            return 1
+        return self.chips // self.generation.hosts
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of each virtual machine."""
+        return self.chips // self.hosts
+
+    @property
+    def cloud_name(self) -> str:
+        """Name in commands of gcloud: "v5litepod-8" for "v5e-8"."""
+        return f"{self.generation.names[0]}-{self.chips * self.generation.counted}"
 
     @property
     def topology(self) -> str:

@@ -1,0 +1,259 @@
+"""Checks of a job's files by the launchers' own parsers, where they are installed, and by this project.
+
+No check reaches a network or a cloud. A launcher's parser runs in the Python that has it: this one, or
+the one that `--python` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from migrate.launch.errors import InvalidJobError
+from migrate.launch.job import TrainingJob
+from migrate.launch.launchers import dstack, gcloud, gke, jobman, skypilot, xpk
+
+_SECONDS = 180
+# A flag that no version of gcloud has: it reports this flag alone, and never reaches the network.
+_NO_FLAG = "--migrate-launch-only-parses"
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Result of a check.
+
+    Attributes:
+        validator: what checked, with its version.
+        ran: whether the launcher's own parser ran.
+        install: how to install the launcher's parser, if it did not run.
+    """
+
+    validator: str
+    ran: bool
+    install: str = ""
+
+
+def check_files(job: TrainingJob, folder: Path, python: str | None = None) -> Validation:
+    """Check the launcher's file of a job.
+
+    Args:
+        job: the job.
+        folder: its folder.
+        python: an interpreter that has the launcher's package; None: this one.
+
+    Raises:
+        InvalidJobError: the launcher would refuse the file.
+    """
+    check_ours(job, folder)
+    return _VALIDATORS[job.request.launcher](job, folder, python or sys.executable)
+
+
+def check_ours(job: TrainingJob, folder: Path) -> None:
+    """Check what no launcher's parser does: the slice in the file is the one of the table.
+
+    Raises:
+        InvalidJobError: a file names another slice or zone, or is no YAML.
+    """
+    launcher = job.request.launcher
+    names = {
+        "skypilot": (skypilot.FILE, (f"tpu-{job.product.cloud_name}:1", job.zone)),
+        "gke": (gke.FILE, (job.generation.label, "x".join(map(str, job.product.shape)))),
+        "xpk": (xpk.FILE, (f"--tpu-type={job.product.cloud_name}", job.zone)),
+        "gcloud": (gcloud.CREATE, (f"--accelerator-type={job.product.cloud_name}", job.zone)),
+        "jobman": (jobman.FILE, (job.product.cloud_name, job.zone)),
+        "dstack": (dstack.FILE, (job.product.cloud_name, job.zone)),
+    }
+    name, words = names[launcher]
+    text = (folder / name).read_text()
+    if missing := [word for word in words if word not in text]:
+        raise InvalidJobError(f"{folder / name} does not name {missing[0]}", "write the job again")
+    if name.endswith((".yaml", ".yml")):
+        try:
+            values = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            line = str(error).splitlines()[0]
+            raise InvalidJobError(f"{folder / name}: {line}", "write the job again") from None
+        if launcher == "jobman":
+            _check_keys(values, folder / name)
+
+
+def _check_keys(values: dict[str, Any], path: Path) -> None:
+    """Check jobman's configuration: it has no schema, so a wrong key is ignored silently."""
+    for section, entries in values.items():
+        if section not in jobman.KEYS:
+            raise InvalidJobError(f"{path}: jobman reads no section {section}", "remove it")
+        for key in set(entries or {}) - jobman.KEYS[section]:
+            raise InvalidJobError(f"{path}: jobman reads no {section}.{key}", "remove it")
+    if values["tpu"]["pricing"] not in jobman.PRICING:
+        raise InvalidJobError(f"{path}: tpu.pricing", f"one of {', '.join(jobman.PRICING)}")
+    if values["tpu"]["allocation_mode"] not in jobman.MODES:
+        raise InvalidJobError(f"{path}: tpu.allocation_mode", f"one of {', '.join(jobman.MODES)}")
+
+
+_SKYPILOT = """
+import sys, sky
+task = sky.Task.from_yaml(sys.argv[1])
+assert list(task.resources), 'no resources'
+print(sky.__version__)
+"""
+_DSTACK = """
+import sys, yaml
+from importlib.metadata import version
+from dstack._internal.core.models.configurations import parse_run_configuration
+parse_run_configuration(yaml.safe_load(open(sys.argv[1])))
+print(version('dstack'))
+"""
+_KUBERNETES = """
+import json, sys
+from importlib.metadata import version
+import kubernetes_validate
+kubernetes_validate.validate(json.load(sys.stdin), kubernetes_validate.latest_version(), strict=True)
+print(version('kubernetes-validate'))
+"""
+
+
+def _skypilot(job: TrainingJob, folder: Path, python: str) -> Validation:
+    return _by_package(python, "sky", _SKYPILOT, folder / skypilot.FILE, "SkyPilot", "skypilot")
+
+
+def _dstack(job: TrainingJob, folder: Path, python: str) -> Validation:
+    return _by_package(python, "dstack", _DSTACK, folder / dstack.FILE, "dstack", "dstack")
+
+
+def _gke(job: TrainingJob, folder: Path, python: str) -> Validation:
+    # No schema of JobSet is published there; the Job in it is most of the file.
+    inner = gke.inner_job(yaml.safe_load((folder / gke.FILE).read_text()))
+    return _by_package(
+        python,
+        "kubernetes_validate",
+        _KUBERNETES,
+        folder / gke.FILE,
+        "kubernetes-validate",
+        "kubernetes-validate",
+        json.dumps(inner),
+    )
+
+
+def _by_package(
+    python: str, module: str, code: str, path: Path, title: str, package: str, text: str = ""
+) -> Validation:
+    """Run a launcher's parser in an interpreter that has it."""
+    install = f"pip install {package}"
+    with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
+        done = _run([python, "-c", f"import {module}"], home)
+        if done.returncode:
+            return Validation("tpu-migrate's own table and keys", False, install)
+        done = _run([python, "-c", code, str(path)], home, text)
+    if done.returncode:
+        raise InvalidJobError(
+            f"{path}: {title} refuses it ({_last_line(done)})", "report this line"
+        )
+    return Validation(f"{title} {done.stdout.split()[-1]}", True)
+
+
+def _xpk(job: TrainingJob, folder: Path, python: str) -> Validation:
+    program = shutil.which("xpk", path=f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        return Validation("tpu-migrate's own table and keys", False, "pip install xpk")
+    words = [word for word in xpk.arguments(job) if not word.startswith(("--base-", "--script-"))]
+    with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
+        manifest = Path(home) / "jobset.yaml"
+        command = [
+            *(program, "workload", "create", *words, f"--docker-image={gke.IMAGE}"),
+            *("--dry-run", "--skip-validation", "--project-number=1", "--project=checked"),
+            f"--output-manifest-file={manifest}",
+        ]
+        done = _run(command, home)
+        if done.returncode or not manifest.exists():
+            line = _last_line(done)
+            raise InvalidJobError(
+                f"{folder / xpk.FILE}: xpk refuses it ({line})", "report this line"
+            )
+        spec = yaml.safe_load(manifest.read_text())["spec"]["replicatedJobs"][0]["template"]["spec"]
+    if spec["parallelism"] != job.product.hosts:
+        raise InvalidJobError(
+            f"xpk starts {spec['parallelism']} hosts for {job.product.name}, the table has "
+            f"{job.product.hosts}",
+            "report this line",
+        )
+    version = _run([program, "version"], str(folder)).stdout.split() or ["?"]
+    return Validation(f"xpk {version[-1]} (dry run)", True)
+
+
+def _gcloud(job: TrainingJob, folder: Path, python: str) -> Validation:
+    program = shutil.which("gcloud")
+    if program is None:
+        return Validation(
+            "tpu-migrate's own table and keys", False, "gcloud: cloud.google.com/sdk/docs/install"
+        )
+    words = [*gcloud.create_arguments(job), _NO_FLAG]
+    with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
+        command = [program, "compute", "tpus", "queued-resources", "create", *words]
+        done = _run(command, home, cwd=folder)
+        version = _run([program, "version", "--format=value('Google Cloud SDK')"], home)
+    refused = [line for line in done.stderr.splitlines() if "unrecognized arguments" in line]
+    only_ours = refused and refused[0].split("unrecognized arguments:")[1].strip() == _NO_FLAG
+    if done.returncode != 2 or not only_ours:
+        line = refused[0] if refused else _last_line(done)
+        raise InvalidJobError(
+            f"{folder / gcloud.CREATE}: gcloud refuses it ({line})", "report this line"
+        )
+    return Validation(f"gcloud {version.stdout.strip()} (its parser of flags)", True)
+
+
+def _jobman(job: TrainingJob, folder: Path, python: str) -> Validation:
+    return Validation(
+        "tpu-migrate's list of the keys that jobman reads (commit 785e8f4); jobman has no schema",
+        False,
+    )
+
+
+def _run(
+    words: list[str], home: str, text: str = "", cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a parser without the user's configuration and credentials."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": home,
+        "CLOUDSDK_CONFIG": home,
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+    }
+    try:
+        return subprocess.run(
+            words,
+            input=text,
+            cwd=cwd or home,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InvalidJobError(f"{words[0]} did not answer ({error})", "check it by hand") from None
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1].strip() if lines else f"exit code {done.returncode}"
+
+
+_VALIDATORS: dict[str, Callable[[TrainingJob, Path, str], Validation]] = {
+    "skypilot": _skypilot,
+    "gke": _gke,
+    "xpk": _xpk,
+    "gcloud": _gcloud,
+    "jobman": _jobman,
+    "dstack": _dstack,
+}

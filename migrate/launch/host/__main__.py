@@ -1,0 +1,128 @@
+"""`python -m migrate.launch.host job.json`: check this host, meet the others, train, and resume.
+
+Exit codes: 0 done, 75 preempted (start the job again), 3 a host is missing or at fault, else the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from migrate.launch.host import bucket
+from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
+from migrate.launch.host.meeting import PORT, meet
+from migrate.launch.host.settings import SKIP_DOCTOR, TRIAL, HostSettings, read_settings
+from migrate.launch.host.training import PREEMPTED, STOPPED, HostTraining
+from shims.tpu import tpu_device_files
+
+_LINES = 3  # of a diagnosis, in one line for all hosts
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job on this host, and return the exit code."""
+    path = Path(arguments[0]).resolve()
+    settings = read_settings(path)
+    try:
+        host = this_host(settings.launcher, settings.hosts)
+    except UnknownHostError as error:
+        return _stop([str(error)], settings)
+    if os.environ.get(TRIAL) and settings.framework == "torch_tpu":
+        return _stop(["torch_tpu runs on a TPU only; no trial is possible"], settings)
+    if bucket.exists(f"{settings.bucket}/done"):
+        _print(settings, host, f"{settings.bucket}/done exists: nothing is left to do")
+        return 0
+    work = Path(os.environ.get("JOB_WORK") or tempfile.mkdtemp(prefix=f"{settings.name}-"))
+    training = HostTraining(settings, host, work)
+    mirrors = _prepare(settings, host, work)
+    problem = "" if os.environ.get(SKIP_DOCTOR) else _diagnose(settings, host)
+    log = work / "logs" / f"host-{host.index}.log"
+    starts = 0
+    while True:
+        if training.terminated:
+            return PREEMPTED
+        port = int(os.environ.get("JOB_PORT") or PORT)
+        if lines := meet(host, problem, settings.patience, port):
+            # After a preemption a host may come back on another machine, with the next start of the job.
+            return PREEMPTED if starts else _stop(lines, settings)
+        starts += 1
+        if settings.copies and host.index:
+            # Host 0 has copied its last checkpoint before it came to the meeting.
+            bucket.pull(settings.remote_checkpoints, work / "checkpoints")
+        _print(settings, host, " ".join(training.command()))
+        with bucket.Pushing(mirrors) as pushing:
+            code = training.run(path.parent / "program", log)
+        if pushing.problem:
+            _print(settings, host, pushing.problem)
+        if training.terminated:
+            _print(settings, host, f"preempted; the program ended with exit code {code}")
+            return PREEMPTED
+        if code != PREEMPTED:
+            break
+        _print(settings, host, "preempted, and this host is still here: the program starts again")
+    if code or host.index == 0:
+        bucket.write_text(f"{settings.bucket}/{'failed' if code else 'done'}", f"{code}\n")
+    _print(settings, host, f"the program ended with exit code {code}")
+    return code if code >= 0 else 128 - code
+
+
+def _prepare(settings: HostSettings, host: SliceHost, work: Path) -> list[bucket.Mirror]:
+    """Fetch what earlier starts left in the bucket, and return the folders to copy back."""
+    mirrors = []
+    for name, remote, writes in (  # in the order in which they are copied: seconds count at the end
+        ("checkpoints", settings.remote_checkpoints, host.index == 0 and settings.copies),
+        ("logs", f"{settings.bucket}/logs", True),
+        ("cache", f"{settings.bucket}/cache", host.index == 0),
+    ):
+        local = work / name
+        local.mkdir(parents=True, exist_ok=True)
+        mirror = bucket.Mirror(local, remote)
+        if name == "cache" or (name == "checkpoints" and settings.copies):
+            bucket.pull(remote, local)
+            mirror.copied_already()
+        if name == "logs":
+            own = f"{remote}/host-{host.index}.log"
+            if bucket.exists(own):
+                bucket.pull_file(own, local / f"host-{host.index}.log")
+        if writes:
+            mirrors.append(mirror)
+    return mirrors
+
+
+def _diagnose(settings: HostSettings, host: SliceHost) -> str:
+    """Return what `migrate doctor` finds wrong with this host; empty: nothing."""
+    checks = [["doctor"], ["doctor", "--devices"]]
+    if "://" in settings.bucket:
+        checks[0].append(settings.bucket)
+    if os.environ.get(TRIAL):
+        checks = [["doctor", "--devices", "--repeats", "2"]]
+    elif (visible := len(tpu_device_files())) < settings.chips:
+        return f"{visible} of {settings.chips} chips are visible (/dev/accel*, /dev/vfio/*)"
+    for words in checks:
+        command = [sys.executable, "-m", "migrate", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        _print(settings, host, f"migrate {' '.join(words)}: exit code {done.returncode}")
+        if done.returncode:
+            text = done.stdout + done.stderr
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            wrong = [line for line in lines if line.lower().startswith("fail")] or lines[-_LINES:]
+            return f"migrate {' '.join(words)}: {'; '.join(wrong[:_LINES])}"
+    return ""
+
+
+def _stop(lines: list[str], settings: HostSettings) -> int:
+    line = f"{settings.name}: stopped before training; {'; '.join(lines)}\n"
+    sys.stderr.write(line)
+    bucket.write_text(f"{settings.bucket}/failed", line)
+    return STOPPED
+
+
+def _print(settings: HostSettings, host: SliceHost, text: str) -> None:
+    sys.stdout.write(f"[{settings.name} host {host.index} of {host.count}] {text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

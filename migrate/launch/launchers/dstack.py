@@ -1,0 +1,91 @@
+"""dstack: a task, for slices of one host."""
+
+from __future__ import annotations
+
+from migrate.launch.errors import JobError
+from migrate.launch.job import TrainingJob
+from migrate.launch.launchers.launcher import Commands, JobFile, Launcher, as_yaml
+
+FILE = "train.dstack.yml"
+# Slices that dstack 0.22.5 offers: gpuhunt's TPU_HARDWARE_SPECS and `_is_single_host_tpu`.
+SLICES = (
+    "v2-8",
+    "v3-8",
+    "v5litepod-1",
+    "v5litepod-4",
+    "v5litepod-8",
+    "v5p-8",
+    "v6e-1",
+    "v6e-4",
+    "v6e-8",
+)
+
+_MEANINGS = {
+    "type": "A program that runs to its end.",
+    "name": "Name of the run.",
+    "python": "Image with this Python; the start script installs the exact versions.",
+    "files": "This folder is copied to the host.",
+    "working_dir": "Where the commands run.",
+    "commands": "The start script, which sets the host up first.",
+    "env": "Variables of the program.",
+    "privileged": "A container needs it to reach the TPU.",
+    "backends": "Google Cloud.",
+    "regions": "Region of the slice and of the bucket.",
+    "availability_zones": "Zone of the slice.",
+    "resources": "The slice.",
+    "gpu": "The slice, as dstack names it.",
+    "spot_policy": "Whether the slice may be taken away at any time.",
+    "retry": "A new slice after a preemption, or when no chips are free.",
+    "max_duration": "No time limit.",
+}
+
+
+def _check(job: TrainingJob) -> None:
+    if job.product.cloud_name not in SLICES:
+        kind = "several hosts" if job.product.hosts > 1 else "this kind"
+        raise JobError(
+            f"--with dstack: dstack creates no slices of {kind} ({job.product.name})",
+            f"use one of {', '.join(SLICES)}, or --with skypilot",
+        )
+
+
+def _files(job: TrainingJob) -> list[JobFile]:
+    values = {
+        "type": "task",
+        "name": job.name,
+        "python": "3.11",
+        "files": [".:/job"],
+        "working_dir": "/job",
+        "commands": ["bash start.sh"],
+        "env": {"PYTHONUNBUFFERED": "1"},
+        "privileged": True,
+        "backends": ["gcp"],
+        "regions": [job.region],
+        "availability_zones": [job.zone],
+        "resources": {"gpu": job.product.cloud_name},
+        "spot_policy": "spot" if job.spot else "on-demand",
+        "retry": {"on_events": ["no-capacity", "interruption"], "duration": "7d"},
+        "max_duration": "off",
+    }
+    return [JobFile(FILE, as_yaml(values), _MEANINGS)]
+
+
+def _commands(job: TrainingJob) -> Commands:
+    return Commands(
+        create=f"dstack apply -f {FILE} --detach",
+        watch=f"dstack attach {job.name} --logs",
+        resume=f"dstack apply -f {FILE} --detach",
+        stop=f"dstack stop {job.name}",
+        clean=f"dstack delete {job.name}; gcloud storage rm --recursive {job.bucket}",
+    )
+
+
+DSTACK = Launcher(
+    "dstack",
+    "dstack",
+    "pip install 'dstack[gcp]', and a server with the gcp backend and allow_tpu",
+    _check,
+    _files,
+    _commands,
+    "dstack creates a new slice, and the program continues from its checkpoint",
+)

@@ -1,0 +1,246 @@
+"""Parts of the program that runs on each host: its number, the meeting, copies from and to the bucket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from migrate.launch.host import __main__ as main
+from migrate.launch.host.bucket import Mirror, Pushing, exists, pull, write_text
+from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
+from migrate.launch.host.meeting import meet
+from migrate.launch.host.settings import read_settings
+from migrate.launch.host.training import HostTraining
+from tests.launch.jobs import written
+from tests.launch.started import free_port
+
+FIRST = SliceHost(0, 3, "localhost")
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+class _Metadata(BaseHTTPRequestHandler):
+    ANSWERS: ClassVar = {
+        "agent-worker-number": "2",
+        "worker-network-endpoints": "a:b:10.0.0.1,a:b:10.0.0.2,a:b:10.0.0.3",
+    }
+
+    def do_GET(self) -> None:
+        assert self.headers["Metadata-Flavor"] == "Google"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.ANSWERS[self.path.rpartition("/")[2]].encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def metadata() -> Iterator[dict[str, str]]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
+        server.shutdown()
+
+
+class TestNumber:
+    SKYPILOT: ClassVar = {
+        "SKYPILOT_NODE_RANK": "2",
+        "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3",
+    }
+    GKE: ClassVar = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2,10.0.0.3"}
+    EXPECTED = SliceHost(2, 3, "10.0.0.1")
+
+    @pytest.mark.parametrize(
+        ("launcher", "variables"), [("skypilot", SKYPILOT), ("gke", GKE), ("xpk", GKE)]
+    )
+    def test_from_variables(self, launcher: str, variables: dict[str, str]) -> None:
+        assert this_host(launcher, 3, variables) == self.EXPECTED
+
+    @pytest.mark.parametrize("launcher", ["gcloud", "jobman"])
+    def test_from_the_metadata_server(self, launcher: str, metadata: dict[str, str]) -> None:
+        assert this_host(launcher, 3, metadata) == self.EXPECTED
+
+    def test_of_a_single_host(self) -> None:
+        assert this_host("dstack", 1, {}) == SliceHost(0, 1, "localhost")
+
+    @pytest.mark.parametrize(
+        ("count", "variables", "said"),
+        [
+            (3, {}, "skypilot did not set SKYPILOT_NODE_RANK, and 3 hosts need it"),
+            (4, SKYPILOT, "names 3 hosts and gives this one number 2; the slice has 4"),
+            (3, SKYPILOT | {"SKYPILOT_NODE_RANK": "3"}, "gives this one number 3"),
+        ],
+    )
+    def test_that_is_wrong(self, count: int, variables: dict[str, str], said: str) -> None:
+        with pytest.raises(UnknownHostError, match=said):
+            this_host("skypilot", count, variables)
+
+    def test_without_a_metadata_server(self) -> None:
+        closed = {"GCE_METADATA_HOST": f"127.0.0.1:{free_port()}"}
+        with pytest.raises(UnknownHostError, match="metadata server does not answer"):
+            this_host("gcloud", 3, closed)
+
+
+class TestMeeting:
+    def meeting(self, problems: dict[int, str], patience: float) -> dict[int, list[str]]:
+        port = int(free_port())
+        verdicts: dict[int, list[str]] = {}
+
+        def come(index: int) -> None:
+            verdicts[index] = meet(
+                SliceHost(index, 3, "localhost"), problems[index], patience, port
+            )
+
+        threads = [threading.Thread(target=come, args=(index,)) for index in problems]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return verdicts
+
+    def test_of_sound_hosts(self) -> None:
+        assert self.meeting({0: "", 1: "", 2: ""}, 30) == {0: [], 1: [], 2: []}
+
+    def test_names_the_host_at_fault_to_all(self) -> None:
+        verdicts = self.meeting({0: "", 1: "chip 3 differs", 2: ""}, 30)
+        assert verdicts == {host: ["host 1: chip 3 differs"] for host in range(3)}
+
+    def test_names_a_missing_host_within_the_limit(self) -> None:
+        begin = time.monotonic()
+        verdicts = self.meeting({0: "", 2: ""}, 1.5)
+        assert verdicts == {host: ["host 1 of 3 did not come within 1.5 s"] for host in (0, 2)}
+        assert time.monotonic() - begin < 60
+
+    def test_of_one_host_needs_no_network(self) -> None:
+        assert meet(SliceHost(0, 1, "localhost"), "", 1) == []
+        assert meet(SliceHost(0, 1, "localhost"), "bad chip", 1) == ["host 0: bad chip"]
+
+
+class TestBucket:
+    def test_what_is_pushed_is_pulled(self, tmp_path: Path) -> None:
+        local, remote = tmp_path / "cache", str(tmp_path / "bucket" / "cache")
+        (local / "a").mkdir(parents=True)
+        (local / "a" / "x").write_text("1")
+        Mirror(local, remote).push(final=True)
+        assert pull(remote, tmp_path / "other") == 1
+        assert (tmp_path / "other" / "a" / "x").read_text() == "1"
+        assert pull(str(tmp_path / "nothing"), tmp_path / "empty") == 0
+
+    def test_a_file_that_is_being_written_waits_for_the_next_look(self, tmp_path: Path) -> None:
+        local, remote = tmp_path / "cache", tmp_path / "bucket"
+        local.mkdir()
+        mirror = Mirror(local, str(remote))
+        (local / "x").write_text("half")
+        mirror.push()
+        assert not (remote / "x").exists()
+        (local / "x").write_text("half and half")
+        mirror.push()
+        assert not (remote / "x").exists()
+        mirror.push()
+        assert (remote / "x").read_text() == "half and half"
+
+    def test_an_unchanged_file_is_copied_once(self, tmp_path: Path) -> None:
+        local, remote = tmp_path / "cache", tmp_path / "bucket"
+        local.mkdir()
+        (local / "x").write_text("1")
+        mirror = Mirror(local, str(remote))
+        mirror.push(final=True)
+        os.remove(remote / "x")
+        mirror.push(final=True)
+        assert not (remote / "x").exists()
+
+    def test_a_bucket_that_fails_does_not_end_the_training(self, tmp_path: Path) -> None:
+        local = tmp_path / "cache"
+        local.mkdir()
+        (local / "x").write_text("1")
+        (tmp_path / "file").write_text("")
+        with Pushing([Mirror(local, str(tmp_path / "file" / "below"))], seconds=0.01) as pushing:
+            time.sleep(0.1)
+        assert "cache was not copied to the bucket" in pushing.problem
+
+    def test_marks(self, tmp_path: Path) -> None:
+        mark = str(tmp_path / "bucket" / "done")
+        assert not exists(mark)
+        write_text(mark, "0\n")
+        assert exists(mark)
+
+
+class TestSettings:
+    def test_a_trial_has_the_hosts_that_its_addresses_name(self, tmp_path: Path) -> None:
+        path = written(tmp_path).folder / "job.json"
+        assert read_settings(path, {}).hosts == 4
+        trial = {"JOB_TRIAL": "2", "JOB_ADDRESSES": "localhost", "JOB_BUCKET": "/tmp/x/"}
+        settings = read_settings(path, trial)
+        assert (settings.hosts, settings.bucket) == (1, "/tmp/x")
+
+    @pytest.mark.parametrize(
+        ("framework", "words"),
+        [
+            ("torch_xla", "-u xla_script.py --run gs://lab-runs/exp-1/checkpoints"),
+            ("jax", "-u train.py --run gs://lab-runs/exp-1/checkpoints"),
+            (
+                "torch_tpu",
+                "-u -m torch.distributed.run --nnodes=4 --node-rank=3 --nproc-per-node=4 "
+                "--master-addr=a --master-port=8476 -- tpu_script.py "
+                "--run gs://lab-runs/exp-1/checkpoints",
+            ),
+        ],
+    )
+    def test_the_command_of_a_program(self, framework: str, words: str, tmp_path: Path) -> None:
+        settings = read_settings(written(tmp_path, "gke", framework).folder / "job.json", {})
+        training = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {})
+        assert " ".join(training.command()[1:]) == words
+
+    def test_the_variables_of_a_program(self, tmp_path: Path) -> None:
+        settings = read_settings(written(tmp_path, environment=("A=1",)).folder / "job.json", {})
+        variables = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {"B": "2"}).variables()
+        assert variables == {
+            "A": "1",
+            "B": "2",
+            "CHECKPOINTS": "gs://lab-runs/exp-1/checkpoints",
+            "COORDINATOR_ADDRESS": "a:8476",
+            "DATA": "",
+            "HOST_COUNT": "4",
+            "HOST_INDEX": "3",
+            "PJRT_DEVICE": "TPU",
+            "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache"),
+        }
+
+
+class TestDiagnosis:
+    @pytest.mark.parametrize("chips", [4, 3])
+    def test_of_a_host_at_fault_is_one_line(
+        self, chips: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[list[str]] = []
+
+        def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+            asked.append(command[3:])
+            bad = "--devices" in command
+            text = "ok matmul\nFAIL matmul bfloat16: chip 3 differs\n" if bad else "fine\n"
+            return subprocess.CompletedProcess(command, int(bad), text, "")
+
+        monkeypatch.setattr(subprocess, "run", run)
+        monkeypatch.setattr(main, "tpu_device_files", lambda: [Path("/dev/accel0")] * chips)
+        settings = read_settings(written(tmp_path).folder / "job.json", {})
+        line = main._diagnose(settings, SliceHost(1, 4, "a"))
+        if chips < 4:
+            assert line.startswith("3 of 4 chips are visible")
+            return
+        assert line == "migrate doctor --devices: FAIL matmul bfloat16: chip 3 differs"
+        assert asked == [["doctor", "gs://lab-runs/exp-1"], ["doctor", "--devices"]]

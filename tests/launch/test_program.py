@@ -1,0 +1,122 @@
+"""What a program imports and calls decides how it is launched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from migrate.cli import commands
+from migrate.launch.errors import JobError
+from migrate.launch.program import Framework, ProcessStart, Resume, read_program
+from tests.launch.jobs import TARGETS
+
+
+def program(folder: Path, source: str, **modules: str):
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    script = folder / "train.py"
+    script.write_text(source)
+    return read_program(script)
+
+
+@pytest.mark.parametrize(
+    ("source", "framework"),
+    [
+        ("import torch_xla", Framework.TORCH_XLA),
+        ("import torch_xla.core.xla_model as xm", Framework.TORCH_XLA),
+        ("import shims", Framework.TORCH_XLA),
+        ("from shims import resume", Framework.TORCH_XLA),
+        ("import shims\nimport torch_tpu", Framework.TORCH_TPU),
+        ("import torch\ntorch.zeros(1).to('tpu')", Framework.TORCH_TPU),
+        (
+            "import torch\nimport torch.distributed as d\nd.init_process_group('tpu_dist')",
+            Framework.TORCH_TPU,
+        ),
+        ("import torch\ntorch.tpu.synchronize()", Framework.TORCH_TPU),
+        ("import flax.linen as nn", Framework.JAX),
+        ("import jax\nimport torch", Framework.JAX),
+        ("def main():\n    import jax", Framework.JAX),
+    ],
+)
+def test_the_framework(source: str, framework: Framework, tmp_path: Path) -> None:
+    assert program(tmp_path, source).framework is framework
+
+
+def test_modules_of_the_program_count_and_are_copied(tmp_path: Path) -> None:
+    read = program(tmp_path, "import model", model="import jax", unused="import torch_xla")
+    assert read.framework is Framework.JAX
+    assert [path.name for path in read.files] == ["model.py", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("source", "start"),
+    [
+        ("import torch_xla\ntorch_xla.launch(print)", ProcessStart.HOST),
+        (
+            "import torch_xla.distributed.xla_multiprocessing as m\nm.spawn(print)",
+            ProcessStart.HOST,
+        ),
+        ("from shims import launch as go\ngo(print)", ProcessStart.HOST),
+        ("import torch_xla\ndef launch(f): pass\nlaunch(print)", ProcessStart.CHIP),
+        (
+            "import torch_tpu\nimport torch.multiprocessing as mp\nmp.spawn(print)",
+            ProcessStart.HOST,
+        ),
+        ("import torch_tpu", ProcessStart.CHIP),
+        ("import jax", ProcessStart.HOST),
+    ],
+)
+def test_the_processes(source: str, start: ProcessStart, tmp_path: Path) -> None:
+    assert program(tmp_path, source).start is start
+
+
+@pytest.mark.parametrize(
+    ("source", "resume"),
+    [
+        ("from shims import resume as keep\nkeep('x', model=1)", Resume.SHIMS),
+        ("import shims\ndef resume(): pass\nresume()", Resume.NONE),
+        (
+            "import jax\nimport orbax.checkpoint as o\no.CheckpointManager('x').restore(1)",
+            Resume.ORBAX,
+        ),
+        ("import jax\nimport orbax.checkpoint as o\no.CheckpointManager('x').save(1)", Resume.NONE),
+        ("import torch_xla, torch\nm.load_state_dict(torch.load('x'))", Resume.OWN),
+        ("import torch_xla, torch\ntorch.save(m.state_dict(), 'x')", Resume.NONE),
+    ],
+)
+def test_resuming(source: str, resume: Resume, tmp_path: Path) -> None:
+    assert program(tmp_path, source).resume is resume
+
+
+def test_the_entry_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text("import jax")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "x").write_text("")
+    with pytest.raises(JobError, match="name the file to run: --entry FILE"):
+        read_program(tmp_path)
+    read = read_program(tmp_path, "fit.py")
+    assert (read.entry, read.files) == (Path("fit.py"), (Path("fit.py"),))
+    (tmp_path / "main.py").write_text("import jax")
+    assert read_program(tmp_path).entry == Path("main.py")
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="is not a file or folder"):
+        read_program(tmp_path / "nope.py")
+
+
+def test_json_has_the_job_and_the_meaning_of_its_lines(tmp_path: Path) -> None:
+    words = ["launch", str(TARGETS["jax"]), "--tpu", "v5e-1", "--zone", "us-central1-a"]
+    words += ["--with", "dstack", "--bucket", "gs://lab/r", "-o", str(tmp_path / "job")]
+    done = CliRunner().invoke(
+        commands, [*words, "--json", "--explain", "--", "--run", "{checkpoints}"]
+    )
+    assert done.exit_code == 0, done.output
+    values = json.loads(done.stdout)
+    assert values["framework"] == "jax"
+    assert values["hosts"] == 1
+    assert values["commands"]["create"] == "dstack apply -f train.dstack.yml --detach"
+    assert values["meanings"]["train.dstack.yml"][0]["text"] == "A program that runs to its end."

@@ -1,0 +1,156 @@
+"""Start scripts run here for real: preempted in the middle, started again, the same losses to the digit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from migrate.launch.host.training import PREEMPTED, STOPPED
+from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
+from tests.launch.started import Started, free_port, losses, start
+
+pytestmark = pytest.mark.xla
+pytest.importorskip("torch_xla")
+
+STEPS = 36  # of xla_script.py: 3 epochs of 12 batches
+ONE = {"tpu": "v5e-8", "zone": "us-central1-a"}
+TWO = {"tpu": "v5p-16", "zone": "us-east5-a"}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tmp_path = tmp_path_factory.mktemp("whole")
+    return losses(start(written(tmp_path, **ONE).folder, tmp_path, "whole"))
+
+
+def test_a_preempted_job_resumes_to_the_same_losses(tmp_path: Path, uninterrupted: str) -> None:
+    folder = written(tmp_path, **ONE).folder
+    for number, step in enumerate((5, 9)):
+        assert start(folder, tmp_path, f"killed-{number}").preempt_at(step) == PREEMPTED
+    last = start(folder, tmp_path, "last")
+    assert losses(last) == uninterrupted
+    # A start after the end trains nothing.
+    again = start(folder, tmp_path, "again")
+    assert again.ended() == 0
+    assert "nothing is left to do" in again.text()
+    log = (tmp_path / "bucket" / "logs" / "host-0.log").read_text()
+    assert "losses " in log
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_launchers_start_script_resumes(
+    launcher: str, tmp_path: Path, uninterrupted: str
+) -> None:
+    folder = written(tmp_path, launcher, tpu="v5e-8", zone=ONE_HOST["v5e-8"]).folder
+    assert start(folder, tmp_path, "killed").preempt_at(7) == PREEMPTED
+    assert losses(start(folder, tmp_path, "last")) == uninterrupted
+
+
+@pytest.mark.long
+def test_ten_preemptions_at_random_steps(tmp_path: Path, uninterrupted: str) -> None:
+    draw = random.Random(41)
+    equal = 0
+    for number in range(10):
+        place = tmp_path / str(number)
+        place.mkdir()
+        folder = written(place, **ONE).folder
+        step = draw.randrange(1, STEPS - 4)
+        assert start(folder, place, "killed").preempt_at(step) == PREEMPTED, step
+        equal += losses(start(folder, place, "last")) == uninterrupted
+    assert equal == 10
+
+
+def test_a_jax_program_resumes_to_the_same_losses(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", written(tmp_path, "gke", "jax", **ONE).folder
+    whole.mkdir()
+    expected = losses(start(folder, whole, "whole"))
+    assert start(folder, tmp_path, "killed").preempt_at(11) == PREEMPTED
+    assert losses(start(folder, tmp_path, "last")) == expected
+
+
+def two_hosts(
+    folder: Path,
+    tmp_path: Path,
+    name: str,
+    ports: dict[str, str] | None = None,
+    hosts: tuple[int, ...] = (0, 1),
+) -> list[Started]:
+    ports = ports or {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+    addresses = {"SKYPILOT_NODE_IPS": "localhost\nlocalhost"} | ports
+    return [
+        start(
+            folder,
+            tmp_path,
+            f"{name}-{host}",
+            replicas=1,
+            variables={"SKYPILOT_NODE_RANK": str(host)} | addresses,
+        )
+        for host in hosts
+    ]
+
+
+def test_two_hosts_resume_to_the_same_losses(tmp_path: Path) -> None:
+    """Two processes on this machine are the hosts; torchrun joins them, over gloo."""
+    whole, folder = tmp_path / "whole", written(tmp_path, "skypilot", **TWO).folder
+    whole.mkdir()
+    first, second = two_hosts(folder, whole, "whole")
+    expected = losses(first)
+    assert second.ended() == 0
+    # The slice is taken away as a whole.
+    first, second = two_hosts(folder, tmp_path, "killed")
+    assert first.preempt_at(6) == PREEMPTED
+    second.process.terminate()
+    assert second.ended() == PREEMPTED
+    first, second = two_hosts(folder, tmp_path, "last")
+    assert losses(first) == expected
+    assert second.ended() == 0
+
+
+def test_a_host_that_comes_back_alone(tmp_path: Path) -> None:
+    """SIGTERM reaches one host: the other stores the same step, waits for it, and both continue."""
+    whole, folder = tmp_path / "whole", written(tmp_path, "skypilot", **TWO).folder
+    whole.mkdir()
+    first, second = two_hosts(folder, whole, "whole")
+    expected = losses(first)
+    assert second.ended() == 0
+    ports = {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+    first, second = two_hosts(folder, tmp_path, "killed", ports)
+    assert first.preempt_at(6) == PREEMPTED
+    (again,) = two_hosts(folder, tmp_path, "again", ports, hosts=(0,))
+    assert losses(again) == expected
+    assert second.ended() == 0
+    assert "this host is still here: the program starts again" in second.text()
+
+
+def test_two_hosts_of_a_jax_program(tmp_path: Path) -> None:
+    folder = written(tmp_path, "skypilot", "jax", **TWO).folder
+    first, second = two_hosts(folder, tmp_path, "jax")
+    assert losses(first) == losses(second)
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_host_that_never_comes_is_one_line_within_the_limit(host: int, tmp_path: Path) -> None:
+    folder = written(tmp_path, "skypilot", patience=2, **TWO).folder
+    variables = {
+        "SKYPILOT_NODE_RANK": str(host),
+        "SKYPILOT_NODE_IPS": "localhost\nlocalhost",
+        "JOB_PORT": free_port(),
+    }
+    started = start(folder, tmp_path, "alone", variables=variables)
+    assert started.ended() == STOPPED
+    (line,) = started.text().splitlines()
+    missing = "host 0 of 2 (localhost) did not answer" if host else "host 1 of 2 did not come"
+    assert line.endswith(f"{missing} within 2 s")
+    assert (tmp_path / "bucket" / "failed").exists()
+
+
+def test_a_program_that_fails_is_not_started_again(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import jax\n\nraise SystemExit(9)\n")
+    folder = written(tmp_path, target=script, args=(), resumes=False, tpu="v5e-1").folder
+    started = start(folder, tmp_path, "failed", replicas=1)
+    assert started.ended() == 9
+    assert (tmp_path / "bucket" / "failed").read_text() == "9\n"
