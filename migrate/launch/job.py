@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.fit.products import Generation, Product, UnknownProductError, product_named, products
+from migrate.fit.products import Generation, Slice, UnknownProductError, product_named, products
 from migrate.launch import trc
 from migrate.launch.errors import JobError
 from migrate.launch.program import CHECKPOINTS, DATA, JobProgram, Resume
@@ -53,7 +53,7 @@ class TrainingJob:
     name: str
     request: LaunchRequest
     program: JobProgram
-    product: Product
+    product: Slice
     zone: str
     spot: bool
     bucket: str
@@ -102,7 +102,7 @@ def check_request(request: LaunchRequest, program: JobProgram) -> TrainingJob:
     )
 
 
-def _product(name: str) -> Product:
+def _product(name: str) -> Slice:
     if "," in name or name == "all":
         raise JobError(f"--tpu {name}: a job runs on one slice", "name one, such as --tpu v5e-16")
     try:
@@ -124,11 +124,11 @@ def _product(name: str) -> Product:
         ) from None
 
 
-def _size(product: Product) -> int:
+def _size(product: Slice) -> int:
     return product.chips * product.generation.counted
 
 
-def _zone(request: LaunchRequest, product: Product, grant: trc.Grant | None) -> str:
+def _zone(request: LaunchRequest, product: Slice, grant: trc.Grant | None) -> str:
     zone = request.zone or (grant.zone if grant is not None else None)
     sold = product.generation.zones
     if zone is None:
@@ -150,7 +150,7 @@ def _zone(request: LaunchRequest, product: Product, grant: trc.Grant | None) -> 
     return zone
 
 
-def _check_hosts(request: LaunchRequest, product: Product, program: JobProgram) -> None:
+def _check_hosts(request: LaunchRequest, product: Slice, program: JobProgram) -> None:
     if request.hosts is not None and request.hosts != product.hosts:
         raise JobError(
             f"--hosts {request.hosts}: {product.name} has {product.hosts} hosts "
@@ -165,7 +165,7 @@ def _check_hosts(request: LaunchRequest, product: Product, program: JobProgram) 
         )
 
 
-def _with_hosts(product: Product, hosts: int) -> str:
+def _with_hosts(product: Slice, hosts: int) -> str:
     same = [other for other in products() if other.generation == product.generation]
     names = [other.name for other in same if other.hosts == hosts]
     return f"with {hosts} hosts: {', '.join(names)}" if names else f"none has {hosts} hosts"

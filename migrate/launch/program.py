@@ -14,7 +14,7 @@ from pathlib import Path
 from migrate.launch.errors import JobError
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import scopes_of
-from migrate.model.project.project import Module, Project
+from migrate.model.project.project import Project, SourceModule
 from migrate.syntax.source import read, require_this_python
 
 # Entry files of a folder, the first that exists.
@@ -139,7 +139,7 @@ def _located(target: Path, entry: str | None) -> tuple[Path, Path]:
     raise JobError(f"{target} has no {' or '.join(names)}", "name the file to run: --entry FILE")
 
 
-def _imported(module: Module) -> Iterator[str]:
+def _imported(module: SourceModule) -> Iterator[str]:
     """Yield the top-level packages that a file imports."""
     for node in module.nodes:
         if isinstance(node, ast.Import):
@@ -189,7 +189,7 @@ def _framework(script: Path, imports: set[str], calls: set[str], project: Projec
     )
 
 
-def _names_device(module: Module) -> bool:
+def _names_device(module: SourceModule) -> bool:
     """Whether a torch program names the device `tpu`: torch_tpu loads itself."""
     return "tpu" in module.strings or "tpu_dist" in module.strings
 

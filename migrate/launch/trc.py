@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from migrate.fit.products import Product
+from migrate.fit.products import Slice
 from migrate.launch.errors import JobError
 
 
@@ -48,7 +48,7 @@ NOT_FREE = (
 )
 
 
-def grant_for(product: Product, zone: str | None, spot: bool) -> Grant:
+def grant_for(product: Slice, zone: str | None, spot: bool) -> Grant:
     """Return the grant that covers a slice.
 
     Args:

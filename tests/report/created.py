@@ -120,8 +120,8 @@ PROOFS: dict[str, Callable[[], Proof | ResumeProof]] = {
 }
 
 _FRAME = DumpFrame("main", "train.py", 31)
-_LINE = observe.Line("train.py", 31, "with torch_xla.step():")
-_LONG = observe.Line(
+_LINE = observe.ObservedLine("train.py", 31, "with torch_xla.step():")
+_LONG = observe.ObservedLine(
     "project/training/loop.py", 131, "history.append(criterion(model(batch), labels).item())"
 )
 
@@ -169,7 +169,7 @@ def _slow() -> Observed:
     change = "the shape of an input: f32[8,4] → f32[12,4] (functional.py:3885)"
     return dataclasses.replace(
         _observed(),
-        reads=(observe.Read(_LONG, ExecutionCause.READ, 48, 1.0, tuple(range(RANKS))),),
+        reads=(observe.ObservedRead(_LONG, ExecutionCause.READ, 48, 1.0, tuple(range(RANKS))),),
         recompilations=(observe.Recompilation(5, _LINE, (change, change), (0, 2)),),
         fallbacks=(observe.Fallback("aten::nonzero", 3, (_LINE, _LONG)),),
         alone=(
