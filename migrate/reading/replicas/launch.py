@@ -19,8 +19,7 @@ from migrate.catalogue import catalogue, libraries, torch_distributed, torch_oth
 from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
 from migrate.catalogue.words import CLUSTER, JOINING, RANKS
-from migrate.reading.names.dead_branches import live_nodes
-from migrate.reading.replicas.constant_calls import ruled_out_branches
+from migrate.reading.names.dead_branches import live_nodes, ruled_out_branches
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.values.devices import moves
 from migrate.reading.values.environment import environment_name, is_read
