@@ -133,7 +133,7 @@ def readme(job: TrainingJob, launcher: Launcher) -> str:
         ("clean", commands.clean),
     ]
     table = "\n".join(f"| {name} | `{command}` |" for name, command in rows)
-    warnings = "".join(f"\n> {line}.\n" for line in job.warnings)
+    warnings = "".join(f"\n> {line}.\n" for line in (*job.warnings, *job.notes))
     return f"""\
 # {job.name}: {job.program.entry} on {job.product.name} in {job.zone}
 

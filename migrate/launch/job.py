@@ -47,7 +47,8 @@ class TrainingJob:
         zone: the zone.
         spot: whether the slice may be taken away at any time.
         bucket: folder in a bucket, without a slash at its end.
-        warnings: lines for the user.
+        warnings: lines about what costs.
+        notes: further lines for the user.
     """
 
     name: str
@@ -58,6 +59,7 @@ class TrainingJob:
     spot: bool
     bucket: str
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def region(self) -> str:
@@ -96,9 +98,16 @@ def check_request(request: LaunchRequest, program: JobProgram) -> TrainingJob:
     bucket = _bucket(request, program)
     _check_data(request, program)
     _check_resume(request, program, spot)
-    warnings = [*_far_buckets(request, bucket, zone), *_notes(request, program, grant)]
     return TrainingJob(
-        _name(request), request, program, product, zone, spot, bucket.rstrip("/"), tuple(warnings)
+        _name(request),
+        request,
+        program,
+        product,
+        zone,
+        spot,
+        bucket.rstrip("/"),
+        tuple(_far_buckets(request, bucket, zone)),
+        tuple(_notes(request, program, grant)),
     )
 
 

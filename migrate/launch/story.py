@@ -59,14 +59,13 @@ def launch(
         request: the options.
         check: whether the launcher's own parser checks the result.
         python: an interpreter that has the launcher's package; None: this one.
-        progress: takes a line about the current work.
+        progress: takes a line before the launcher's parser is asked, which takes seconds.
 
     Raises:
         JobError: options that do not go together, or a program that cannot be launched.
         InvalidJobError: the launcher's parser refuses the result.
     """
     launcher = launcher_named(request.launcher)
-    progress(f"reading {request.target}")
     program = read_program(request.target, request.entry)
     job = check_request(request, program)
     launcher.check(job)
@@ -75,7 +74,6 @@ def launch(
     output.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     try:
-        progress(f"writing {output}")
         _write(part, job, files)
         check_ours(job, part)
         if check:

@@ -15,9 +15,10 @@ from migrate.launch.host import bucket
 from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
 from migrate.launch.host.meeting import PORT, meet
 from migrate.launch.host.settings import SKIP_DOCTOR, TRIAL, HostSettings, read_settings
-from migrate.launch.host.training import PREEMPTED, STOPPED, HostTraining
+from migrate.launch.host.training import PREEMPTED, SIGNALS, STOPPED, HostTraining
 from shims.tpu import tpu_device_files
 
+_MOST_ABORTS = 3  # a program that a signal ends each time is at fault itself
 _LINES = 3  # of a diagnosis, in one line for all hosts
 
 
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
     mirrors = _prepare(settings, host, work)
     problem = "" if os.environ.get(SKIP_DOCTOR) else _diagnose(settings, host)
     log = work / "logs" / f"host-{host.index}.log"
-    starts = 0
+    starts = aborts = 0
     while True:
         if training.terminated:
             return PREEMPTED
@@ -59,13 +60,16 @@ def main(arguments: list[str]) -> int:
         if training.terminated:
             _print(settings, host, f"preempted; the program ended with exit code {code}")
             return PREEMPTED
-        if code != PREEMPTED:
+        code = code if code >= 0 else 128 - code
+        aborts += code in SIGNALS
+        if code != PREEMPTED and (code not in SIGNALS or aborts > _MOST_ABORTS):
             break
-        _print(settings, host, "preempted, and this host is still here: the program starts again")
+        why = "preempted" if code == PREEMPTED else f"ended by a signal ({code})"
+        _print(settings, host, f"{why}, and this host is still here: the program starts again")
     if code or host.index == 0:
         bucket.write_text(f"{settings.bucket}/{'failed' if code else 'done'}", f"{code}\n")
     _print(settings, host, f"the program ended with exit code {code}")
-    return code if code >= 0 else 128 - code
+    return code
 
 
 def _prepare(settings: HostSettings, host: SliceHost, work: Path) -> list[bucket.Mirror]:

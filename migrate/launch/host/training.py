@@ -22,6 +22,8 @@ from migrate.launch.host.settings import TRIAL, HostSettings
 PREEMPTED = 75
 # A host is missing or at fault: starting the job again would cost and change nothing.
 STOPPED = 3
+# Exit codes of a program that SIGABRT, SIGKILL, SIGSEGV or SIGTERM ended: perhaps another host was lost.
+SIGNALS = (134, 137, 139, 143)
 _PORT = 8476
 _LAST_LINES = 200
 _RANK_PREEMPTED = re.compile(rb"exitcode\s*: 75\b|exited with status 75\b")

@@ -6,7 +6,7 @@ from typing import Any
 
 from migrate.launch.errors import JobError
 from migrate.launch.host.meeting import PORT
-from migrate.launch.host.training import PREEMPTED, STOPPED
+from migrate.launch.host.training import PREEMPTED, SIGNALS
 from migrate.launch.job import TrainingJob
 from migrate.launch.launchers.launcher import Commands, JobFile, Launcher, as_yaml, upload
 
@@ -23,7 +23,7 @@ _MEANINGS = {
     "spec": "What the resource runs.",
     "failurePolicy": "When the whole slice starts again.",
     "rules": "Exit codes with a meaning of their own.",
-    "action": "A host at fault ends the job: starting it again would cost.",
+    "action": "A program that fails, or a host at fault, is not started again: it would cost.",
     "onJobFailureReasons": "The reason that the exit code below gives.",
     "onExitCodes": "The exit code of the start script.",
     "maxRestarts": "How often all hosts start again, after preemptions too.",
@@ -37,7 +37,7 @@ _MEANINGS = {
     "podFailurePolicy": "What exit codes mean.",
     "containerName": "The container whose exit code counts.",
     "operator": "How the values below are compared.",
-    "values": "The exit codes.",
+    "values": "Exit codes: preempted, and programs that a signal ended, as when a host is lost.",
     "annotations": "Cloud Storage FUSE for the pod.",
     "gke-gcsfuse/volumes": "GKE mounts the bucket in this pod.",
     "restartPolicy": "A new pod after a failure, not a new container.",
@@ -114,26 +114,21 @@ def _pod(job: TrainingJob) -> dict[str, Any]:
     }
 
 
-def _codes(action: str, code: int) -> dict[str, Any]:
-    values = {"containerName": "train", "operator": "In", "values": [code]}
-    return {"action": action, "onExitCodes": values}
-
-
 def _job_spec(job: TrainingJob) -> dict[str, Any]:
     """Return the spec of the Job, which in a JobSet starts no pod again by itself."""
     alone = job.product.hosts == 1
-    rules = [_codes("FailJob", STOPPED)]
+    failed = {"containerName": "train", "operator": "NotIn", "values": [PREEMPTED, *SIGNALS]}
+    rules: list[dict[str, Any]] = [{"action": "FailJob", "onExitCodes": failed}]
     if alone:
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-        rules += [
-            _codes("Ignore", PREEMPTED),
-            {"action": "Ignore", "onPodConditions": disrupted},
-        ]
+        preempted = {"containerName": "train", "operator": "In", "values": [PREEMPTED]}
+        rules.insert(0, {"action": "Ignore", "onPodConditions": disrupted})
+        rules.append({"action": "Ignore", "onExitCodes": preempted})
     return {
         "parallelism": job.product.hosts,
         "completions": job.product.hosts,
         "completionMode": "Indexed",
-        "backoffLimit": 0,
+        "backoffLimit": job.request.restarts if alone else 0,
         "podFailurePolicy": {"rules": rules},
         "template": _pod(job),
     }

@@ -32,6 +32,8 @@ def launch_summary(written: WrittenJob, explain: bool) -> Iterator[RenderableTyp
     )
     for warning in job.warnings:
         yield f"warning: {escape(warning)}"
+    for note in job.notes:
+        yield f"note: {escape(note)}"
     if written.validation is not None:
         yield _validation(written)
     yield f"\nrun in {escape(str(written.folder))}:"
@@ -83,6 +85,7 @@ def launch_as_json(written: WrittenJob, explain: bool) -> dict[str, Any]:
         "bucket": job.bucket,
         "files": [file.name for file in written.files],
         "warnings": list(job.warnings),
+        "notes": list(job.notes),
         "commands": asdict(written.commands),
         "validation": None if written.validation is None else asdict(written.validation),
     }
