@@ -4,8 +4,9 @@ The figures are those of Google's pages, the link's bandwidth per direction; whe
 directions it is halved. What a program may use of the HBM is what the compiler itself names when a program
 is too big (libtpu 0.0.42, `RESOURCE_EXHAUSTED`): a little less than the chip has.
 
-Zones: docs.cloud.google.com/tpu/docs/regions-zones, read 2026-11-28; outside of North America also the grants
-in `migrate/launch/trc.py` and the configurations of jobman. Software versions:
+Zones: stored copies of cloud.google.com/tpu/docs/regions-zones, read 2026-11-28. The zones of v5p and v6e
+outside of North America were not in them, and are those of the grants in `migrate/launch/trc.py`, of jobman's
+configurations, or not confirmed (v5p in europe-west4-b, v6e in southamerica-west1-a). Software versions:
 docs.cloud.google.com/tpu/docs/runtimes, and the labels of GKE:
 cloud.google.com/kubernetes-engine/docs/how-to/tpus. All read 2026-11-28.
 """
