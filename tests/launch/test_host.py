@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +21,7 @@ from migrate.launch.host.settings import read_settings
 from migrate.launch.host.training import HostTraining
 from tests.launch.jobs import written
 from tests.launch.started import free_port
+from tests.waiting import until
 
 FIRST = SliceHost(0, 3, "localhost")
 
@@ -121,10 +121,8 @@ class TestMeeting:
         assert verdicts == {host: ["host 1: chip 3 differs"] for host in range(3)}
 
     def test_names_a_missing_host_within_the_limit(self) -> None:
-        begin = time.monotonic()
         verdicts = self.meeting({0: "", 2: ""}, 1.5)
         assert verdicts == {host: ["host 1 of 3 did not come within 1.5 s"] for host in (0, 2)}
-        assert time.monotonic() - begin < 60
 
     def test_of_one_host_needs_no_network(self) -> None:
         assert meet(SliceHost(0, 1, "localhost"), "", 1) == []
@@ -170,7 +168,7 @@ class TestBucket:
         (local / "x").write_text("1")
         (tmp_path / "file").write_text("")
         with Pushing([Mirror(local, str(tmp_path / "file" / "below"))], seconds=0.01) as pushing:
-            time.sleep(0.1)
+            until(lambda: pushing.problem, "a failed copy")
         assert "cache was not copied to the bucket" in pushing.problem
 
     def test_marks(self, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
 from tests.launch.started import Started, free_port, losses, start
 
 pytestmark = pytest.mark.xla
-pytest.importorskip("torch_xla")
 
 STEPS = 36  # of xla_script.py: 3 epochs of 12 batches
 ONE = {"tpu": "v5e-8", "zone": "us-central1-a"}

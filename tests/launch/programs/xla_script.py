@@ -27,7 +27,7 @@ def main(rank: int, options: argparse.Namespace) -> None:
                 losses.append(loss.item())
                 if shims.is_main():
                     print(f"step {run.step}", flush=True)
-                time.sleep(options.pause)
+                time.sleep(options.pause)  # slow: a step, to be preempted in
     if shims.is_main():
         print("losses", *(f"{loss:.9g}" for loss in losses), flush=True)
 

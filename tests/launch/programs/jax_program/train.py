@@ -46,7 +46,7 @@ def main() -> None:
                 kept.save(step + 1, args=ocp.args.StandardSave(state))
                 kept.wait_until_finished()
                 sys.exit(PREEMPTED)
-            time.sleep(options.pause)
+            time.sleep(options.pause)  # slow: a step, to be preempted in
     print("losses", *(f"{loss:.9g}" for loss in state["losses"].tolist()), flush=True)
 
 
