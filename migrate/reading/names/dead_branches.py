@@ -12,6 +12,7 @@ from migrate.model.project.decided import ruled_out
 from migrate.reading.names.bindings import calls_of
 from migrate.reading.names.parsed import Parsed
 from migrate.syntax.tree import bind, code, is_attribute_of_self, nodes, nodes_of
+from migrate.syntax.unwarned import syntax_tree
 from migrate.syntax.walk import children
 
 DEEPEST = 4
@@ -55,13 +56,14 @@ def ruled_out_branches(call: cst.Call, function: cst.FunctionDef) -> frozenset[i
     """Return the ids of the blocks of `function` that do not run if `call` calls it by its name."""
     alone = function.with_changes(leading_lines=(), decorators=(), lines_after_decorators=())
     try:
-        definition = ast.parse(cst.Module([alone]).code).body[0]
-        called = ast.parse(code(call), mode="eval").body
+        definition = syntax_tree(cst.Module([alone]).code).body[0]
+        called = syntax_tree(code(call)).body[0]
     except SyntaxError:
         return frozenset()
     assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
-    assert isinstance(called, ast.Call)
-    dead = ruled_out(called, definition, False)
+    assert isinstance(called, ast.Expr)
+    assert isinstance(called.value, ast.Call)
+    dead = ruled_out(called.value, definition, False)
     if not dead:
         return frozenset()
     tests = sorted(
