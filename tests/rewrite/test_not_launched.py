@@ -133,6 +133,68 @@ def test_constants_of_the_call_switch_the_replicas_off(
     assert any("a constant switches off" in message for message in messages) is not launches
 
 
+@pytest.mark.parametrize(
+    ("assignment", "test"),
+    [
+        ('backend = "nccl"', 'backend == "nccl"'),
+        ("size = world_size or 4", "size == 4"),
+        ("size = 4 if rank is None else 1", "size == 4"),
+        ("modes = ('ddp', 'plain')", '"ddp" in modes'),
+    ],
+)
+def test_a_local_variable_keeps_its_value(tmp_path: Path, assignment: str, test: str) -> None:
+    """A variable that is set to something true is not True: the test below it may hold."""
+    text = f"""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    def train(rank=None, world_size=None):
+        {assignment}
+        model = torch.nn.Linear(2, 2).cuda()
+        if {test}:
+            dist.init_process_group("nccl")
+            model = DDP(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in torch.randn(8, 2, 2):
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+
+
+    if __name__ == "__main__":
+        train()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
+    assert b"launch" in rewrite_folder(tmp_path, processes=1).files[0].after
+
+
+def test_a_parameter_that_is_set_later_is_tested_before(tmp_path: Path) -> None:
+    text = """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    def train(parallel=True, rank=None):
+        model = torch.nn.Linear(2, 2).cuda()
+        if parallel:
+            dist.init_process_group("nccl")
+            model = DDP(model)
+        parallel = False
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in torch.randn(8, 2, 2):
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+
+
+    if __name__ == "__main__":
+        train()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
+    assert b"launch" in rewrite_folder(tmp_path, processes=1).files[0].after
+
+
 OPTIONAL = """
     import argparse
 

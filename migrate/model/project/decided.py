@@ -29,35 +29,7 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
     for node in ast.walk(function) if constants else ():
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             constants.pop(node.id, None)
-    if not constants:
-        return frozenset()
-    return _idle(ast.walk(function), constants | _computed(function, constants))
-
-
-def _computed(function: Definition, constants: Mapping[str, object]) -> dict[str, object]:
-    """Return the local variables that are set once, to what the constants decide: `ddp = world_size > 1`."""
-    stores = Counter(
-        node.id
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    )
-    computed: dict[str, object] = {}
-    for statement in function.body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if stores[name] == 1:
-                result = _result(value, {**constants, **computed})
-                if result is not None:
-                    computed[name] = result
-    return computed
-
-
-def _result(value: ast.expr, constants: Mapping[str, object]) -> bool | None:
-    """Return the truth value of an expression that the constants decide."""
-    if isinstance(value, ast.IfExp):
-        outcome = _outcome(value.test, constants)
-        branch = value.body if outcome else value.orelse
-        return None if outcome is None else _result(branch, constants)
-    return _outcome(value, constants)
+    return _idle(ast.walk(function), constants) if constants else frozenset()
 
 
 def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, object]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import operator
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.model.project.decided import ruled_out
 from migrate.reading.names.bindings import calls_of
 from migrate.reading.names.parsed import Parsed
 from migrate.syntax.tree import bind, code, is_attribute_of_self, nodes, nodes_of
-from migrate.syntax.unwarned import syntax_tree
 from migrate.syntax.walk import children
 
 DEEPEST = 4
@@ -34,50 +32,24 @@ LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 RUN_TEXT = ("exec", "globals")
 
 
-def live_nodes(
-    root: cst.CSTNode, script: Parsed, never_run: Set[int] = frozenset()
-) -> Iterator[cst.CSTNode]:
-    """Yield `root` and the nodes below it, without the branches that constant tests rule out.
+@dataclass(frozen=True)
+class Truth:
+    """Truth of a value that may vary: `size or 4` is true, whatever `size` is."""
 
-    Args:
-        root: the node to begin with.
-        script: the script.
-        never_run: ids of further nodes that do not run, with what is below them.
-    """
+    holds: bool
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+def live_nodes(root: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield `root` and the nodes below it, without the branches that constant tests rule out."""
     stack = [root]
     while stack:
         node = stack.pop()
         yield node
-        dead = {id(branch) for branch in _dead_parts(node, script)} | never_run
+        dead = {id(branch) for branch in _dead_parts(node, script)}
         stack.extend(child for child in reversed([*children(node)]) if id(child) not in dead)
-
-
-def ruled_out_branches(call: cst.Call, function: cst.FunctionDef) -> frozenset[int]:
-    """Return the ids of the blocks of `function` that do not run if `call` calls it by its name."""
-    alone = function.with_changes(leading_lines=(), decorators=(), lines_after_decorators=())
-    try:
-        definition = syntax_tree(cst.Module([alone]).code).body[0]
-        called = syntax_tree(code(call)).body[0]
-    except SyntaxError:
-        return frozenset()
-    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
-    assert isinstance(called, ast.Expr)
-    assert isinstance(called.value, ast.Call)
-    dead = ruled_out(called.value, definition, False)
-    if not dead:
-        return frozenset()
-    tests = sorted(
-        (node for node in ast.walk(definition) if isinstance(node, ast.If)),
-        key=lambda test: (test.lineno, test.col_offset),
-    )
-    # Both list the tests in the order of the text, so that the pairs are the same statements.
-    pairs = zip(nodes_of(function, cst.If), tests, strict=True)
-    return frozenset(
-        id(block)
-        for branch, test in pairs
-        for block, statements in ((branch.body, test.body), (branch.orelse, test.orelse))
-        if block is not None and statements and all(each in dead for each in statements)
-    )
 
 
 def never_runs(node: cst.CSTNode, script: Parsed) -> str | None:
@@ -207,7 +179,7 @@ def constant(
     """Return the constant value of `node` in a tuple; None if the value may vary.
 
     Constants are: names bound once to a constant, attributes that only `__init__` sets, and parameters for
-    which all calls pass the same constant.
+    which all calls pass the same constant. If only its truth is constant, the value is a `Truth`.
     """
     if depth == 0:
         return None
@@ -230,16 +202,21 @@ def constant(
         return _of_both(node, script, depth)
     if isinstance(node, cst.Comparison):
         return _of_comparison(node, script, depth)
+    if isinstance(node, cst.IfExp):
+        test = constant(node.test, script, depth)
+        if test is not None:
+            return constant(node.body if test[0] else node.orelse, script, depth)
     return None
 
 
 def _of_both(node: cst.BooleanOperation, script: Parsed, depth: int) -> tuple[object] | None:
     left, right = constant(node.left, script, depth), constant(node.right, script, depth)
     decides = isinstance(node.operator, cst.Or)
-    for side in (left, right):
-        if side is not None and bool(side[0]) is decides:
-            return (decides,)
-    return None if left is None or right is None else (not decides,)
+    if left is not None:
+        return left if bool(left[0]) is decides else right
+    if right is not None and bool(right[0]) is decides:
+        return (Truth(decides),)
+    return None
 
 
 def _of_comparison(node: cst.Comparison, script: Parsed, depth: int) -> tuple[object] | None:
@@ -248,7 +225,7 @@ def _of_comparison(node: cst.Comparison, script: Parsed, depth: int) -> tuple[ob
     kind = type(node.comparisons[0].operator)
     left = constant(node.left, script, depth)
     right = constant(node.comparisons[0].comparator, script, depth)
-    if left is None or right is None:
+    if left is None or right is None or isinstance(left[0], Truth) or isinstance(right[0], Truth):
         return None
     if kind in COMPARED:
         return (COMPARED[kind](left[0], right[0]),)

@@ -19,7 +19,7 @@ from migrate.catalogue import catalogue, libraries, torch_distributed, torch_oth
 from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
 from migrate.catalogue.words import CLUSTER, JOINING, RANKS
-from migrate.reading.names.dead_branches import live_nodes, ruled_out_branches
+from migrate.reading.names.dead_branches import live_nodes
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.values.devices import moves
 from migrate.reading.values.environment import environment_name, is_read
@@ -275,31 +275,18 @@ class Launch:
                 `distributed = False`.
         """
         reached: list[cst.CSTNode] = []
-        stack: list[tuple[cst.CSTNode, frozenset[int]]] = [(root, frozenset()) for root in roots]
-        seen: set[tuple[int, frozenset[int]]] = set()
+        stack = list(roots)
+        seen: set[int] = set()
         while stack:
-            root, never_run = stack.pop()
-            live_here = live_nodes(root, self._context, never_run)
-            for node in live_here if live else nodes(root):
+            root = stack.pop()
+            for node in live_nodes(root, self._context) if live else nodes(root):
                 reached.append(node)
                 if isinstance(node, cst.Name) and self._may_run(node):
                     for definition in self._definitions.get(node.value, ()):
-                        dead = self._ruled_out(node, definition) if live else frozenset()
-                        if (id(definition), dead) not in seen:
-                            seen.add((id(definition), dead))
-                            stack.append((definition, dead))
+                        if id(definition) not in seen:
+                            seen.add(id(definition))
+                            stack.append(definition)
         return reached
-
-    def _ruled_out(
-        self, name: cst.Name, definition: cst.FunctionDef | cst.ClassDef
-    ) -> frozenset[int]:
-        """Return the ids of the blocks of `definition` that do not run where `name` is called."""
-        call = self._context.parent(name)
-        if not isinstance(call, cst.Call) or call.func is not name:
-            return frozenset()
-        if not isinstance(definition, cst.FunctionDef):
-            return frozenset()
-        return ruled_out_branches(call, definition)
 
     def _may_run(self, name: cst.Name) -> bool:
         """Whether `name` may be a function of the file, not a part of an import, attribute or keyword."""
@@ -311,8 +298,6 @@ class Launch:
             below, above = above, self._context.parent(above)
         if isinstance(above, cst.Arg):
             return above.value is below
-        if isinstance(above, cst.FunctionDef | cst.ClassDef) and above.name is below:
-            return False
         return not isinstance(above, IMPORTED)
 
     @cached_property
