@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,11 +19,11 @@ from migrate.launch.host import __main__ as main
 from migrate.launch.host.bucket import Mirror, Pushing, exists, pull, write_text
 from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
 from migrate.launch.host.meeting import meet
-from migrate.launch.host.settings import read_settings
+from migrate.launch.host.settings import HostSettings, read_settings
 from migrate.launch.host.training import HostTraining
 from tests.launch.jobs import written
 from tests.launch.started import free_port
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 FIRST = SliceHost(0, 3, "localhost")
 
@@ -124,6 +126,41 @@ class TestMeeting:
         verdicts = self.meeting({0: "", 2: ""}, 1.5)
         assert verdicts == {host: ["host 1 of 3 did not come within 1.5 s"] for host in (0, 2)}
 
+    @pytest.mark.parametrize("index", [0, 1])
+    def test_a_host_that_is_stopped_no_longer_waits(self, index: int) -> None:
+        stop = threading.Event()
+        verdict: list[str] = []
+
+        def come() -> None:
+            host = SliceHost(index, 2, "localhost")
+            verdict.extend(meet(host, "", 10 * LIMIT, int(free_port()), stop.is_set))
+
+        waiting = threading.Thread(target=come)
+        waiting.start()
+        stop.set()
+        waiting.join(LIMIT)
+        assert verdict == [f"host {index} was stopped"]
+
+    def test_a_host_that_waits_for_the_answer_can_be_stopped(self) -> None:
+        """Host 0 has its report, and does not answer, as another host does not come."""
+        stop = threading.Event()
+        verdict: list[str] = []
+        with socket.create_server(("", 0)) as server:
+            port = server.getsockname()[1]
+
+            def come() -> None:
+                verdict.extend(
+                    meet(SliceHost(1, 3, "localhost"), "", 10 * LIMIT, port, stop.is_set)
+                )
+
+            waiting = threading.Thread(target=come)
+            waiting.start()
+            with server.accept()[0] as connection:
+                assert connection.recv(100)
+                stop.set()
+                waiting.join(LIMIT)
+        assert verdict == ["host 1 was stopped"]
+
     def test_of_one_host_needs_no_network(self) -> None:
         assert meet(SliceHost(0, 1, "localhost"), "", 1) == []
         assert meet(SliceHost(0, 1, "localhost"), "bad chip", 1) == ["host 0: bad chip"]
@@ -167,9 +204,50 @@ class TestBucket:
         local.mkdir()
         (local / "x").write_text("1")
         (tmp_path / "file").write_text("")
-        with Pushing([Mirror(local, str(tmp_path / "file" / "below"))], seconds=0.01) as pushing:
-            until(lambda: pushing.problem, "a failed copy")
+        reported: list[str] = []
+        mirror = Mirror(local, str(tmp_path / "file" / "below"))
+        with Pushing([mirror], reported.append, seconds=0.01) as pushing:
+            until(lambda: reported, "a failed copy")
         assert "cache was not copied to the bucket" in pushing.problem
+        assert reported == [pushing.problem], "once, and while the program runs"
+
+    def test_a_program_whose_last_checkpoint_is_not_copied_is_not_done(
+        self, tmp_path: Path
+    ) -> None:
+        bucket, program = tmp_path / "bucket", tmp_path / "program"
+        program.mkdir()
+        (program / "train.py").write_text(
+            "import os, pathlib, sys\n"
+            "pathlib.Path(os.environ['CHECKPOINTS'], 'last').write_text('1')\n"
+            "pathlib.Path(sys.argv[1]).write_text('no folder')\n"
+        )
+        values = {"launcher": "gcloud", "framework": "jax", "processes": "host", "data": ""}
+        settings = HostSettings(
+            name="job",
+            entry="train.py",
+            args=(str(bucket / "checkpoints"),),
+            hosts=1,
+            chips=1,
+            bucket=str(bucket),
+            copies=True,
+            environment={},
+            patience=1.0,
+            **values,
+        )
+        (tmp_path / "job.json").write_text(settings.as_json())
+        bucket.mkdir()
+        trial = {"JOB_TRIAL": "1", "JOB_SKIP_DOCTOR": "1", "JOB_WORK": str(tmp_path / "work")}
+        done = subprocess.run(
+            [sys.executable, "-m", "migrate.launch.host", str(tmp_path / "job.json")],
+            env={**os.environ, **trial},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT,
+        )
+        assert done.returncode == 1, done.stderr
+        assert "checkpoints was not copied to the bucket" in done.stdout
+        assert not (bucket / "done").exists()
 
     def test_marks(self, tmp_path: Path) -> None:
         mark = str(tmp_path / "bucket" / "done")

@@ -91,8 +91,6 @@ def two_hosts(
     ]
 
 
-# Long: a host that lost the other starts anew, and once waited for it in spite of its own SIGTERM.
-@pytest.mark.long
 def test_two_hosts_resume_to_the_same_losses(tmp_path: Path) -> None:
     """Two processes on this machine are the hosts; torchrun joins them, over gloo."""
     whole, folder = tmp_path / "whole", written(tmp_path, "skypilot", **TWO).folder

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from migrate.launch.host import bucket
@@ -19,6 +20,7 @@ from migrate.launch.host.training import PREEMPTED, SIGNALS, STOPPED, HostTraini
 from shims.tpu import tpu_device_files
 
 _MOST_ABORTS = 3  # a program that a signal ends each time is at fault itself
+_NOT_COPIED = 1  # the program ended well, but its last files are not in the bucket
 _LINES = 3  # of a diagnosis, in one line for all hosts
 
 
@@ -42,10 +44,11 @@ def main(arguments: list[str]) -> int:
     log = work / "logs" / f"host-{host.index}.log"
     starts = aborts = 0
     while True:
+        port = int(os.environ.get("JOB_PORT") or PORT)
+        lines = meet(host, problem, settings.patience, port, lambda: training.terminated)
         if training.terminated:
             return PREEMPTED
-        port = int(os.environ.get("JOB_PORT") or PORT)
-        if lines := meet(host, problem, settings.patience, port):
+        if lines:
             # After a preemption a host may come back on another machine, with the next start of the job.
             return PREEMPTED if starts else _stop(lines, settings)
         starts += 1
@@ -53,10 +56,10 @@ def main(arguments: list[str]) -> int:
             # Host 0 has copied its last checkpoint before it came to the meeting.
             bucket.pull(settings.remote_checkpoints, work / "checkpoints")
         _print(settings, host, " ".join(training.command()))
-        with bucket.Pushing(mirrors) as pushing:
+        with bucket.Pushing(mirrors, partial(_print, settings, host)) as pushing:
             code = training.run(path.parent / "program", log)
         if pushing.problem:
-            _print(settings, host, pushing.problem)
+            code = code or _NOT_COPIED
         if training.terminated:
             _print(settings, host, f"preempted; the program ended with exit code {code}")
             return PREEMPTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,18 @@ class Pushing:
 
     Args:
         mirrors: the folders.
+        report: called with what is not copied, once for each new text.
         seconds: time between two looks.
+
+    Attributes:
+        problem: what the last look did not copy; empty: nothing.
     """
 
-    def __init__(self, mirrors: list[Mirror], seconds: float = _SECONDS) -> None:
+    def __init__(
+        self, mirrors: list[Mirror], report: Callable[[str], None], seconds: float = _SECONDS
+    ) -> None:
         self._mirrors = mirrors
+        self._report = report
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -123,11 +131,16 @@ class Pushing:
             self._push()
 
     def _push(self, *, final: bool = False) -> None:
+        problems = []
         for mirror in self._mirrors:
             try:
                 mirror.push(final=final)
             except Exception as error:  # a bucket that does not answer must not end the training
-                self.problem = f"{mirror.local.name} was not copied to the bucket: {error}"
+                problems.append(f"{mirror.local.name} was not copied to the bucket: {error}")
+        problem = "; ".join(problems)
+        if problem and problem != self.problem:
+            self._report(problem)
+        self.problem = problem
 
 
 def _filesystem(url: str) -> Any:

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import time
+from collections.abc import Callable
 
 from migrate.launch.host.hosts import SliceHost
 
 PORT = 8571
 _RETRY_SECONDS = 0.5
+_LOOK_SECONDS = 0.5  # time between two looks whether this host was stopped
 _MESSAGE_SECONDS = 10.0
 
 
-def meet(host: SliceHost, problem: str, patience: float, port: int = PORT) -> list[str]:
+def meet(
+    host: SliceHost,
+    problem: str,
+    patience: float,
+    port: int = PORT,
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[str]:
     """Wait for all hosts, and return why the job cannot continue; nothing if it can.
 
     Args:
@@ -26,17 +35,25 @@ def meet(host: SliceHost, problem: str, patience: float, port: int = PORT) -> li
         problem: what is wrong with this host; empty: nothing.
         patience: seconds to wait for the others.
         port: port of host 0.
+        stopped: whether this host no longer waits, as after SIGTERM.
     """
     if host.count == 1:
         return [f"host 0: {problem}"] if problem else []
     deadline = time.monotonic() + patience
     if host.index == 0:
-        return _receive(host, problem, deadline, patience, port)
-    return _report(host, problem, deadline, patience, port)
+        lines = _receive(host, problem, deadline, patience, port, stopped)
+    else:
+        lines = _report(host, problem, deadline, patience, port, stopped)
+    return [f"host {host.index} was stopped"] if stopped() else lines
 
 
 def _receive(
-    host: SliceHost, problem: str, deadline: float, patience: float, port: int
+    host: SliceHost,
+    problem: str,
+    deadline: float,
+    patience: float,
+    port: int,
+    stopped: Callable[[], bool],
 ) -> list[str]:
     """Wait for the other hosts, and tell each the verdict."""
     problems = {0: problem}
@@ -44,7 +61,9 @@ def _receive(
         server = stack.enter_context(socket.create_server(("", port), backlog=host.count))
         connections = []
         while len(problems) < host.count and (left := deadline - time.monotonic()) > 0:
-            server.settimeout(left)
+            if stopped():
+                return []  # without a verdict, so that the others wait for this host's next start
+            server.settimeout(min(left, _LOOK_SECONDS))
             try:
                 connection = stack.enter_context(server.accept()[0])
                 connection.settimeout(min(left, _MESSAGE_SECONDS))
@@ -76,18 +95,27 @@ def _line(connection: socket.socket) -> str:
 
 
 def _report(
-    host: SliceHost, problem: str, deadline: float, patience: float, port: int
+    host: SliceHost,
+    problem: str,
+    deadline: float,
+    patience: float,
+    port: int,
+    stopped: Callable[[], bool],
 ) -> list[str]:
     """Report to host 0, and return its verdict."""
     message = json.dumps({"host": host.index, "problem": problem}) + "\n"
-    while (left := deadline - time.monotonic()) > 0:
+    while (left := deadline - time.monotonic()) > 0 and not stopped():
         try:
             with socket.create_connection((host.first, port), timeout=min(left, 10)) as connection:
-                # Host 0 answers when all have come, at its own deadline at the latest.
-                connection.settimeout(left + _RETRY_SECONDS * 10)
                 connection.sendall(message.encode())
-                if line := _line(connection):
-                    return [str(text) for text in json.loads(line)]
+                # Host 0 answers when all have come, at its own deadline at the latest.
+                end = deadline + _RETRY_SECONDS * 10
+                while time.monotonic() < end and not stopped():
+                    if not select.select([connection], [], [], _LOOK_SECONDS)[0]:
+                        continue
+                    if line := _line(connection):
+                        return [str(text) for text in json.loads(line)]
+                    break  # host 0 closed: it stopped, or this was not host 0
         except OSError:
             time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
     return [f"host 0 of {host.count} ({host.first}) did not answer within {patience:g} s"]

@@ -54,7 +54,7 @@ class HostTraining:
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self.terminated = False
-        self._previous = signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGTERM, self._terminate)
 
     @property
     def checkpoints(self) -> str:
