@@ -25,11 +25,19 @@ SMALL_TYPES = words("torch.uint8 torch.int8 torch.int16 torch.short")
 # Functions that accept no host tensor beside device tensors, not even one with a single number.
 ONLY_OF_DEVICE = words("where clamp clip lerp remainder atan2 xlogy index_fill index_fill_")
 LOSSES = words("mse_loss smooth_l1_loss l1_loss")
-# Give a wrong gradient where their input is negative, unless they work in place.
-ELU_FUNCTIONS = words(
-    "torch.nn.functional.elu torch.nn.functional.celu torch.nn.functional.selu torch.celu torch.selu"
-)
-ELU_CLASSES = words("torch.nn.ELU torch.nn.CELU torch.nn.SELU")
+# Give a wrong gradient where their input is negative, unless they work in place; with their parameters.
+ELU = {
+    "torch.nn.ELU": ("alpha", "inplace"),
+    "torch.nn.CELU": ("alpha", "inplace"),
+    "torch.nn.SELU": ("inplace",),
+    "torch.nn.functional.elu": ("input", "alpha", "inplace"),
+    "torch.nn.functional.celu": ("input", "alpha", "inplace"),
+    "torch.nn.functional.selu": ("input", "inplace"),
+    "torch.celu": ("input", "alpha"),
+    "torch.selu": ("input",),
+}
+# Compute with the alpha of the first call of the process.
+CELU = words("torch.nn.CELU torch.nn.functional.celu torch.celu")
 # Layers whose backward pass does not need their output.
 NEED_NO_OUTPUT = words(
     "torch.nn.Linear torch.nn.Conv1d torch.nn.Conv2d torch.nn.Conv3d torch.nn.ConvTranspose1d "

@@ -250,6 +250,13 @@ def in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
     )
 
 
+def operand(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Return `value` in a form that an attribute can follow: `x`, `f(x)`, `(x + y)`."""
+    if value.lpar or isinstance(value, cst.Name | cst.Attribute | cst.Call | cst.Subscript):
+        return value
+    return in_parentheses(value)
+
+
 def _is_bare(arg: cst.Arg) -> bool:
     """Whether `arg` is a generator without parentheses, which only a call's one argument may be."""
     return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Mapping
 
 import libcst as cst
 
 from migrate.catalogue import wrong_operators as wrong
 from migrate.reading.facts import facts_of
-from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.rewrite.edits.nodes import keyword_arg, operand, with_args
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -20,10 +19,21 @@ from migrate.rewrite.rule import (
     rewritten,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, keyword
+from migrate.syntax.tree import bind, code
 
 WHY = "its gradient on XLA is wrong where the input is negative"
 REMEDY = "F.elu(x.clone(), inplace=True)"
+# What a name is a part of when something may call it later.
+VALUES = (
+    cst.Arg,
+    cst.Assign,
+    cst.AnnAssign,
+    cst.Return,
+    cst.Param,
+    cst.DictElement,
+    cst.Element,
+)
+ONE = ("1", "1.0")
 
 
 class EluGradient(Rule):
@@ -139,93 +149,72 @@ class EluGradient(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit or the findings of one activation."""
-        name = facts_of(context).names.of(node if not isinstance(node, cst.Call) else node.func)
-        if name not in wrong.ELU_FUNCTIONS and name not in wrong.ELU_CLASSES:
+        called = node.func if isinstance(node, cst.Call) else node
+        name = facts_of(context).names.of(called)
+        if name not in wrong.ELU:
             return
+        what = f"{code(called)}: {WHY}, unless it works in place"
         if not isinstance(node, cst.Call):
-            if _is_value(node, context):
-                message = (
-                    f"{code(node)}: {WHY}, unless it works in place: a function with `{REMEDY}`"
-                )
-                yield from self.report(node, message)
+            if isinstance(context.parent(node), VALUES) and not context.asks_for_type(node):
+                yield from self.report(node, f"{what}: a function with `{REMEDY}`")
             return
-        yield from self._alpha(node, name)
-        in_place = _in_place_argument(node, name)
-        if in_place is not None and code(in_place) not in ("True", "False"):
-            yield from self.report(
-                node, f"{code(node.func)}: {WHY}, unless inplace={code(in_place)} is True"
-            )
-        elif in_place is None or code(in_place) == "False":
-            yield from self._not_in_place(node, name, context)
-
-    def _alpha(self, call: cst.Call, name: str) -> Iterable[RuleFinding]:
-        """Yield the finding of a CELU whose alpha may not be the first one's."""
-        if not name.lower().endswith(".celu"):
+        bound = bind(node, wrong.ELU[name])
+        if bound is None:
+            yield from self.report(node, f"{what}: `{REMEDY}`")
             return
-        plain = [arg.value for arg in call.args if arg.keyword is None]
-        place = 0 if name in wrong.ELU_CLASSES else 1
-        named = keyword(call, "alpha")
-        alpha = named.value if named else plain[place] if len(plain) > place else None
-        if alpha is not None and code(alpha) not in ("1", "1.0"):
+        if name in wrong.CELU and "alpha" in bound and code(bound["alpha"].value) not in ONE:
             message = (
                 "on XLA all CELUs of a process compute with the alpha of the first one: alpha * "
                 "F.elu(x / alpha, inplace=True)"
             )
-            yield from self.report(call, message)
+            yield from self.report(node, message)
+        in_place = code(bound["inplace"].value) if "inplace" in bound else "False"
+        if in_place == "False":
+            yield from self._not_in_place(node, name, bound, what, context)
+        elif in_place != "True":
+            yield from self.report(
+                node, f"{code(called)}: {WHY}, unless inplace={in_place} is True"
+            )
 
     def _not_in_place(
-        self, call: cst.Call, name: str, context: Workspace
+        self,
+        call: cst.Call,
+        name: str,
+        bound: Mapping[str, cst.Arg],
+        what: str,
+        context: Workspace,
     ) -> Iterable[Edit | RuleFinding]:
-        wrong_now = f"{code(call.func)}: {WHY}, unless it works in place"
-        starred = any(arg.star for arg in call.args)
-        if name in wrong.ELU_CLASSES:
-            if starred or not _follows_layer(call, context):
-                message = (
-                    f"{wrong_now}: inplace=True if nothing else uses its input, else `{REMEDY}`"
-                )
+        has_option = "inplace" in wrong.ELU[name]
+        if "input" not in wrong.ELU[name]:
+            if not _follows_layer(call, context):
+                message = f"{what}: inplace=True if nothing else uses its input, else `{REMEDY}`"
                 yield from self.report(call, message)
                 return
-            replace = partial(_in_place, name=name)
-            yield self.edit(call, replace, f"inplace=True: {WHY} otherwise", wrong=wrong_now)
+            message = f"inplace=True: {WHY} otherwise"
+        elif "input" not in bound or not (has_option or isinstance(call.func, cst.Attribute)):
+            yield from self.report(call, f"{what}: `{REMEDY}`")
             return
-        rename = not name.startswith("torch.nn.")
-        if starred or not call.args or (rename and not isinstance(call.func, cst.Attribute)):
-            yield from self.report(call, f"{wrong_now}: `{REMEDY}`")
-            return
-        replace = partial(_renamed_in_place if rename else _in_place, name=name)
-        yield self.edit(call, replace, f"in place, on a copy: {WHY} otherwise", wrong=wrong_now)
+        else:
+            message = f"in place, on a copy: {WHY} otherwise"
+        names = {id(arg): parameter for parameter, arg in bound.items()}
+        kept = [
+            (index, names[id(arg)])
+            for index, arg in enumerate(call.args)
+            if names[id(arg)] != "inplace"
+        ]
 
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [
+                _copied(updated.args[index]) if parameter == "input" else updated.args[index]
+                for index, parameter in kept
+            ]
+            if has_option:
+                return with_args(updated, [*args, keyword_arg("inplace", cst.Name("True"))])
+            assert isinstance(updated.func, cst.Attribute)
+            twin = cst.Name(f"{updated.func.attr.value}_")
+            return with_args(updated, args).with_changes(func=updated.func.with_changes(attr=twin))
 
-def _is_value(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether a name is a value that something may call: an argument, an assigned value, an element."""
-    parent = context.parent(node)
-    if isinstance(parent, cst.Arg):
-        call = context.parent(parent)
-        return not (isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass"))
-    return isinstance(
-        parent,
-        cst.Assign | cst.AnnAssign | cst.Return | cst.Param | cst.DictElement | cst.Element,
-    ) and not _is_class_test(node, context)
-
-
-def _is_class_test(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether the name is one of the classes of an `isinstance`."""
-    return any(
-        isinstance(above, cst.Call) and code(above.func) in ("isinstance", "issubclass")
-        for above in context.ancestors(node)
-    )
-
-
-def _in_place_argument(call: cst.Call, name: str) -> cst.BaseExpression | None:
-    """Return the argument `inplace`, by its name or its place; None where there is none."""
-    named = keyword(call, "inplace")
-    if named is not None:
-        return named.value
-    if name in wrong.ELU_FUNCTIONS and not name.startswith("torch.nn."):
-        return None
-    plain = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
-    place = _settings(name)
-    return plain[place] if len(plain) > place else None
+        yield self.edit(call, replace, message, wrong=what)
 
 
 def _follows_layer(call: cst.Call, context: Workspace) -> bool:
@@ -244,41 +233,6 @@ def _follows_layer(call: cst.Call, context: Workspace) -> bool:
     return names.of(before.value.func) in wrong.NEED_NO_OUTPUT
 
 
-def _in_place(call: cst.Call, name: str) -> cst.Call:
-    """Return the call with `inplace=True`; a function gets a copy of its input."""
-    plain = [arg for arg in call.args if arg.keyword is None]
-    dropped = {id(arg) for arg in plain[_settings(name) :]}
-    args = [
-        _copied(arg) if name in wrong.ELU_FUNCTIONS and _is_input(arg, call) else arg
-        for arg in call.args
-        if id(arg) not in dropped and not (arg.keyword and arg.keyword.value == "inplace")
-    ]
-    return with_args(call, [*args, keyword_arg("inplace", cst.Name("True"))])
-
-
-def _renamed_in_place(call: cst.Call, name: str) -> cst.Call:
-    """Return the call of a function of torch as one of its twin in place, with a copy of its input."""
-    assert isinstance(call.func, cst.Attribute)
-    func = call.func.with_changes(attr=cst.Name(f"{name.rpartition('.')[2]}_"))
-    args = [_copied(arg) if _is_input(arg, call) else arg for arg in call.args]
-    return with_args(call, args).with_changes(func=func)
-
-
-def _is_input(arg: cst.Arg, call: cst.Call) -> bool:
-    return arg is call.args[0] if arg.keyword is None else arg.keyword.value == "input"
-
-
-def _settings(name: str) -> int:
-    """Return the number of positional arguments before `inplace`."""
-    return (name in wrong.ELU_FUNCTIONS) + (not name.lower().endswith(".selu"))
-
-
 def _copied(arg: cst.Arg) -> cst.Arg:
     """Return the argument `x` as `x.clone()`."""
-    value = arg.value
-    if (
-        not isinstance(value, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
-        and not value.lpar
-    ):
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return arg.with_changes(value=cst.Call(cst.Attribute(value, cst.Name("clone"))))
+    return arg.with_changes(value=cst.Call(cst.Attribute(operand(arg.value), cst.Name("clone"))))

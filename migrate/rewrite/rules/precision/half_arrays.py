@@ -10,11 +10,10 @@ from migrate.check.hazard import Severity
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.halves.half_values import Half, Precision, half_values_of
 from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
+from migrate.rewrite.edits.nodes import operand
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
-
-ATOMS = cst.Name | cst.Attribute | cst.Call | cst.Subscript
 
 
 class HalfArrays(Rule):
@@ -225,7 +224,5 @@ def _edited(value: cst.BaseExpression) -> str:
 
 def _converted(updated: cst.Attribute | cst.Arg) -> cst.Attribute | cst.Arg:
     """Return the attribute or argument with `.float()` after its value."""
-    value = updated.value
-    if not isinstance(value, ATOMS) and not value.lpar:
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return updated.with_changes(value=cst.Call(cst.Attribute(value, cst.Name("float"))))
+    converted = cst.Call(cst.Attribute(operand(updated.value), cst.Name("float")))
+    return updated.with_changes(value=converted)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.rewrite.edits.branch import is_plain_question, left_above
+from migrate.rewrite.edits.nodes import operand
 from migrate.rewrite.rule import Edit, Replacement, Rule
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
 # What a comment that goes with a scaler speaks of.
 ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)
-ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,7 @@ class Removal:
 
 
 def _argument(updated: cst.Call) -> cst.BaseExpression:
-    value = updated.args[0].value
-    if isinstance(value, ATOMS) or value.lpar:
-        return value
-    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return operand(updated.args[0].value)
 
 
 def _step(updated: cst.Call) -> cst.Call:
