@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from migrate.cli.launch import _LAUNCHERS as OFFERED
+from migrate.launch.host.hosts import _READERS
+from migrate.launch.host.training import PREEMPTED
+from migrate.launch.launchers import LAUNCHERS
 from tests.launch.jobs import written
 from tests.waiting import LIMIT, until
 
@@ -115,3 +120,12 @@ def test_the_environment_of_a_host_is_made_once(tmp_path: Path) -> None:
     (text,) = texts
     assert ".job-environments" in text
     assert len(list((tmp_path / ".job-environments").glob("*/complete"))) == 1
+
+
+def test_the_lists_of_launchers_are_the_same() -> None:
+    """The command knows them without importing their writers, a host runs without them."""
+    assert set(OFFERED) == set(LAUNCHERS) == set(_READERS)
+
+
+def test_a_preempted_program_and_its_host_end_with_the_same_code() -> None:
+    assert importlib.import_module("shims.resume").PREEMPTED == PREEMPTED

@@ -30,8 +30,8 @@ UNREAD = (
     "see that device_ids and output_device are not among them"
 )
 DELAYED = (
-    "delay_all_reduce_named_params keeps its gradients on the CPU without device_ids, and the backward pass "
-    "raises: leave it out, with param_to_hook_all_reduce"
+    "delay_all_reduce_named_params keeps its gradients on the CPU without device_ids, and on XLA the "
+    "backward pass raises: leave it out, with param_to_hook_all_reduce"
 )
 PARAMETERS = (
     "module",
@@ -155,7 +155,7 @@ class Ddp(Rule):
                 model = model.cuda()
                 return DDP(model, delay_all_reduce_named_params=late, param_to_hook_all_reduce=late[0][1])
             """,
-            "the backward pass raises",
+            "on XLA the backward pass raises",
         ),
         reported(
             """
@@ -259,11 +259,11 @@ class Ddp(Rule):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"
             yield from self.report(node, message)
+        if "delay_all_reduce_named_params" in bound:
+            yield from self.report(node, DELAYED)
         if context.portable:
             yield self._by_shims(node, bound, last, context)
             return
-        if "delay_all_reduce_named_params" in bound:
-            yield from self.report(node, DELAYED)
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
             yield RuleFinding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
