@@ -266,7 +266,7 @@ def _far_buckets(request: LaunchRequest, bucket: str, zone: str) -> list[str]:
 
 
 def _notes(request: LaunchRequest, program: JobProgram, grant: trc.Grant | None) -> list[str]:
-    notes = []
+    notes = list(program.assumed)
     if grant is not None:
         notes.append(f"TRC, usual grant: {grant}. Free: {trc.FREE}. Billed: {trc.NOT_FREE}")
     if program.resume is Resume.OWN:

@@ -76,6 +76,7 @@ class JobProgram:
         joins_hosts: whether the program connects the hosts of a slice, or its framework does.
         reads: names of environment variables of the job that the program mentions.
         buckets: URLs of buckets in the program's text.
+        assumed: what the source does not show for certain, each a line for the user.
     """
 
     folder: Path
@@ -88,6 +89,7 @@ class JobProgram:
     joins_hosts: bool
     reads: frozenset[str]
     buckets: tuple[str, ...]
+    assumed: tuple[str, ...]
 
 
 def read_program(target: Path, entry: str | None = None) -> JobProgram:
@@ -109,18 +111,33 @@ def read_program(target: Path, entry: str | None = None) -> JobProgram:
     framework = _framework(script, imports, calls, project)
     strings = {text for module in project.modules.values() for text in module.strings}
     files = _all_files(folder) if target.is_dir() else _python_files(project, folder)
+    resume = _resume(imports, calls)
     return JobProgram(
         folder,
         script.relative_to(folder),
         files,
         framework,
         _start(framework, calls),
-        _resume(imports, calls),
+        resume,
         "shims" in imports,
         framework is not Framework.JAX or bool(calls & _JOINS),
         frozenset(strings & {CHECKPOINTS, DATA}),
         tuple(sorted(text for text in strings if text.startswith("gs://"))),
+        tuple(_assumed(script, framework, resume, imports, calls)),
     )
+
+
+def _assumed(
+    script: Path, framework: Framework, resume: Resume, imports: set[str], calls: set[str]
+) -> Iterator[str]:
+    """Yield what was concluded from less than an import or a call that shows it."""
+    if framework is Framework.TORCH_TPU and not _uses_torch_tpu(imports, calls):
+        yield (
+            f"{script.name} imports torch only, and a string in it is 'tpu' or 'tpu_dist': it is taken for a "
+            "program of torch_tpu"
+        )
+    if resume is Resume.ORBAX:
+        yield f"{script.name} restores by orbax; whether the data's position is restored was not checked"
 
 
 def _located(target: Path, entry: str | None) -> tuple[Path, Path]:
@@ -159,7 +176,7 @@ def _called(analysis: Analysis) -> Iterator[str]:
 
 def _framework(script: Path, imports: set[str], calls: set[str], project: Project) -> Framework:
     uses_xla = "torch_xla" in imports
-    uses_tpu = "torch_tpu" in imports or any(name.startswith("torch.tpu.") for name in calls)
+    uses_tpu = _uses_torch_tpu(imports, calls)
     if "torch" in imports and not uses_xla and "shims" not in imports:
         uses_tpu = uses_tpu or any(_names_device(module) for module in project.modules.values())
     if uses_xla and uses_tpu:
@@ -187,6 +204,10 @@ def _framework(script: Path, imports: set[str], calls: set[str], project: Projec
         f"{script.name} imports neither torch_xla, torch_tpu, shims nor jax",
         "name the script that trains, or --entry FILE",
     )
+
+
+def _uses_torch_tpu(imports: set[str], calls: set[str]) -> bool:
+    return "torch_tpu" in imports or any(name.startswith("torch.tpu.") for name in calls)
 
 
 def _names_device(module: SourceModule) -> bool:

@@ -75,10 +75,12 @@ def launch(
     part = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     try:
         _write(part, job, files)
-        check_ours(job, part)
+        validation = None
         if check:
             progress(f"asking {launcher.title}'s own parser")
-        validation = check_files(job, part, python) if check else None
+            validation = check_files(job, part, python)
+        else:
+            check_ours(job, part)
         if output.is_dir():
             shutil.rmtree(output)
         part.chmod(0o755)

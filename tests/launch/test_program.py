@@ -45,6 +45,22 @@ def test_the_framework(source: str, framework: Framework, tmp_path: Path) -> Non
     assert program(tmp_path, source).framework is framework
 
 
+@pytest.mark.parametrize(
+    ("source", "assumed"),
+    [
+        ("import torch\nprint('cpu', 'tpu')", "taken for a program of torch_tpu"),
+        ("import torch\nimport torch_tpu\nprint('tpu')", ""),
+        ("import torch\ntorch.tpu.synchronize()", ""),
+        ("import jax\nimport orbax.checkpoint as ocp\nocp.M().restore(1)", "data's position"),
+        ("import jax", ""),
+    ],
+)
+def test_what_is_only_assumed_is_said(source: str, assumed: str, tmp_path: Path) -> None:
+    lines = program(tmp_path, source).assumed
+    assert len(lines) == bool(assumed)
+    assert all(assumed in line for line in lines)
+
+
 def test_modules_of_the_program_count_and_are_copied(tmp_path: Path) -> None:
     read = program(tmp_path, "import model", model="import jax", unused="import torch_xla")
     assert read.framework is Framework.JAX
