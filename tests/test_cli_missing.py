@@ -119,14 +119,24 @@ def test_what_needs_no_framework(folder: Path, words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_job_is_written_without_the_frameworks(folder: Path) -> None:
+    (folder / "xla.py").write_text("import torch_xla\n\ntorch_xla.launch(print)\n")
+    words = (
+        "--tpu v5e-8 --zone us-central1-a --with gcloud --bucket gs://lab/run --no-resume -o job"
+    )
+    done = without(FRAMEWORKS, folder, f"launch xla.py {words}")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "job" / "start.sh").is_file()
+
+
 def test_doctor_lists_what_is_ready(folder: Path) -> None:
     done = without(FRAMEWORKS, folder, "doctor")
     assert done.returncode == 0, done.stderr
     assert "fit for use" not in done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
     ready = [words[1] for words in lines if words[:1] == ["ready"]]
-    assert ready == ["rewrite", "check"]
+    assert ready == ["rewrite", "check", "launch"]
     (run,) = [line for line in done.stdout.splitlines() if line.startswith("not ready  run ")]
     assert "torch, torch_xla not installed" in run
     assert run.endswith("pip install '.[xla]'")
-    assert "2 of 9 commands ready" in done.stdout
+    assert "3 of 10 commands ready" in done.stdout
