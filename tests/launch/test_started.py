@@ -91,35 +91,36 @@ def two_hosts(
     ]
 
 
-def test_two_hosts_resume_to_the_same_losses(tmp_path: Path) -> None:
-    """Two processes on this machine are the hosts; torchrun joins them, over gloo."""
-    whole, folder = tmp_path / "whole", written(tmp_path, "skypilot", **TWO).folder
-    whole.mkdir()
-    first, second = two_hosts(folder, whole, "whole")
+@pytest.fixture(scope="module")
+def uninterrupted_on_two(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tmp_path = tmp_path_factory.mktemp("two")
+    first, second = two_hosts(written(tmp_path, "skypilot", **TWO).folder, tmp_path, "whole")
     expected = losses(first)
     assert second.ended() == 0
+    return expected
+
+
+def test_two_hosts_resume_to_the_same_losses(tmp_path: Path, uninterrupted_on_two: str) -> None:
+    """Two processes on this machine are the hosts; torchrun joins them, over gloo."""
+    folder = written(tmp_path, "skypilot", **TWO).folder
     # The slice is taken away as a whole.
     first, second = two_hosts(folder, tmp_path, "killed")
     assert first.preempt_at(6) == PREEMPTED
     second.process.terminate()
     assert second.ended() == PREEMPTED
     first, second = two_hosts(folder, tmp_path, "last")
-    assert losses(first) == expected
+    assert losses(first) == uninterrupted_on_two
     assert second.ended() == 0
 
 
-def test_a_host_that_comes_back_alone(tmp_path: Path) -> None:
+def test_a_host_that_comes_back_alone(tmp_path: Path, uninterrupted_on_two: str) -> None:
     """SIGTERM reaches one host: the other stores the same step, waits for it, and both continue."""
-    whole, folder = tmp_path / "whole", written(tmp_path, "skypilot", **TWO).folder
-    whole.mkdir()
-    first, second = two_hosts(folder, whole, "whole")
-    expected = losses(first)
-    assert second.ended() == 0
+    folder = written(tmp_path, "skypilot", **TWO).folder
     ports = {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
     first, second = two_hosts(folder, tmp_path, "killed", ports)
     assert first.preempt_at(6) == PREEMPTED
     (again,) = two_hosts(folder, tmp_path, "again", ports, hosts=(0,))
-    assert losses(again) == expected
+    assert losses(again) == uninterrupted_on_two
     assert second.ended() == 0
     assert "this host is still here: the program starts again" in second.text()
 
