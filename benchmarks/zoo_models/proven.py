@@ -24,8 +24,8 @@ from benchmarks.zoo_models.measured import (
 
 # Relative L2 to float64 that counts as equal, and by how much a port may be worse than torch's own float32.
 LIMIT, ROUNDING = 1e-5, 2.0
-# In float64, port and original agree to this relative L2 if they compute the same: 2^-53 times the 1e7 terms of
-# the zoo's longest sums. Attention of JAX computes its softmax in float32 in any case.
+# In float64, port and original agree to this relative L2 if they compute the same: 2^-53 times the 1e7
+# terms of the zoo's longest sums. Attention of JAX computes its softmax in float32 in any case.
 SAME_WIDE, SAME_WIDE_ATTENTION = 1e-9, 1e-6
 # A gradient below this part of the norm of all gradients is rounding: it is measured against that norm.
 VANISHING = 1e-6
