@@ -11,8 +11,8 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hazard, Hit, Severity
+from migrate.check.manual_work import ManualWork
 from migrate.check.only_cuda import only_with_cuda
-from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.evaluating import in_evaluation

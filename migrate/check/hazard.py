@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.check.manual_work import ManualWork
 from migrate.check.severity import Severity as Severity
-from migrate.check.work import ManualWork
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from migrate.check.config import Config
-from migrate.check.counted import is_test, without_repetition
 from migrate.check.file import check_file, check_readable, not_checked
 from migrate.check.finding import Finding
 from migrate.check.followed import CheckJob, Followed
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
+from migrate.check.project_tests import is_test
+from migrate.check.repeated import without_repetition
 from migrate.counts import many
 from migrate.progress import Progress, no_progress
 from migrate.syntax.depth import deep

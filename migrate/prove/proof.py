@@ -14,7 +14,7 @@ from migrate.place import Place
 from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
-from migrate.prove.compare.floor import NoiseFloor
+from migrate.prove.compare.noise_floor import NoiseFloor
 from migrate.prove.compare.verdict import ProofVerdict, judge_with_floor, judge_with_floors, notes
 from migrate.prove.errors import (
     RecordingError,

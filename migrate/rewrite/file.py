@@ -6,8 +6,8 @@ from pathlib import Path
 
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, RewriteOptions
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite
 from migrate.syntax.depth import deep
 from migrate.syntax.memory import seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook

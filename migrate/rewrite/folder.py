@@ -16,7 +16,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.reexports import reexports_of
 from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.model.objects.asked import spelled_devices
-from migrate.model.processes.led import led_of
+from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.started import is_distributed_training
 from migrate.model.project.project import Project
@@ -25,17 +25,17 @@ from migrate.progress import Progress, no_progress
 from migrate.reading.facts import facts_of
 from migrate.reading.project.reach import Leaving, entered_by_steps
 from migrate.reading.project.workers import Workers, keep, let_go
+from migrate.rewrite.applied_plan import in_order as by_line
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.left.selected import selected
-from migrate.rewrite.made import in_order as by_line
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
+from migrate.rewrite.pipeline import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.results import FileRewrite, FolderRewrite
-from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.depth import deep
 from migrate.syntax.memory import seldom_collected

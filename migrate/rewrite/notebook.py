@@ -10,8 +10,8 @@ from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
 from migrate.rewrite.left.selected import selected
 from migrate.rewrite.options import DEFAULT, RewriteOptions
+from migrate.rewrite.pipeline import NotStableError, check_stable, rewrite_source
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
-from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 from migrate.syntax.notebook.cells import RULE, Cells, NotMappedError, join
 from migrate.syntax.notebook.shell import shell_advice
 from migrate.syntax.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from migrate.errors import MigrateError
 from migrate.model.project.shadowing import shadowing
-from migrate.rewrite.made import applied
+from migrate.rewrite.applied_plan import applied
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Edit, Wrap

@@ -10,7 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.prescan import concerned
 from migrate.errors import MigrateError
-from migrate.rewrite.edits.registering import register
+from migrate.rewrite.edits.torch_xla_import import register
 from migrate.rewrite.left.remaining import remaining
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Wrap
 from migrate.rewrite.workspace import Workspace

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.rewrite.edit import Edit as Edit
 from migrate.rewrite.edit import Replacement as Replacement
 from migrate.rewrite.edit import RuleFinding as RuleFinding

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import FolderRewrite, rewrite_folder
-from migrate.rewrite.story import rewrite, rewrite_source
+from migrate.rewrite.pipeline import rewrite, rewrite_source
 from migrate.syntax.source import parse
 
 LOOP = """

@@ -11,11 +11,11 @@ import pytest
 
 from migrate.reading.script import Script
 from migrate.reading.steps.loops import has_sync
-from migrate.rewrite.left.net import without_step
+from migrate.rewrite.left.stepless_loops import without_step
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.plan import plan
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.rules.step.steps import trains_on_accelerator
-from migrate.rewrite.story import rewrite_source
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.source import parse
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import ExampleKind, Rule, RuleExample
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT

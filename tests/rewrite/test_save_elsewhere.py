@@ -190,7 +190,7 @@ def test_an_attribute_that_is_something_else_too_is_no_test(more: str, tmp_path:
 
 def test_a_script_alone_is_reported(tmp_path: Path) -> None:
     """The other file is not rewritten with it."""
-    from migrate.rewrite.story import rewrite_source
+    from migrate.rewrite.pipeline import rewrite_source
     from migrate.syntax.source import parse
 
     path = (

@@ -10,7 +10,7 @@ import pytest
 from migrate.check.hazard import Severity
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.after import READS
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 
 STEP = "with torch_xla.step():"
 

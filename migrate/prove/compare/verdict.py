@@ -11,7 +11,6 @@ from migrate.observe.boundaries import MOST_STEPS
 from migrate.prove.compare import compare, diagnose
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
-from migrate.prove.compare.floor import NoiseFloor, larger, noise_floor
 from migrate.prove.compare.gates import (
     CEILING,
     MARGIN,
@@ -20,6 +19,7 @@ from migrate.prove.compare.gates import (
     Gates,
     judged_noise,
 )
+from migrate.prove.compare.noise_floor import NoiseFloor, larger, noise_floor
 from migrate.prove.recording.records import RankRecord, StepRecord
 
 _Ranks = Mapping[int, RankRecord]

@@ -10,9 +10,9 @@ from migrate.catalogue.words import SYNCS
 from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.parting import GraphDifference
+from migrate.check.rules.ranks.parting.created_values import is_made_on_device, loaded, made
 from migrate.check.rules.ranks.parting.ends import cut_early, synchronised
 from migrate.check.rules.ranks.parting.evaluations import evaluations
-from migrate.check.rules.ranks.parting.made import is_made_on_device, loaded, made
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.reads import handed_on, reads
 from migrate.check.rules.ranks.parting.unrun import kept_from

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.collectives.computing import updates_copy
-from migrate.reading.collectives.uneven import UnevenGraphs
+from migrate.reading.collectives.uneven_graphs import UnevenGraphs
 from migrate.reading.facts import Facts
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.syntax.tree import keyword, last_part, nodes_of

@@ -35,8 +35,8 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
-from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
 from migrate.rewrite.rules.devices.availability import insists, question
+from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
 

@@ -11,7 +11,7 @@ from migrate.catalogue.words import EXITS, LOGGING_METHODS
 from migrate.model.pure import PURE_CALLS
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
-from migrate.rewrite.rules.ranks.kept import ObjectField, kept_on
+from migrate.rewrite.rules.ranks.object_fields import ObjectField, kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import last_part, nodes, nodes_of, string_value
 

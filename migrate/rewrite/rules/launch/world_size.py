@@ -21,7 +21,7 @@ from migrate.rewrite.rules.launch.launching import (
 )
 from migrate.rewrite.rules.random.seeds import seeded_by
 from migrate.rewrite.rules.ranks.index_sums import added_index
-from migrate.rewrite.rules.ranks.kept import kept_on
+from migrate.rewrite.rules.ranks.object_fields import kept_on
 from migrate.rewrite.rules.ranks.sampler_counts import own_count
 from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
 from migrate.rewrite.workspace import Workspace

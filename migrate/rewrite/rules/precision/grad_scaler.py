@@ -13,7 +13,7 @@ from migrate.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.catalogue.torch_other import TYPED_SCALERS
 from migrate.catalogue.words import words
 from migrate.check.hazard import Severity
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.reading.values.scalers import (
     SCALE,
     is_off,

@@ -17,7 +17,7 @@ from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.values.saved import arguments, is_of_host, is_save
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
-from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
+from migrate.rewrite.rules.saving.early_returns import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
@@ -25,7 +25,7 @@ from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
-from migrate.rewrite.rules.saving.unseen import unseen_condition
+from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, targets, used
 

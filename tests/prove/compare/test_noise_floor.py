@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.prove.compare.floor import NoiseFloor, StepFloor, noise_floor
 from migrate.prove.compare.gates import CEILING, GRADIENT_GATE, NOISE_RUNS, PARAMETER_GATE, Gates
+from migrate.prove.compare.noise_floor import NoiseFloor, StepFloor, noise_floor
 from migrate.prove.compare.verdict import ProofVerdict, judge, judge_with_floor, notes
 from migrate.prove.proof import Proof, prove, record_run
 from migrate.prove.recording.records import RankRecord, StepRecord

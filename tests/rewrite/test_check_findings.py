@@ -13,9 +13,9 @@ from migrate.check.finding import UNREADABLE, Finding, Fix
 from migrate.check.rules import all_hazards
 from migrate.check.severity import Severity
 from migrate.cli import commands
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.left.codes import all_codes, code_of
 from migrate.rewrite.left.selected import with_used
 from migrate.rewrite.options import DEFAULT

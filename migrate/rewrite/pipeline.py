@@ -15,6 +15,7 @@ from migrate.errors import MigrateError
 from migrate.model.facts import ModuleCalls
 from migrate.reading.collectives.pending_values import COLLECTIVE
 from migrate.reading.facts import Facts, facts_of
+from migrate.rewrite.applied_plan import applied, impossible, in_order, notes_on, planned
 from migrate.rewrite.left.after import (
     Left,
     after_rewrite,
@@ -24,9 +25,8 @@ from migrate.rewrite.left.after import (
 )
 from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
-from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.left.selected import selected, with_used
-from migrate.rewrite.made import applied, impossible, in_order, notes_on, planned
+from migrate.rewrite.left.stepless_loops import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import refuse_own_shims
 from migrate.rewrite.plan import Plan

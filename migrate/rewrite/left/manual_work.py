@@ -6,8 +6,8 @@ import importlib
 from functools import cache
 
 from migrate.catalogue.catalogue import of_import
+from migrate.check.manual_work import ManualWork
 from migrate.check.rules import all_hazards
-from migrate.check.work import ManualWork
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.results import Note
