@@ -127,6 +127,8 @@ def notes_on(plan: Plan, items: Sequence[Edit | Wrap | RuleFinding]) -> tuple[No
                 own_code=item.code,
                 subject=wrong.subject,
             )
+        else:
+            note = replace(note, wrong=item.wrong)
         notes.append(note)
     return tuple(notes)
 

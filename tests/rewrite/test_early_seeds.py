@@ -10,6 +10,7 @@ from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
+from migrate.rewrite.rules.random.seeds import AT_IMPORT
 
 SEEDS = """\
 import random
@@ -166,6 +167,6 @@ def test_a_seed_at_import_where_a_library_starts_the_replicas(
     if package.startswith("pytorch_lightning"):
         assert "torch_xla.manual_seed" not in text
         assert "shims" not in text
-        assert any("when the file is imported" in note for note in notes)
+        assert any(AT_IMPORT in note for note in notes)
     else:
-        assert not any("when the file is imported" in note for note in notes)
+        assert not any(AT_IMPORT in note for note in notes)

@@ -11,6 +11,8 @@ from migrate.check.hazard import Severity
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.after import READS
 from migrate.rewrite.pipeline import rewrite
+from migrate.rewrite.rules.step.inputs import NOT_MOVED, NOT_SHOWN
+from migrate.rewrite.rules.step.wrapping import READS_INSIDE
 
 STEP = "with torch_xla.step():"
 
@@ -116,7 +118,7 @@ def test_the_forward_is_in_and_saves_and_evaluations_are_out(tmp_path: Path) -> 
     for out in (".item()", "save_checkpoint", "validate", "_profiler", "perf_counter"):
         assert out not in inside
         assert out in text
-    assert not [message for message in left if "`batch` on the device" in message]
+    assert not [message for message in left if NOT_MOVED in message or NOT_SHOWN in message]
 
 
 def test_a_loop_with_steps_of_its_own_lies_in_no_other_step(tmp_path: Path) -> None:
@@ -849,7 +851,7 @@ def test_a_forward_in_a_branch_that_reads_too(tmp_path: Path, inside: str) -> No
     text, findings = after(tmp_path, BRANCHES.replace("{inside}", indented))
     assert "model(" in block(text)
     assert "loss.backward()" in block(text)
-    assert any("reads a value inside the step" in one for one in findings)
+    assert any(READS_INSIDE in one for one in findings)
 
 
 def test_reads_at_the_end_of_a_region_leave_the_step(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
         if undefined := max(
             (entry.undefined for entry in (side.local, side.accumulated) if entry), default=0
         ):
-            lines.append(Text(f"{letter}: {undefined} elements are NaN in the reference itself", "dim"))
+            lines.append(
+                Text(f"{letter}: {undefined} elements are NaN in the reference itself", "dim")
+            )
     if not is_first:
         return Group(*lines)
     for cause in parity.causes:

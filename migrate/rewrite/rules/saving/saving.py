@@ -29,6 +29,9 @@ from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, targets, used
 
+ON_ALL_RANKS = "must be called on all ranks"
+MAY_DIFFER = "may differ between the replicas"
+DECIDES_ALONE = "each decides by its own"
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
 WRITERS_OF_GROUPS = (
     "one replica of each group writes a file of its own; move the values to the CPU on all replicas, before "
@@ -205,12 +208,12 @@ class Saving:
         """Return what is to be done by hand about a call that saves in another file."""
         saved = self._context.effects.saves(call)
         where = saved.where if saved is not None else ""
-        return f"{code(call.func)} ({where}) must be called on all ranks, outside of a test of the rank"
+        return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank"
 
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""
         guard = self._context.guards.around(call)
-        todo = f"{by_hand(self._context)} must be called on all ranks"
+        todo = f"{by_hand(self._context)} {ON_ALL_RANKS}"
         if (reason := self._decided_alone(call, todo)) is not None:
             return reason
         if guard is None:
@@ -281,8 +284,8 @@ class Saving:
                 f"which is not followed, makes it so: make sure that it does, for {todo}"
             )
         return (
-            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
-            f"own `{code(value)}`; make that the same on all of them first, for {todo}"
+            f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
+            f"`{code(value)}`; make that the same on all of them first, for {todo}"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:
@@ -359,12 +362,12 @@ class Saving:
             return f"under `elif {code(guard.test)}:`"
         if self._context.parent(statement) is not guard.body:
             return (
-                f"under `if {code(guard.test)}:` and a condition that may differ between the replicas, "
+                f"under `if {code(guard.test)}:` and a condition that {MAY_DIFFER}, "
                 f"or in a block of its own"
             )
         different = [part for part in rest.others if not same_on_all(part, self._context)]
         if different:
-            return f"`{code(different[0])}` may differ between the replicas"
+            return f"`{code(different[0])}` {MAY_DIFFER}"
         if self._context.guards.around(guard) is not None:
             return "under two tests of the rank"
         if self._is_together(guard):

@@ -18,6 +18,8 @@ from migrate.syntax.tree import code, nodes, nodes_of
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
+LOOKED_AT = "is looked at in every step"
+
 
 class Observers:
     """Code that observes the values that one loop reads.
@@ -95,7 +97,7 @@ class Observers:
         """Return the `if` in the loop whose body `mention` is in, or why there is none that helps."""
         place = self._place.get(id(mention))
         if not isinstance(place, cst.If):
-            return "is looked at in every step"
+            return LOOKED_AT
         if not any(node is mention for node in nodes(place.body)):
             return "decides what comes next"
         common = self.common_test(place)
