@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 _TEST_FOLDERS = frozenset({"test", "tests"})
 _TEST_FILE = re.compile(r"test_.*|.*_test|conftest")
-# What a file of tests holds: functions and classes of tests, or what tests are written with.
+# Marks of a file of tests: test functions, test classes, imports of pytest or unittest.
 _OF_TESTS = re.compile(
     rb"^\s*(?:(?:async\s+)?def test|class Test|(?:import|from) (?:pytest|unittest)\b)", re.MULTILINE
 )
@@ -18,8 +18,8 @@ _MAIN = re.compile(rb"^if __name__ ==", re.MULTILINE)
 def is_test(path: Path, named: Sequence[Path]) -> bool:
     """Whether a file is one of a project's tests, below a folder that the user named.
 
-    A file that the user named is checked like any other, and so are all files of a folder of tests. A script
-    that is run and holds no test is none, whatever its name: `run_test.py` with a `__main__` guard.
+    A file that the user named is no test, and neither are the files in a folder of tests that the user named.
+    A script with a `__main__` guard and without tests is no test, whatever its name: `run_test.py`.
 
     Args:
         path: the file.
@@ -42,7 +42,7 @@ def _is_test(path: Path, below: PurePath) -> bool:
 
 
 def _is_plain_script(path: Path) -> bool:
-    """Whether `path` is a script that is run, and holds no test."""
+    """Whether `path` is a script with a `__main__` guard and without tests."""
     try:
         text = path.read_bytes()
     except OSError:

@@ -338,7 +338,7 @@ def notes(
             f"{weight.left_out[0]} of {weight.left_out[1]} in {weight.name}" for weight in moved
         ]
         lines.append(
-            f"{_named(some)}: not compared. The gradients of these elements are no larger than their rounding "
+            f"{_named(some)}: not compared. The gradients of these elements are as small as their rounding "
             "error, and the optimizer turns them into full steps"
         )
     if any(weight.name.endswith("running_var") for weight in weights):

@@ -159,7 +159,9 @@ def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...]
     required = [name for name, needed in torch_call.parameters(module) if needed]
     if len(required) != 1:
         takes = ", ".join(required) or "nothing that must be given"
-        raise InputsError(f"{shown}: input shapes are unknown (it takes {takes})", _remedy(required))
+        raise InputsError(
+            f"{shown}: input shapes are unknown (it takes {takes})", _remedy(required)
+        )
     settings = SideSettings()
     cpu = torch.device("cpu")
     model = torch_variant.variant(module, cpu, settings)

@@ -62,7 +62,9 @@ class Wrapping:
         for read in self._reads:
             message = f"{read.name} is read after the step"
             said = code_said(read.call, facts_of(self.context))
-            wrong = f"`{code(read.call)}` waits for the device within the step: read it after the step"
+            wrong = (
+                f"`{code(read.call)}` waits for the device within the step: read it after the step"
+            )
             yield Edit(self.rule, read.edited, read.kept, message, wrong=wrong, code=said)
         for cut in self._tails:
             end = cut.tail
