@@ -16,10 +16,10 @@ from migrate.syntax.notebook.text import SUFFIX, read_notebook
 @seldom_collected()
 @deep
 def rewrite_file(path: Path, options: RewriteOptions = DEFAULT) -> Rewrite:
-    """Return the rewritten form of the script or notebook at `path`; nothing is written.
+    """Return the rewritten form of the script or notebook at `path`, without writing it.
 
     Raises:
-        UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: it cannot be read.
+        UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: the file cannot be read.
         RuleConflictError, NotStableError: a defect of the rules.
     """
     if path.suffix == SUFFIX:

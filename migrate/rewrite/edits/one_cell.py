@@ -11,7 +11,7 @@ from migrate.syntax.notebook.cells import MARK
 
 
 def within_cells(plan: Plan) -> Plan:
-    """Return a plan for joined cells without the edits that go over the end of one; they are reported."""
+    """Return a plan for joined cells, in which edits across the end of a cell are findings instead."""
     context = plan.context
     lines = context.source.text.split("\n")
     ends = [number for number, line in enumerate(lines, 1) if MARK.match(line)]
