@@ -21,7 +21,7 @@ def fallback(node: cst.CSTNode, facts: Facts) -> str:
     for handler, ending in handlers:
         line = facts.context.position(handler).line
         if not ending:
-            return f"; on a TPU the script goes on without it, by the `except` of line {line}"
+            return f"; on a TPU the script continues without it, by the `except` of line {line}"
     if handlers:
         line = facts.context.position(handlers[-1][0]).line
         return f"; on a TPU the script ends there, by the `except` of line {line}"

@@ -63,7 +63,7 @@ def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
             kept[comment.value] -= 1
             continue
         position = context.position(comment)
-        message = f"goes with the code that it stands on: {comment.value}"
+        message = f"removed with the code that it is about: {comment.value}"
         yield Note(position.line, position.column + 1, "comments", message)
 
 

@@ -396,7 +396,7 @@ class TestComments:
             """
         )
         messages = [(note.line, note.message) for note in done.edits if note.rule == "comments"]
-        assert messages == [(4, "goes with the code that it stands on: # any free port")]
+        assert messages == [(4, "removed with the code that it is about: # any free port")]
 
     def test_a_block_that_loses_its_last_statement_still_parses(self) -> None:
         script = """

@@ -114,7 +114,7 @@ def unwrapped(
         yield rule.edit(
             node,
             lambda updated: without_items(updated, gone),
-            f"`with {shown}` goes: {why}",
+            f"remove `with {shown}`: {why}",
             consumes=[node.items[index] for index in gone],
         )
 

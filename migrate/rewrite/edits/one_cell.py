@@ -23,6 +23,6 @@ def within_cells(plan: Plan) -> Plan:
         if bisect_left(ends, first) == bisect_left(ends, last):
             edits.append(edit)
             continue
-        message = f"{edit.message}: this goes over several cells, put them into one first"
+        message = f"{edit.message}: this edit spans several cells: put them into one first"
         findings.append(RuleFinding(edit.rule, edit.node, message))
     return replace(plan, edits=tuple(edits), findings=tuple(findings))

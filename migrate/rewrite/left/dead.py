@@ -57,7 +57,7 @@ def without_dead(
                     rule,
                     line,
                     lambda _: cst.RemoveFromParent(),
-                    f"`{code(line.body[0])}` goes: nothing uses it any more",
+                    f"remove `{code(line.body[0])}`: nothing uses it any more",
                 )
             )
     if not edits:

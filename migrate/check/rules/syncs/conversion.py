@@ -219,7 +219,7 @@ def _compared(call: cst.Call, asked: str) -> list[cst.BaseExpression]:
 
 
 def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what is in the list `value`: as it stands there, or in a variable, also by `append`."""
+    """Yield the elements of the list `value`: in a literal, in a variable, or added by `append`."""
     if isinstance(value, cst.Name):
         lists = [
             list_ for assignment in facts.bindings.given(value) for list_ in _lists(assignment)

@@ -25,7 +25,7 @@ READS = PURE_CALLS | {"getenv"}
 def only_counts(mentions: Sequence[Mention], context: Workspace) -> list[cst.CSTNode] | None:
     """Return the statements that hold `mentions` of a number of processes, if they only count.
 
-    They assign it, or check it (`assert n > 1`), if only to warn. None where one does more.
+    They assign it or check it (`assert n > 1`), perhaps with a warning. None if one of them does more.
     """
     statements: list[cst.CSTNode] = []
     for mention in mentions:

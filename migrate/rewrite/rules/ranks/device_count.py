@@ -143,7 +143,7 @@ class DeviceCount(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one question for the number of devices."""
+        """Yield the edits and findings for one query of the number of devices."""
         assert isinstance(node, cst.Call)
         return as_bad_as_it_is(self._found(node, context), node, context)
 

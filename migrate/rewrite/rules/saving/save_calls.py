@@ -127,7 +127,7 @@ def as_shims_save(
         name: of the function.
         call: the original.
         local: whether the first replica of every host saves.
-        own_file: whether every replica does, to a file of its own.
+        own_file: whether every replica writes its own file.
         context: the script.
     """
     saved = (arguments(call, context) or {}).get("obj")

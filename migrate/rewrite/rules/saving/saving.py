@@ -67,7 +67,7 @@ class Saving:
     """The saves of one script.
 
     Args:
-        rule: in whose name the edits are made.
+        rule: name of the rule that requests the edits.
         context: the script.
     """
 
@@ -80,7 +80,7 @@ class Saving:
         self._calls_out: list[tuple[cst.Call, cst.If]] = []  # that save in another file
 
     def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | RuleFinding]:
-        """Yield what becomes of `calls`, the calls of torch.save, and of calls that save in other files."""
+        """Yield the edits and findings for `calls` of torch.save, and for calls that save in other files."""
         calls = [call for call in calls if not saves_of_the_host(call, self._context)]
         if not self._is_for_accelerators():
             for call in calls:
@@ -171,7 +171,7 @@ class Saving:
         return any(context.guards.asks(test) for test in tests)
 
     def _keep_rest(self, call: cst.Call) -> None:
-        """Take note that the function around `call` is one that other files call for the first replica."""
+        """Record that other files call the function around `call` on the first replica only."""
         function = self._context.function_around(call)
         if function is not None:
             line = self._context.position(function.name).line
@@ -264,7 +264,7 @@ class Saving:
         return None
 
     def _decided_alone(self, call: cst.Call, todo: str) -> str | None:
-        """Return why `call` is not made by all replicas: each decides by a value of its own; or None.
+        """Return why not all replicas make `call`: each decides by its own value. None if all make it.
 
         Args:
             call: a save, or the call of a function that saves.
@@ -429,7 +429,7 @@ class Saving:
     def _way(self, guarded: Guarded, moved: Sequence[cst.Call]) -> SaveMove:
         """Return how the statements of `guarded` go out of its test.
 
-        Where all replicas cannot compute a path, only the one that writes does.
+        If not all replicas can compute a path, only the writing replica does.
         """
         way = self._way_without(guarded, ())
         if not way.obstacle:

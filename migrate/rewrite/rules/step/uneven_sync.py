@@ -1,4 +1,4 @@
-"""Put what one replica alone computes on the device into a graph of its own, apart from collectives."""
+"""Put device operations of a single replica into a separate graph, without collectives."""
 
 from __future__ import annotations
 

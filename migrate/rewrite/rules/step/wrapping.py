@@ -175,13 +175,13 @@ class Wrapping:
         statements = part.body.statements
         if part.above:
             heads = ", ".join(_head(statements[i].node) for i in sorted(part.above))
-            self._notes.append(f"`{heads}` goes above the block")
+            self._notes.append(f"`{heads}` moved above the block")
         if part.below:
             count = len(part.below)
             what = (
-                "statements that log or read go"
+                "statements that log or read moved"
                 if count > 1
-                else "statement that logs or reads goes"
+                else "statement that logs or reads moved"
             )
             self._notes.append(f"{count} {what} below it")
         for index, names in feedback(part):

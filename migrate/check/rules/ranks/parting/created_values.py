@@ -26,7 +26,7 @@ def made(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"made on the device in some replicas only (line {line}): it goes into a graph that the "
+        f"made on the device in some replicas only (line {line}): it is put into a graph that the "
         "others do not have; make it in all, or on the CPU"
     )
     yield GraphDifference(node, message)

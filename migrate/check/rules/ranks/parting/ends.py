@@ -20,7 +20,7 @@ def synchronised(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
+        f"synchronised in some replicas only (line {line}): what is pending in the others is put into a "
         "later graph; synchronise in all"
     )
     yield GraphDifference(node, message)
