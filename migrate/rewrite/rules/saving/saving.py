@@ -285,7 +285,7 @@ class Saving:
             )
         return (
             f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
-            f"`{code(value)}`; make that the same on all of them first, for {todo}"
+            f"`{code(value)}`; make it the same on all replicas first, because {todo}"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:
