@@ -10,7 +10,7 @@ from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
-from migrate.rewrite.rules.random.seeds import AT_IMPORT
+from migrate.rewrite.rules.random.seeds import AT_IMPORT, TOO_EARLY
 
 SEEDS = """\
 import random
@@ -89,7 +89,7 @@ def test_a_folder_keeps_xla_out_of_what_runs_before_the_launch(tmp_path: Path) -
     assert "torch_xla.manual_seed" not in texts(done)["seeds.py"]
     ((name, note),) = [one for one in done.left_to_do if one[1].rule == "rng"]
     assert (name.name, note.line) == ("seeds.py", 13)
-    assert "must not be touched" in note.message
+    assert note.message == TOO_EARLY
 
 
 def test_a_folder_seeds_xla_where_only_the_worker_seeds(tmp_path: Path) -> None:
