@@ -1,4 +1,4 @@
-"""Two things that end the graph of one step."""
+"""Two ends of the graph in one step."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class DoubleSync(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one marked step with a second end, or one that a marked step calls."""
+        """Yield one marked step with a second end, or a second end in a function that a marked step calls."""
         if isinstance(node, cst.Call):
             yield from self._called(node, facts)
             return
