@@ -28,7 +28,7 @@ from typing import Any
 
 from migrate.check.config import Config
 from migrate.check.finding import Fix
-from migrate.rewrite.foretold import findings_of
+from migrate.rewrite.check_findings import findings_of
 from shims import activate
 
 FOLDER = Path(__file__).with_suffix("")

@@ -18,8 +18,8 @@ from pathlib import Path
 from migrate.check import project as checking
 from migrate.check.config import Config
 from migrate.check.finding import Finding, Fix
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.write import rewrite_into
 from migrate.syntax.notebook.text import SUFFIX

@@ -17,7 +17,7 @@ from typing import Any
 
 from history import append
 
-from migrate.fit import story
+from migrate.fit import pipeline
 from migrate.fit.products import products_named
 
 LIMIT = 1.3
@@ -27,7 +27,7 @@ def main() -> int:
     """Print seconds: the whole, the trace, libtpu, and the ratio."""
     script, *args = sys.argv[1:]
     tracing = 0.0
-    lower = story.lower_script
+    lower = pipeline.lower_script
 
     def timed(*given: Any, **named: Any) -> Any:
         nonlocal tracing
@@ -36,11 +36,13 @@ def main() -> int:
         tracing += time.monotonic() - started
         return step
 
-    story.lower_script = timed
-    options = story.FitOptions(tuple(products_named("v5e-8")), args=tuple(args))
+    pipeline.lower_script = timed
+    options = pipeline.FitOptions(tuple(products_named("v5e-8")), args=tuple(args))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        found = story.fit(script, options, lambda said: None, story.ScriptTarget(Path(script)))
+        found = pipeline.fit(
+            script, options, lambda said: None, pipeline.ScriptTarget(Path(script))
+        )
     compiling = sum(one.seconds for one in found.verdicts)
     ratio = found.seconds / (tracing + compiling)
     print(

@@ -23,7 +23,7 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.rewrite.left.codes import code_of
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 KEPT = frozenset({*dir(builtins), "self", "cls", "_", "__all__"})

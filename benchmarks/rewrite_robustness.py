@@ -35,7 +35,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.model.project.project import Project
 from migrate.rewrite.apply import RuleConflictError, apply
-from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
+from migrate.rewrite.pipeline import NotStableError, check_stable, rewrite_source
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.source import NotPythonError, NotUtf8Error, Source, parse
 

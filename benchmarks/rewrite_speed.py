@@ -94,7 +94,7 @@ import sys, time
 from pathlib import Path
 from migrate.syntax.memory import collect_seldom
 from migrate.syntax.source import parse
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 collect_seldom()
 scripts = eval(sys.stdin.read())
 rewrite_source(parse(scripts[0], Path("script.py")))

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from migrate.prove.run import run_script
 from migrate.report.text.tables import plain_table
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.temporary import written_apart
 
 SIMULATION_LIMIT, RECORDING_LIMIT = 2.5, 1.1

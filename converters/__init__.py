@@ -5,8 +5,6 @@
 Importing this package imports neither torch nor JAX nor NumPy; the functions import them on demand.
 
 A state dict in memory is converted in memory: `convert_to_pytree(model.state_dict(), model=model)`.
-
-Importing this package imports neither torch nor JAX nor NumPy; the functions do, as they need them.
 """
 
 from importlib import import_module

@@ -10,7 +10,7 @@ from converters.layers.entry import Weight
 from converters.layers.flax_call import Api
 from converters.layers.join import ALONE
 from converters.layers.reparametrized_cases import COMPUTED, EXACT
-from converters.mapping import flatten, paths
+from converters.mapping import flattened_convolutions, paths
 
 APIS: tuple[Api, ...] = ("linen", "nnx")
 HEAD = """\
@@ -54,7 +54,7 @@ def page() -> str:
     parts += ["## Weights that a layer computes", _doc(reparametrized)]
     names = dict.fromkeys(case.name for case in (*EXACT, *COMPUTED))
     parts.append(f"Compared: {_listed(names)}.")
-    parts += ["## A flattened convolution", _doc(flatten), "## Paths", _doc(paths)]
+    parts += ["## A flattened convolution", _doc(flattened_convolutions), "## Paths", _doc(paths)]
     return "\n\n".join(parts) + "\n"
 
 

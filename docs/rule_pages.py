@@ -23,9 +23,9 @@ from migrate.parity.causes.frame import page as cause_pages
 from migrate.report.text.hazards import hazard_page
 from migrate.report.text.rules import rule_page, title
 from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.rule import Rule
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import rewrite
 
 DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"

@@ -168,7 +168,7 @@ def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
             "libtpu",
             Status.WARNING,
             f"{libtpu} belongs to jax; torch_xla {xla} needs 0.0.21 on a TPU",
-            "use two environments on a TPU VM; see README (Installing on a TPU VM)",
+            'use two environments on a TPU VM; see "Install" in the README',
         )
 
 

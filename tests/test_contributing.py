@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.rule import ExampleKind, Rule
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 ROOT = Path(__file__).parents[1]

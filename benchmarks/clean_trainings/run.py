@@ -20,7 +20,7 @@ from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import Proof, prove
 from migrate.prove.settings import Settings
 from migrate.report.text.tables import plain_table
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 
 SCRIPT = Path(__file__).with_name("train.py")
 STEPS = 5

@@ -28,8 +28,8 @@ from pathlib import Path
 
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.rewrite.foretold import check_and_mend
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.check_findings import check_and_mend
+from migrate.rewrite.pipeline import rewrite
 
 SAMPLE = Path(__file__).parent / "sample.csv"
 MOST_FALSE = 0.05

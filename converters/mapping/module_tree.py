@@ -25,7 +25,7 @@ from converters.layers.reparametrized import (
     layer_around,
     reparametrized,
 )
-from converters.mapping.flatten import Flattened, concerns, flattened_inputs
+from converters.mapping.flattened_convolutions import Flattened, concerns, flattened_inputs
 from converters.mapping.paths import Api, ModuleLocation, is_container
 
 BUFFERS = "buffers"

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from migrate.assess.found import Code, Todo
+from migrate.assess.facts import Code, Todo
 from migrate.check.hazard import Severity
 from migrate.model.project.project import Project
-from migrate.rewrite.left.work import work_of
+from migrate.rewrite.left.manual_work import work_of
 from migrate.rewrite.results import FolderRewrite
 
 _CONDITIONAL = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from migrate.assess.found import BLOCKING, AssessmentFacts, EffortItem, Fitted
+from migrate.assess.facts import BLOCKING, AssessmentFacts, EffortItem, Fitted
 from migrate.assess.hours import Hours
 from migrate.assess.money import (
     Host,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.tables import read_table
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 
 SHIPPED = Path(__file__).with_name("hours.yaml")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.assess.found import ObservedRun
+from migrate.assess.facts import ObservedRun
 from migrate.observe.report import Observed, ObservedLine, observed
 from migrate.place import Place
 from migrate.prove.errors import HangError, RunTimeoutError

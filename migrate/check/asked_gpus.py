@@ -1,4 +1,4 @@
-"""Questions for a GPU, `torch.cuda.is_available()`: what depends on the answer."""
+"""Tests for a GPU, `torch.cuda.is_available()`: code that depends on the result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def asks_for_gpus(name: str | None) -> bool:
 
 
 def is_inert(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether what depends on a question is not needed on a TPU: seeds, waits, figures of the memory.
+    """Whether the code that depends on a test for a GPU is not needed on a TPU: seeds, waits, memory figures.
 
     Args:
-        node: what is called, `torch.cuda.is_available`.
+        node: the called function, `torch.cuda.is_available`.
         facts: the script.
     """
     counts = facts.names.of(node) in COUNTED
@@ -35,7 +35,7 @@ def is_inert(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _decides_about_workers(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` counts the GPUs that workers are given, or decides whether there is such a list."""
+    """Whether `node` counts the GPUs for workers, or decides whether a list of them exists."""
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.If | cst.IfExp):
             return bool(lists_of_gpus(above.body, facts.context))
@@ -45,7 +45,7 @@ def _decides_about_workers(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _skips(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the answer decides about a test (`@unittest.skipIf`), or is one of several numbers in `max`."""
+    """Whether the result only skips a test (`@unittest.skipIf`), or is one of several numbers in `max`."""
     call = facts.context.parent(node)
     assign = facts.context.parent(call)
     if any(isinstance(above, cst.Decorator) for above in facts.context.ancestors(node)):

@@ -12,7 +12,7 @@ LEAVING = (cst.Return, cst.Continue, cst.Break, cst.Raise)
 
 
 def is_no_tensor(value: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the variable `value` stands where only something else than a tensor comes."""
+    """Whether the variable `value` is used where it cannot be a tensor."""
     if not isinstance(value, cst.Name):
         return False
     below: cst.CSTNode = value
@@ -48,7 +48,7 @@ def _leaves_with(statement: cst.CSTNode, name: cst.Name, facts: Facts) -> bool:
 def _says_tensor(test: cst.BaseExpression, name: cst.Name, facts: Facts) -> bool | None:
     """Return whether `name` may be a tensor if `test` holds, and only then.
 
-    Return None if it shows neither.
+    Return None if `test` shows neither.
     """
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         inner = _says_tensor(test.expression, name, facts)
@@ -67,7 +67,7 @@ def _says_tensor(test: cst.BaseExpression, name: cst.Name, facts: Facts) -> bool
 
 
 def _is_same(name: cst.Name, test: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the variable is not bound again between `test` and `name`."""
+    """Whether the variable keeps its value between `test` and `name`."""
     first, last = facts.context.position(test), facts.context.position(name)
     places = [facts.context.position(binding.node) for binding in facts.context.bindings(name)]
     start, end = (first.line, first.column), (last.line, last.column)

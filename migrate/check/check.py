@@ -33,7 +33,7 @@ class ProjectFacts:
     Args:
         calls: the functions that its calls run.
         entries: the functions that steps of other files run, by the lines of their `def`.
-        whole: whether all hazards are reported, not only those in these functions.
+        whole: whether all hazards are reported, not only hazards in these functions.
     """
 
     calls: ModuleCalls | None = None
@@ -48,18 +48,18 @@ def check_script(
 
     Args:
         path, data: the file, and its content.
-        config: what is reported.
-        known: what is known of it by its project.
+        config: which hazards are reported.
+        known: facts about the file from its project.
 
     Raises:
-        NotUtf8Error, NotPythonError: the content is no Python 3.
+        NotUtf8Error, NotPythonError: the content is not Python 3.
     """
     script = kept(path, data) or Script(parse(data, path), known.calls)
     findings = check_facts(Facts(script, known.entries), config, known.whole)
     let_go(script)
     return tuple(
         replace(finding, path=path) for finding in findings
-    )  # it may be kept by another name
+    )  # the result may be kept under another name
 
 
 def check_source(
@@ -69,9 +69,9 @@ def check_source(
 
     Args:
         source: the script.
-        config: what is reported.
-        known: what is known of it by its project; where that is not given, the local modules that it
-            imports are read, and who calls it is not known.
+        config: which hazards are reported.
+        known: facts about the script from its project. None: the local modules that it imports are read,
+            and its callers are unknown.
     """
     known = known or ProjectFacts()
     return check_facts(Facts(Script(source, known.calls), known.entries), config, known.whole)
@@ -83,19 +83,19 @@ def check_context(context: Script, config: Config) -> tuple[Finding, ...]:
 
 
 def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Finding, ...]:
-    """Return the hazards of a script; unless `whole`, those in functions that other files' steps run."""
+    """Return the hazards of a script. Unless `whole`: only in functions that steps of other files run."""
     hazards = [hazard for hazard in all_hazards() if config.selects(hazard.code)]
     context = facts.context
     comments = ignores(context)
     path = context.source.path
     findings = []
-    doubtful: list[tuple[Finding, str]] = []  # with the code that would say more of its line
+    doubtful: list[tuple[Finding, str]] = []  # with the code that is more specific on its line
     entered = None if whole else facts.steps.entered
     for hazard, hit in hits(facts, hazards, entered):
         origin = facts.steps.origin(hit.node) if facts.entries else ""
         start = context.position(hit.node)
         if id(hit.node) in context.for_cuda:
-            continue  # a script for shims leaves this to a run on CUDA
+            continue  # a script that uses shims runs this code on CUDA only
         again = facts.steps.knows_more and facts.steps.inside(hit.node)
         if not (whole or origin or again) or silenced(hazard.code, (start.line,), comments):
             continue
@@ -129,7 +129,7 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
 def hits(
     facts: Facts, hazards: Iterable[Hazard], within: Set[int] | None = None
 ) -> Iterator[tuple[Hazard, Hit]]:
-    """Yield what `hazards` find, each place once; only at the nodes `within`, by their ids, if given."""
+    """Yield the hits of `hazards`, each location once. `within`: ids of the nodes to inspect; None: all."""
     by_type: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
     for hazard in concerned(facts.context.spelled, hazards):

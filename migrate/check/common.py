@@ -1,4 +1,4 @@
-"""The commonest kinds of hazard: a name of a library that is used, a library that is imported."""
+"""The commonest kinds of hazard: a use of a library's name, an import of a library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hazard, Hit, Severity
+from migrate.check.manual_work import ManualWork
 from migrate.check.only_cuda import only_with_cuda
-from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.evaluating import in_evaluation
@@ -46,14 +46,14 @@ class CudaHazard(NamedHazard):
     """A named hazard with the severity INFO where only a run on CUDA reaches it."""
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the use of one name, as bad as it is there."""
+        """Yield the use of one name, with its severity there."""
         for hit in super().find(node, facts):
             never = only_with_cuda(node, facts)
             yield replace(hit, severity=Severity.INFO) if never else hit
 
 
 def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` only names a type: in an annotation, for isinstance."""
+    """Whether `node` only names a type: in an annotation, or for isinstance."""
     above = facts.context.parent(node)
     if isinstance(above, cst.BaseElement):
         return True  # one of several types
@@ -69,7 +69,7 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
 class ImportHazard(Hazard):
     """A hazard at each import of a library whose catalogue entry has the hazard's code.
 
-    An import under `try:` is information only, where the script goes on without the library.
+    An import under `try:` is information only if the script continues without the library.
     """
 
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Import, cst.ImportFrom)
@@ -90,7 +90,7 @@ class ImportHazard(Hazard):
 
 
 def method(node: cst.CSTNode) -> str:
-    """Return the name of the method that the call `node` calls; nothing for another node."""
+    """Return the name of the method that the call `node` calls. Empty for another node."""
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         return node.func.attr.value
     return ""
@@ -106,9 +106,9 @@ def placed(
 ) -> Iterator[Hit]:
     """Yield a hit at `node` for what is done to `value`.
 
-    Inside of a step it is as bad as usual, and in the training loop at every step, if the value is on the
-    device: data is prepared on the host in just these ways. Where it runs once or now and then it is
-    information.
+    The severity is the usual one inside a step. In the training loop at every step it is too, if the value
+    is on the device, because data is prepared on the host in the same ways. Code that runs once or now and
+    then is information.
     """
     when = facts.steps.when(node)
     if when is When.STEP:
@@ -123,8 +123,8 @@ def varying(
 ) -> Iterator[Hit]:
     """Yield a hit at `node` for what gives `value` a shape that depends on values.
 
-    It compiles in an evaluation as it does in training: for every batch, before its step and after it, and in
-    a metric that is computed at every step.
+    XLA compiles for each new shape, in an evaluation as in training: for every batch, before and after its
+    step, and in a metric that is computed at every step.
     """
     every = facts.guards.around(node) is None and in_evaluation(node, facts)
     every = every or facts.steps.beside.every_step(node)
@@ -135,7 +135,7 @@ def varying(
 
 
 def option(call: cst.Call, name: str, facts: Facts) -> cst.BaseExpression | None:
-    """Return what `call` passes by the keyword `name`, also in a dictionary: `**options`."""
+    """Return the value that `call` passes for the keyword `name`, also in a dictionary: `**options`."""
     arg = keyword(call, name)
     if arg is not None:
         return arg.value
@@ -164,7 +164,7 @@ def _entry(holder: cst.BaseExpression, name: str) -> cst.BaseExpression | None:
 
 
 def truth(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool | None:
-    """Return whether `node` is true, or None if that depends on who runs the script or calls the function."""
+    """Return whether `node` is true. None: it depends on the command line or on the caller."""
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         inner = truth(node.expression, facts, depth)
         return None if inner is None else not inner

@@ -62,7 +62,7 @@ class Config:
         return chosen >= 0 or not self.select
 
     def severity(self, code: str, usual: Severity) -> Severity:
-        """Return the severity that the user gives `code`, else `usual`."""
+        """Return the user's severity for `code`, or `usual`."""
         matching = [prefix for prefix in self.severities if names_code(prefix, code)]
         return self.severities[max(matching, key=len)] if matching else usual
 
@@ -73,7 +73,7 @@ class Config:
 
         Args:
             select, ignore: the codes, as the user wrote them.
-            known: the codes that there are; by default those of the hazards.
+            known: the codes that exist. Default: the codes of the hazards.
 
         Raises:
             BadConfigError: a code that does not exist.
@@ -88,10 +88,10 @@ def find_config(start: Path, known: Sequence[str] = ()) -> Config:
 
     Args:
         start: a file or a folder.
-        known: the codes that there are; by default those of the hazards.
+        known: the codes that exist. Default: the codes of the hazards.
 
     Raises:
-        BadConfigError: it says something that it cannot mean.
+        BadConfigError: a key or a value is invalid.
     """
     start = start.resolve()
     for folder in (start, *start.parents):

@@ -11,17 +11,17 @@ from migrate.reading.facts import Facts
 from migrate.reading.steps.leaving import leaves_turn
 from migrate.syntax.tree import code
 
-# What an `except` names that catches an import that fails.
+# Exceptions whose handlers catch a failing import.
 FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
 
 
 def fallback(node: cst.CSTNode, facts: Facts) -> str:
-    """Return the message about the `except` that handles a failing import `node`. Empty without one."""
+    """Return the message about the `except` that handles a failing import `node`. Empty if there is none."""
     handlers = list(_met(node, facts))
     for handler, ending in handlers:
         line = facts.context.position(handler).line
         if not ending:
-            return f"; on a TPU the script goes on without it, by the `except` of line {line}"
+            return f"; on a TPU the script continues without it, by the `except` of line {line}"
     if handlers:
         line = facts.context.position(handlers[-1][0]).line
         return f"; on a TPU the script ends there, by the `except` of line {line}"
@@ -37,7 +37,7 @@ def is_optional(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def handlers_of(node: cst.CSTNode, facts: Facts) -> Iterator[cst.ExceptHandler]:
-    """Yield the handlers in its function that an exception of `node` meets, the innermost first."""
+    """Yield the handlers in the function that catch an exception of `node`, the innermost first."""
     below = node
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.FunctionDef):
@@ -50,7 +50,8 @@ def handlers_of(node: cst.CSTNode, facts: Facts) -> Iterator[cst.ExceptHandler]:
 def _met(node: cst.CSTNode, facts: Facts) -> Iterator[tuple[cst.ExceptHandler, str]]:
     """Yield the handlers of a failing import, with how each ends: "" if the script continues.
 
-    One that raises hands on to the `try` around it; one that goes on or exits is the last.
+    A handler that raises passes the exception to the `try` around it. A handler that continues or exits is
+    the last.
     """
     passed: set[int] = set()
     for handler in handlers_of(node, facts):

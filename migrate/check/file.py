@@ -31,9 +31,9 @@ from migrate.syntax.source import (
 def check_file(
     path: Path, config: Config, known: ProjectFacts | None = None
 ) -> tuple[Finding, ...]:
-    """Return the hazards of the file at `path`; none, and no parsing, where it names nothing of ours.
+    """Return the hazards of the file at `path`. A file without names that matter is not parsed.
 
-    A file that is not Python 3 is a finding too: it runs nowhere.
+    A file that is not Python 3 is a finding too.
 
     Raises:
         UnreadableScriptError: the file cannot be read.
@@ -51,7 +51,7 @@ def check_file(
 
 
 def check_readable(path: Path, config: Config) -> tuple[Finding, ...]:
-    """Return the finding of a script that is no Python 3; nothing else is looked for.
+    """Return the finding for a script that is not Python 3. Nothing else is checked.
 
     Raises:
         UnreadableScriptError: the file cannot be read.
@@ -90,7 +90,7 @@ def _check_notebook(
 def not_checked(
     path: Path, error: MigrateError, config: Config, severity: Severity = Severity.ERROR
 ) -> tuple[Finding, ...]:
-    """Return the finding that nothing in a file is checked, and why. None if that is not asked for."""
+    """Return the finding that a file is not checked, with the reason. None if its code is not selected."""
     if not config.selects(UNREADABLE):
         return ()
     line, column, message = 1, 1, error.what.removeprefix(f"{path}:").strip()

@@ -17,26 +17,26 @@ class Fix(StrEnum):
 
     NONE = "none"
     SAFE = "safe"  # the rewritten script computes the same
-    UNSAFE = "unsafe"  # the same where what the page of the rule names holds
+    UNSAFE = "unsafe"  # the same under the condition that the page of the rule names
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A hazard at a place.
+    """A hazard at a location.
 
     Args:
         path: the file, as it was named or found.
-        line, column: where, both from 1.
-        end_line, end_column: where its first line ends; the column is the one after the last.
+        line, column: start of the code, both from 1.
+        end_line, end_column: end of the first line of the code; the column is the one after the last.
         code: the hazard's code, or `UNREADABLE` or `UNUSED_IGNORE`.
         name: the hazard's name.
-        severity: how bad it is here.
+        severity: severity at this location.
         message: what happens on a TPU, and what to do.
-        cell: of a notebook, from 1, all its cells counted; lines are in it then.
-        file_line: where in the file of a notebook the line is written, from 1.
-        fix: whether `migrate rewrite` mends it, and how safely.
-        is_shown: whether `migrate rewrite` shows it though it is information.
-        subject: the name of what is reported, as the catalogue has it. Empty if that is no name.
+        cell: cell of a notebook, from 1, all cells counted. `line` is then a line of the cell.
+        file_line: line in the file of the notebook, from 1.
+        fix: whether `migrate rewrite` fixes the hazard, and how safely.
+        is_shown: whether `migrate rewrite` shows the finding although it is information.
+        subject: name of the reported construct in the catalogue. Empty if it is no name.
     """
 
     path: Path

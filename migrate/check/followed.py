@@ -1,4 +1,4 @@
-"""Files to check, with the facts from their project: what their calls run, and who calls them."""
+"""Files to check, with the facts from their project: the functions that they call, and their callers."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ class Followed:
 
     Args:
         files: the files to check.
-        named: all that the user named, these and those that nothing can be said about: files, and folders
-            with their files.
-        processes: how many work at it.
+        named: files and folders that the user named, and the files in these folders, also unreadable ones.
+        processes: number of worker processes.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Followed:
     ) -> None:
         self._files = files
         self._named = {path.resolve(): path for group in named.values() for path in group}
-        # Of a notebook most is pictures.
+        # Most bytes of a notebook are pictures.
         scripts = (path for path in files if path.suffix == ".py" and path.exists())
         source = sum(path.stat().st_size for path in scripts)
         self.workers = Workers(len(files), processes, source)
@@ -71,7 +70,7 @@ class Followed:
         concerned = {*files, *(path for path in named if path.is_file())}
         for root, members in _by_root(named).items():
             if not concerned.isdisjoint(members):
-                # A file that names nothing of ours may call one that does.
+                # A file without names that matter may call a file with such names.
                 self._follow(root, members, _is_whole(root, named))
 
     def __enter__(self) -> Self:
@@ -85,7 +84,7 @@ class Followed:
         self.workers.__exit__(kind, error, _)
 
     def jobs(self, wanted: Callable[[Path], bool]) -> list[CheckJob]:
-        """Return what is to be checked: the files, and those that are `wanted` of the others reached."""
+        """Return the jobs: the files, and the other files that steps reach if they are `wanted`."""
         jobs = []
         for path in self._files:
             here = path.resolve()
@@ -106,13 +105,13 @@ class Followed:
         return sorted(jobs, key=lambda job: not job.known.whole)
 
     def _handed_names(self) -> Iterator[Path]:
-        """Yield the files that reach names with hazards through other files: `comm.barrier()`."""
+        """Yield the files that use names with hazards through other files: `comm.barrier()`."""
         for here, calls in self._calls.items():
             if here in self._named and is_handed_hazards(calls):
                 yield here
 
     def unread(self, wanted: Callable[[Path], bool]) -> list[Path]:
-        """Return the files that others import, that could not be read, that are `wanted` and not checked."""
+        """Return the imported files that could not be read, if they are `wanted` and not checked."""
         done = {path.resolve() for path in self._files}
         unread = (self._named.get(here, _shown(here)) for here in self._unread if here not in done)
         return [path for path in unread if wanted(path)]
@@ -138,7 +137,7 @@ def _leaving(look: _Look) -> tuple[Leaving, ...]:
         data = code_of(look.path.read_bytes(), look.path)
         script = kept(look.path, data) or Script(parse(data, look.path), look.calls)
     except (OSError, MigrateError):
-        return ()  # the check itself says what is wrong
+        return ()  # the check itself reports the error
     if look.path.suffix != SUFFIX:
         keep(script)
     leavings = tuple(leaving(Facts(script, look.entries), look.name))
@@ -161,7 +160,7 @@ def _project(root: Path, files: Sequence[Path], whole: bool) -> Project:
 
 
 def _by_root(named: Mapping[Path, Sequence[Path]]) -> dict[Path, list[Path]]:
-    """Return the files in `named` by the folder of their project: around the file or folder named."""
+    """Return the files in `named` by the root folder of their project."""
     needed: dict[Path, dict[Path, None]] = {}
     for path, files in named.items():
         root = root_of(path / "script.py" if path.is_dir() else path)
@@ -179,6 +178,6 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _shown(path: Path) -> Path:
-    """Return how a file that nobody named is named: from the working folder, if it lies there."""
+    """Return the name of a file that the user did not name: relative to the working folder, if below it."""
     here = Path(os.getcwd()).resolve()
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.check.manual_work import ManualWork
 from migrate.check.severity import Severity as Severity
-from migrate.check.work import ManualWork
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
 
 class Group(StrEnum):
-    """The hundreds of the codes."""
+    """Group of codes: the first digit of three."""
 
     SHAPES = "1"
     SYNCS = "2"
@@ -38,7 +38,7 @@ class Group(StrEnum):
 
     @property
     def work(self) -> ManualWork:
-        """The kind of work that most hazards of the group ask for."""
+        """Kind of manual work for most hazards of the group."""
         return _WORK[self]
 
 
@@ -69,12 +69,12 @@ class Hit:
     """Location of a hazard.
 
     Args:
-        node: the node to which it is reported.
+        node: the node at which it is reported.
         message: what happens on a TPU, and what to do, in one line.
-        severity: how bad it is at this place.
-        is_shown: whether `migrate rewrite` shows it though it is information.
-        subject: the name of what is reported, as the catalogue has it. Empty if that is no name.
-        unless: a code that says more: on a line that it reports, this is not reported.
+        severity: severity at this location.
+        is_shown: whether `migrate rewrite` shows it although it is information.
+        subject: name of the reported construct in the catalogue. Empty if it is no name.
+        unless: code of a more specific hazard. On a line where that is reported, this one is not.
     """
 
     node: cst.CSTNode
@@ -87,7 +87,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class HazardExample:
-    """A script with the lines that the hazard reports: a test, and a part of its page.
+    """A script with the lines that the hazard reports. It is a test, and a part of the page.
 
     A reported line ends in a comment with the hazard's code, and its severity where that is not the
     usual one: `# XLA101 info`. An example without such a comment must be left alone.
@@ -108,7 +108,7 @@ class HazardExample:
 
 
 def example(script: str) -> HazardExample:
-    """Return an example; its indentation is that of its place in the hazard's source."""
+    """Return an example. The indentation of the text in the hazard's source is removed."""
     return HazardExample(inspect.cleandoc(script) + "\n")
 
 
@@ -125,13 +125,15 @@ class Hazard(ABC):
     severity: ClassVar[Severity]
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     examples: ClassVar[tuple[HazardExample, ...]]
-    mended: ClassVar[HazardExample]  # what the reported example becomes; nothing in it is reported
+    mended: ClassVar[
+        HazardExample
+    ]  # the fixed form of the reported example; nothing in it is reported
     words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
-    # Whether it looks only at those names and attributes that stand for something imported.
+    # Whether it inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False
-    # Whether `migrate rewrite` shows it where it is information, as it does errors and warnings.
+    # Whether `migrate rewrite` shows it also where it is information.
     is_mentioned: ClassVar[bool] = False
-    # Where it asks for other work than the hazards of its group do.
+    # Kind of manual work, if it is not that of the group.
     other_work: ClassVar[ManualWork | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -161,12 +163,12 @@ class Hazard(ABC):
 
     @property
     def group(self) -> Group:
-        """The group of the code, by its first digit."""
+        """Group of the code, by its first digit."""
         return Group(self.code[3])
 
     @property
     def work(self) -> ManualWork:
-        """The kind of work that it asks for."""
+        """Kind of manual work for the hazard."""
         return self.other_work or self.group.work
 
     @property
@@ -176,7 +178,7 @@ class Hazard(ABC):
 
     @abstractmethod
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the places at `node`, whose type is among `nodes`, where the hazard is."""
+        """Yield the hits at `node`, whose type is among `nodes`."""
 
     def hit(
         self,
@@ -190,11 +192,11 @@ class Hazard(ABC):
         """Return a hit. Its default severity is that of the hazard.
 
         Args:
-            node: the place.
+            node: the location.
             message: what happens on a TPU, and what to do.
-            severity: how bad that is.
-            is_shown: whether `migrate rewrite` shows it though it is information; by default `is_mentioned`.
-            subject: the name of what is reported, as the catalogue has it.
+            severity: severity at this location.
+            is_shown: whether `migrate rewrite` shows it although it is information. Default: `is_mentioned`.
+            subject: name of the reported construct in the catalogue.
         """
         shown = self.is_mentioned if is_shown is None else is_shown
         return Hit(node, message, severity or self.severity, shown, subject)

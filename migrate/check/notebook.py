@@ -1,4 +1,4 @@
-"""Find the hazards of a Jupyter notebook: of its cells as one script, and of the scripts that they write."""
+"""Find the hazards of a Jupyter notebook: in its cells as one script, and in the scripts that cells write."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NAME = "not-python"
 def check_notebook(
     notebook: Notebook, config: Config, calls: ModuleCalls | None = None
 ) -> tuple[Finding, ...]:
-    """Return the hazards of a notebook, in the order of its cells; lines are those of the cells.
+    """Return the hazards of a notebook, in the order of its cells. Lines are lines of cells.
 
     Args:
-        notebook: as read.
-        config: what is reported.
-        calls: what its calls run, where its project is known already.
+        notebook: the parsed notebook.
+        config: which hazards are reported.
+        calls: functions that its calls run, if its project is already analyzed.
     """
     cells = join(notebook)
     context = Script(parse(cells.code.encode(), notebook.path), calls)
@@ -76,6 +76,6 @@ def _unreadable(path: Path, number: int, line: int, column: int, why: str) -> Fi
 
 
 def _in_file(finding: Finding, notebook: Notebook) -> Finding:
-    """Return the finding with the line of the file, for tools that show a notebook as it is written."""
+    """Return the finding with the line of the file, for tools that show the file of a notebook as text."""
     assert finding.cell is not None
     return replace(finding, file_line=notebook.file_line(finding.cell, finding.line))

@@ -11,20 +11,20 @@ from migrate.reading.facts import Facts
 from migrate.reading.values.devices import names_cuda
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
-# What places values and models: a branch for CUDA that does it has to be one for a TPU too.
+# Calls that move values and models to a device. A branch for CUDA with such a call is needed on a TPU too.
 PLACES = frozenset(
     {"to", "cuda", "autocast", "init_process_group", "set_device", "device", "compile"}
 )
 
-# Whether a tensor is on a device that no TPU is.
+# Attributes that tell whether a tensor is on another kind of device than a TPU.
 OTHER_DEVICES = frozenset({"is_cuda", "is_mps", "is_xpu"})
 
-# Flags of what CUDA alone has: a faster kernel, pinned memory.
+# Flags of features that only CUDA has: faster kernels, pinned memory.
 FASTER = re.compile(r"fused|flash|pin_mem|pinned|cudnn|non_blocking", re.IGNORECASE)
 
 
 def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` runs only where `torch.cuda.is_available()`, or on a tensor or device of CUDA."""
+    """Whether `node` runs only if `torch.cuda.is_available()`, or for a tensor or device of CUDA."""
     below = node
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.If | cst.IfExp) and below is above.body:
@@ -40,10 +40,10 @@ def only_with_cuda(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a question for CUDA that is False on XLA leaves to the other branch only what runs there.
+    """Whether a test for CUDA, which is False on XLA, leads to a branch that works on XLA.
 
-    So it is where only calls of torch.cuda, words or a faster way to compute the same depend on it: not
-    where the branch for CUDA moves or wraps something and the other does not, nor where the other raises.
+    That holds if only calls of torch.cuda, printed text or a faster way to compute the same depend on the
+    test. It does not hold if only the branch for CUDA moves or wraps something, or if the other one raises.
     """
     negated = isinstance(asked, cst.Comparison) and isinstance(
         asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
@@ -63,7 +63,7 @@ def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _chooses_a_kernel(node: cst.CSTNode) -> bool:
-    """Whether `node` keeps or hands on an answer that only decides how fast CUDA computes."""
+    """Whether `node` stores or passes on a result that only decides how fast CUDA computes."""
     kept: cst.CSTNode | None = None
     if isinstance(node, cst.Assign):
         kept = node.targets[0].target
@@ -75,7 +75,7 @@ def _chooses_a_kernel(node: cst.CSTNode) -> bool:
 
 
 def _hands_on(node: cst.CSTNode) -> bool:
-    """Whether the answer to a question in `node` is a part of its own: `not`, `and`, `any(...)`."""
+    """Whether the value of `node` follows from the result of a test in it: `not`, `and`, `any(...)`."""
     if isinstance(node, cst.Call):
         return code(node.func) in ("any", "all", "torch.cuda.is_available")
     return isinstance(node, cst.BooleanOperation | cst.UnaryOperation | cst.Arg | cst.GeneratorExp)
@@ -89,12 +89,12 @@ def _same_work(condition: cst.If | cst.IfExp, negated: bool) -> bool:
     if any(list(nodes_of(branch, cst.Raise)) for branch in other):
         return False
     if _chooses_cuda(for_cuda) and not _chooses_cuda(other):
-        return False  # the device: with the other one the CPU computes
+        return False  # the device: in the other branch the CPU computes
     return not _places(for_cuda) or (bool(other) and _places(other))
 
 
 def _chooses_cuda(branches: list[cst.CSTNode]) -> bool:
-    """Whether a device of CUDA is named or moved to there: `"cuda:0"`, `model.cuda()`."""
+    """Whether the code names a CUDA device or moves something there: `"cuda:0"`, `model.cuda()`."""
     for branch in branches:
         calls = [call.func for call in nodes_of(branch, cst.Call)]
         if any(isinstance(func, cst.Attribute) and func.attr.value == "cuda" for func in calls):
@@ -105,11 +105,11 @@ def _chooses_cuda(branches: list[cst.CSTNode]) -> bool:
 
 
 def _places(branches: list[cst.CSTNode]) -> bool:
-    """Whether something is moved, wrapped or named a device there. A TPU needs that too."""
+    """Whether the code moves or wraps something, or names a device. A TPU needs that too."""
     for branch in branches:
         for call in nodes_of(branch, cst.Call):
             if code(call.func) == "torch.cuda.device":
-                continue  # the device of what is there already: `with torch.cuda.device(x.device)`
+                continue  # the device of an existing tensor: `with torch.cuda.device(x.device)`
             last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
             if last in PLACES or last.endswith(("Parallel", "DDP")):
                 return True
@@ -119,7 +119,7 @@ def _places(branches: list[cst.CSTNode]) -> bool:
 
 
 def guards_cuda_only(asked: cst.CSTNode, facts: Facts) -> bool:
-    """Whether only calls of torch.cuda, or words, depend on the question `asked`: seeds, waits, memory."""
+    """Whether only calls of torch.cuda, or printed text, depend on the test `asked`: seeds, waits, memory."""
     below = asked
     for above in facts.context.ancestors(asked):
         if isinstance(above, cst.If):
@@ -149,7 +149,7 @@ def _mentions(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _only_says(line: cst.SimpleStatementLine, facts: Facts) -> bool:
-    """Whether a line only warns: `warnings.warn(...)`, `print(...)`."""
+    """Whether a line only warns or prints: `warnings.warn(...)`, `print(...)`."""
     says = line.body[0].value if isinstance(line.body[0], cst.Expr) else None
     if not isinstance(says, cst.Call):
         return False
@@ -157,7 +157,7 @@ def _only_says(line: cst.SimpleStatementLine, facts: Facts) -> bool:
 
 
 def _needed(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield the parts of `test` that must all hold."""
+    """Yield the parts of `test` that must all be true."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
         yield from _needed(test.left)
         yield from _needed(test.right)

@@ -1,4 +1,4 @@
-"""Walk folders and check every Python file and notebook in them, on all cores where there are many."""
+"""Check every Python file and notebook in folders, on all cores if there are many."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from migrate.check.config import Config
-from migrate.check.counted import is_test, without_repetition
 from migrate.check.file import check_file, check_readable, not_checked
 from migrate.check.finding import Finding
 from migrate.check.followed import CheckJob, Followed
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
+from migrate.check.project_tests import is_test
+from migrate.check.repeated import without_repetition
 from migrate.counts import many
 from migrate.progress import Progress, no_progress
 from migrate.syntax.depth import deep
@@ -23,21 +24,21 @@ from migrate.syntax.memory import seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
 from migrate.syntax.source import UnreadableScriptError
 
-# Fewer files than this are checked before other processes have started.
+# Fewer files are checked before other processes have started.
 FEW = 20
 SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build"})
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The hazards of all files that were looked at.
+    """Hazards of all checked files.
 
     Args:
         files: the number of files.
         findings: the hazards.
-        in_tests: those of the project's tests, which run on no TPU: they fail no check.
-        fails_on: the severity from which on a finding fails the check.
-        rewritten: what each file is, and what `migrate rewrite` makes of it, where that is another thing.
+        in_tests: hazards in the project's tests. They do not fail the check, as tests do not run on a TPU.
+        fails_on: lowest severity that fails the check.
+        rewritten: content of each file that `migrate rewrite` changes, with the rewritten content.
     """
 
     files: int
@@ -48,14 +49,14 @@ class Checked:
 
     @property
     def failed(self) -> bool:
-        """Whether one of them, in no test, is so bad that the check fails."""
+        """Whether a finding outside of tests fails the check."""
         return any(finding.severity.reaches(self.fails_on) for finding in self.findings)
 
 
 def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_progress) -> Checked:
     """Return the hazards of the files `paths` and of the Python files in the folders among them.
 
-    Those that a file repeats are one, and those of tests are apart.
+    Findings that a file repeats are combined into one. Findings in tests are listed separately.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: as `hazards_of`.
@@ -68,19 +69,19 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_p
 def hazards_of(
     paths: Sequence[Path], config: Config, progress: Progress = no_progress
 ) -> tuple[int, list[Finding]]:
-    """Return the number of files that are looked at, and each hazard of them.
+    """Return the number of checked files, and each hazard in them.
 
-    The steps of these files are followed into the local modules that they import: what of those a step
-    runs is looked at too.
+    Steps of these files are followed into the local modules that they import. Functions of these modules
+    that a step runs are checked too.
 
     Raises:
-        UnreadableScriptError: a path does not exist or cannot be read; below a folder that is a finding.
+        UnreadableScriptError: a path does not exist or cannot be read. Below a folder this is a finding.
         NotUtf8Error, InvalidNotebookError: a path is a notebook that cannot be read.
     """
     named = {path: list(python_files(path, config)) for path in paths}
     files = list(dict.fromkeys(file for group in named.values() for file in group))
     worth = [file for file in files if _worth_parsing(file)]
-    # Of what the user names, nothing is said that was not read.
+    # Nothing is reported about named files that were not read.
     others = [file for file in files if file in named and file not in worth]
     if not worth and not others:
         return len(files), list(_unreadable(others, config))
@@ -106,13 +107,13 @@ def hazards_of(
 def counted(
     files: int, findings: Iterable[Finding], named: Sequence[Path], config: Config
 ) -> Checked:
-    """Return findings with those that a file repeats as one, and those of tests apart.
+    """Combine findings that a file repeats, and list findings in tests separately.
 
     Args:
-        files: the number of files that were looked at.
-        findings: all of them.
-        named: the files and folders that the user named.
-        config: from which severity on a finding fails the check.
+        files: number of checked files.
+        findings: all findings.
+        named: files and folders that the user named.
+        config: configuration with the lowest severity that fails the check.
     """
     by_path: dict[Path, list[Finding]] = {}
     for finding in findings:
@@ -139,7 +140,7 @@ def _check(job: CheckJob, config: Config, named: Set[Path]) -> tuple[Finding, ..
     except UnreadableScriptError as error:
         if job.path in named:
             raise
-        # One file of many, as a link that leads nowhere: the others are checked.
+        # One file of many, such as a broken link. The other files are checked.
         return not_checked(job.path, error, config, Severity.WARNING)
 
 
@@ -147,7 +148,7 @@ def _worth_parsing(file: Path) -> bool:
     try:
         return may_hold_hazards(file.read_bytes())
     except OSError:
-        return True  # the check itself says what is wrong
+        return True  # the check itself reports the error
 
 
 def _processes(files: Sequence[Path]) -> int:
@@ -159,8 +160,8 @@ def _processes(files: Sequence[Path]) -> int:
 def python_files(path: Path, config: Config) -> Iterator[Path]:
     """Yield `path` itself if it is a file, else the Python files and notebooks below it, sorted.
 
-    Hidden folders, virtual environments and what the configuration excludes are not walked into; what is
-    named by the user is, whatever it is called.
+    Hidden folders, virtual environments and folders that the configuration excludes are skipped, unless the
+    user names them.
 
     Raises:
         UnreadableScriptError: `path` does not exist.
@@ -187,12 +188,12 @@ def _skipped(folder: Path, config: Config) -> bool:
 
 
 def is_excluded(path: Path, config: Config, folder: Path | None = None) -> bool:
-    """Whether a pattern matches the name of `path`, or its way from the folder of the configuration.
+    """Whether a pattern matches the name of `path`, or its path from the folder of the configuration.
 
     Args:
         path: a file or a folder.
         config: the patterns.
-        folder: where given, a folder above: the folders between the two are looked at, too.
+        folder: folder above `path`. The folders between the two are tested too. None: only `path` is.
     """
     if not config.exclude:
         return False

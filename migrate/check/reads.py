@@ -16,21 +16,21 @@ from migrate.reading.steps.in_step import When
 from migrate.reading.values.device_values import OF_TENSORS, has_gradients
 from migrate.syntax.tree import code, last_part
 
-# Questions whether a number is a number, which need it.
+# Tests of a number that need its value.
 CHECKS = frozenset(
     {"math.isfinite", "math.isnan", "math.isinf", "numpy.isnan", "numpy.isfinite", "numpy.isinf"}
 )
 
 GUARDED = "XLA305"  # a read that only some replicas run, with something pending
 
-# The most parts, methods and names that a value is followed through.
+# Maximum number of parts, methods and names through which a value is followed.
 DEEPEST = 20
 
 
 def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterator[Hit]:
-    """Yield a hit for the read `what` at `node`, unless it is read only now and then, or once.
+    """Yield a hit for the read `what` at `node`, unless it runs once, or now and then.
 
-    A read that only some replicas run is a hazard of its own where a collective or graph is pending (XLA305).
+    A read that only some replicas run while a collective or graph is pending is another hazard (XLA305).
     """
     if _in_condition(node, facts) or _before_the_end(node, facts):
         return
@@ -56,8 +56,8 @@ def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:
 def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
     """Whether reading `value` reads a tensor of the device.
 
-    A step computes on the device: in it, a tensor of which no more is known is one of the device, and so is,
-    in a training loop, what the backward pass starts from.
+    A step computes on the device. So an otherwise unknown tensor in a step counts as one of the device. So
+    does the loss in a training loop.
     """
     if lies_on_device(value, facts):
         return True
@@ -71,9 +71,8 @@ def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
 def is_read(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` is `x.item()` or `x.tolist()` of a tensor of the device.
 
-    In a step, `.item()` of what the function is given, or a function of another file returns, and of which no
-    more is known, is one: numbers of
-    the host have no such method, and `cache["end"]` of a model is a tensor.
+    In a step, `.item()` of an otherwise unknown argument, or of an unknown result of another file's function,
+    counts too: numbers of the host have no such method, and `cache["end"]` of a model is a tensor.
     """
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.args:
         return False
@@ -86,7 +85,7 @@ def is_read(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def is_returned_elsewhere(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value`, in a step, is what a function of another file gives, and nothing else is known of it.
+    """Whether `value`, in a step, is the result of another file's function, and nothing else is known of it.
 
     `loss = super().training_step(batch)`, then `loss.detach().cpu().item()`.
     """
@@ -105,11 +104,11 @@ def is_returned_elsewhere(value: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is, or is made of, what a function in a step is given, and nothing else is known.
+    """Whether `value` is made of an argument of a function in a step, and nothing else is known of it.
 
-    A part of it, `cache["end"]`, and what a method of tensors gives, `x.max()`, are made of it. A lambda
-    that is handed to something, as in `apply(losses, lambda x: x.item())`, is such a function, also between
-    the steps.
+    A part of the argument (`cache["end"]`) and the result of a tensor method (`x.max()`) are made of it. A
+    lambda that is passed to a call, as in `apply(losses, lambda x: x.item())`, is such a function too, also
+    between the steps.
     """
     when = facts.steps.when(value)
     root = _made_of(value, facts)
@@ -129,11 +128,11 @@ def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _made_of(value: cst.BaseExpression, facts: Facts) -> cst.BaseExpression:
-    """Return what `value` is made of by parts, methods of tensors and names: `x` of `cx, cy = x[0], x[1]`."""
+    """Return the origin of `value` through parts, tensor methods and names: `x` for `cx, cy = x[0], x[1]`."""
     root = value
     for _ in range(DEEPEST):
         if isinstance(root, cst.Attribute) and root.attr.value in KEPT_TENSORS:
-            break  # of `ctx`: what the forward pass has kept, which is known by itself
+            break  # `ctx` holds tensors that the forward pass saved; their kind is known
         if isinstance(root, cst.Subscript | cst.Attribute):
             root = root.value
         elif isinstance(root, cst.Call):
@@ -155,7 +154,7 @@ def _made_of(value: cst.BaseExpression, facts: Facts) -> cst.BaseExpression:
 
 
 def _is_of_host(value: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool:
-    """Whether `value` follows from parameters for which all known calls pass values of the host."""
+    """Whether `value` follows from parameters to which all known calls pass values of the host."""
     if facts.values.kind(value) is Kind.HOST:
         return True
     if isinstance(value, cst.Comparison):
@@ -181,7 +180,7 @@ def _is_of_host(value: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool
 
 
 def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether only a Mac's GPU comes here: `if mps:`."""
+    """Whether only a run on a Mac's GPU reaches the code: `if mps:`."""
     tests = (above.test for above in facts.context.ancestors(node) if isinstance(above, cst.If))
     return any(isinstance(test, cst.Name) and test.value in ("mps", "is_mps") for test in tests)
 
@@ -204,7 +203,7 @@ def _in_condition(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _before_the_end(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the program or the loop ends in the branch where the read is: it runs once."""
+    """Whether the program or the loop ends in the branch of the read, so that the read runs once."""
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.FunctionDef):
             return False

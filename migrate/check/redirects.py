@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# The code that a construct had before, by the code that it has now.
+# Former code of a construct, by its present code.
 _BEFORE = {
     "XLA419": "XLA404",  # apex-amp
     "XLA420": "XLA404",  # apex-optimizers
     "XLA802": "XLA801",  # cuda-memory
-    "XLA813": "XLA801",  # rng, of the state of CUDA
+    "XLA813": "XLA801",  # rng, for the random state of CUDA
     "XLA827": "XLA801",  # set-device
     "XLA828": "XLA801",  # cuda-streams
     "XLA832": "XLA801",  # cuda-timing
     "XLA833": "XLA801",  # typed-tensors
 }
 
-# The code of a name that `--explain` knew before a rule took its place.
+# Code of a name that `--explain` accepted before a rule replaced it.
 OLD_NAMES = {
     "activation-checkpoint": "XLA808",
     "backend-check": "XLA703",
@@ -43,5 +43,5 @@ def names_code(named: str, code: str) -> bool:
 
 
 def naming(codes: Iterable[str], code: str) -> str | None:
-    """Return the first of the codes that a comment names that means `code`, or None if none does."""
+    """Return the first code of a comment that means `code`, or None."""
     return next((named for named in codes if names_code(named, code)), None)

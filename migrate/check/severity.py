@@ -8,7 +8,7 @@ from enum import StrEnum
 class Severity(StrEnum):
     """Severity of a finding."""
 
-    ERROR = "error"  # raises, hangs, or trains something else without a word
+    ERROR = "error"  # raises, hangs, or silently trains something else
     WARNING = "warning"  # slow: compiles again and again, or the host waits at every step
     INFO = "info"  # worth knowing: runs once, or costs little
 

@@ -20,7 +20,7 @@ from migrate.check.rules.syncs.to_cpu import ToCpu
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import nodes
 
-# In the order in which they are asked: a test of a value is one, however the value is read.
+# In this order: a test of a value counts as a test, however the value is read.
 HAZARDS: tuple[Hazard, ...] = (
     ControlFlow(),
     Item(),
@@ -34,9 +34,9 @@ TESTED = cst.If | cst.While | cst.Assert | cst.IfExp
 
 
 def code_of_read(read: cst.CSTNode, facts: Facts) -> str:
-    """Return the code of the hazard that the expression `read`, which reads a value in a step, is.
+    """Return the code of the hazard for `read`, an expression that reads a value in a step.
 
-    As the hazards say; where they see less than the rules of the step, by how it reads.
+    The hazards decide. If none reports the read, its form decides.
     """
     said = code_said(read, facts)
     return said or (ControlFlow.code if _is_test(read, facts) else _by_form(read, facts))
@@ -67,7 +67,7 @@ def _is_test(read: cst.CSTNode, facts: Facts) -> bool:
 
 def _by_form(read: cst.CSTNode, facts: Facts) -> str:
     if not isinstance(read, cst.Call):
-        return Shown.code  # a text is made of it
+        return Shown.code  # the value becomes a text
     name = read.func.value if isinstance(read.func, cst.Name) else method(read)
     if name in READS:
         return Item.code

@@ -146,10 +146,10 @@ def assess(
     with errors():
         from migrate.assess.hours import SHIPPED as OUR_HOURS
         from migrate.assess.hours import read_hours
+        from migrate.assess.pipeline import AssessQuestion
+        from migrate.assess.pipeline import assess as assessed
         from migrate.assess.prices import SHIPPED as OUR_PRICES
         from migrate.assess.prices import read_prices
-        from migrate.assess.story import AssessQuestion
-        from migrate.assess.story import assess as assessed
         from migrate.fit.products import products_named
         from migrate.report.html.page import check_page_target
         from migrate.report.text.assess import assess_as_json, assess_summary

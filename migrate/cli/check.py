@@ -57,7 +57,7 @@ def check(
     with errors():
         from migrate.report.text.check import check_lines
         from migrate.report.text.explained import explanation
-        from migrate.rewrite.foretold import check_and_mend
+        from migrate.rewrite.check_findings import check_and_mend
 
         if explain:
             click.echo(explanation(explain))

@@ -16,7 +16,7 @@ from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 if TYPE_CHECKING:
-    from migrate.fit.story import FitOptions, ScriptTarget
+    from migrate.fit.pipeline import FitOptions, ScriptTarget
 
 _A_PATH = click.Path(path_type=Path)
 
@@ -128,7 +128,7 @@ def fit(
     """
     with errors(), contextlib.ExitStack() as stack:
         from migrate.fit.baseline import compared, read_baseline, share_of
-        from migrate.fit.story import fit as fitted
+        from migrate.fit.pipeline import fit as fitted
         from migrate.report.html.page import check_page_target
         from migrate.report.text.fit import fit_as_json, fit_summary
 
@@ -157,8 +157,8 @@ def fit(
 def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     from converters.output.sharding import parse_mesh
     from migrate.fit.lowered.step import REMEDIES
+    from migrate.fit.pipeline import FitOptions
     from migrate.fit.products import products_named
-    from migrate.fit.story import FitOptions
 
     remedies = tuple(filter(None, (arguments["remedies"] or "").split(",")))
     if wrong := [name for name in remedies if name not in REMEDIES]:
@@ -188,7 +188,7 @@ def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
 
 def _script(target: str, stack: contextlib.ExitStack) -> ScriptTarget | None:
     """The torch_xla form of a script; None where something else was named."""
-    from migrate.fit.story import ScriptTarget
+    from migrate.fit.pipeline import ScriptTarget
     from migrate.prove.run import require_script
     from migrate.rewrite.original import at_originals
 

@@ -131,8 +131,8 @@ def launch(
     and keeps a compilation cache. Its README.md has the commands to create, watch, resume, stop and clean.
     """
     with errors():
+        from migrate.launch.pipeline import launch as write_job
         from migrate.launch.request import LaunchRequest
-        from migrate.launch.story import launch as write_job
         from migrate.report.text.launch import launch_as_json, launch_summary
 
         request = LaunchRequest(Path(target), args=args, resumes=not no_resume, **arguments)

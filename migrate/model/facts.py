@@ -54,8 +54,8 @@ from migrate.model.processes.acting import (
 )
 from migrate.model.processes.early_ranks import importing_ranks
 from migrate.model.processes.endings import ending_of
+from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.launching import joining_of, joins_by, launching_of
-from migrate.model.processes.led import led_of
 from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of

@@ -35,8 +35,8 @@ class GraphDivergence:
 
 
 # A program, with the sync that ended the interval in which it ended.
-_Ran = tuple[ObservedProgram, Interval]
-# Of the graphs of each of two replicas, by their hash.
+_ProgramRun = tuple[ObservedProgram, Interval]
+# Nodes of the graphs of two replicas, for each replica by the hash of the graph.
 _Known = Sequence[Mapping[str, Sequence[str]]]
 
 
@@ -100,7 +100,7 @@ def _first(
         if stopped and (mine is None or other is None):
             return None
         if mine is None or other is None or not _same(mine[0], other[0], known):
-            return _parting(mine, other, known, (ours[0].rank, theirs[0].rank))
+            return _divergence(mine, other, known, (ours[0].rank, theirs[0].rank))
     return None
 
 
@@ -116,7 +116,7 @@ def _graphs(*sides: Sequence[Interval]) -> _Known:
     ]
 
 
-def _programs(steps: Sequence[Interval]) -> Iterator[_Ran]:
+def _programs(steps: Sequence[Interval]) -> Iterator[_ProgramRun]:
     programs = ObservedPrograms()
     for step in steps:
         for program in programs.add(step.executions, synchronised=step.line is not None):
@@ -127,24 +127,24 @@ def _same(first: ObservedProgram, other: ObservedProgram, known: _Known) -> bool
     return _unlike(first.parts, other.parts, known) == _NONE
 
 
-def _parting(
-    mine: _Ran | None,
-    other: _Ran | None,
+def _divergence(
+    first: _ProgramRun | None,
+    other: _ProgramRun | None,
     known: _Known,
     ranks: tuple[int, int],
 ) -> GraphDivergence:
-    step = next(ran[1] for ran in (mine, other) if ran)
-    if mine is None or other is None:
-        frames = tuple(_frame(ran[0].end, ran) if ran else None for ran in (mine, other))
+    step = next(run[1] for run in (first, other) if run)
+    if first is None or other is None:
+        frames = tuple(_frame(run[0].end, run) if run else None for run in (first, other))
         return GraphDivergence(step.number, ranks, (frames[0], frames[1]), ())
-    alone = _unlike(mine[0].before, other[0].before, known)
-    together = _unlike(mine[0].parts, other[0].parts, known)
-    # What one replica has run by itself, the other may have in its program.
+    alone = _unlike(first[0].before, other[0].before, known)
+    together = _unlike(first[0].parts, other[0].parts, known)
+    # A graph that one replica has run alone may be a part of the program of the other replica.
     here, there = (by_itself or part for by_itself, part in zip(alone, together, strict=True))
     changes: tuple[str, ...] = ()
     if here and there and (None in alone) == (alone == _NONE):
         changes = _changes(here, there, known)
-    return GraphDivergence(step.number, ranks, (_frame(here, mine), _frame(there, other)), changes)
+    return GraphDivergence(step.number, ranks, (_frame(here, first), _frame(there, other)), changes)
 
 
 def _changes(here: Execution | None, there: Execution | None, known: _Known) -> tuple[str, ...]:
@@ -181,5 +181,5 @@ def _unlike(
     return _NONE
 
 
-def _frame(execution: Execution | None, ran: _Ran | None) -> DumpFrame | None:
-    return (execution.line or (ran[1].line if ran else None)) if execution else None
+def _frame(execution: Execution | None, run: _ProgramRun | None) -> DumpFrame | None:
+    return (execution.line or (run[1].line if run else None)) if execution else None

@@ -225,6 +225,10 @@ def _notes(captures: Captures, judged: LayerJudgement, ready: Prepared) -> tuple
     )
 
 
+# Names of the parties in the report, by their names in the program.
+_PARTIES = {"truth": "the reference", "a": "A", "b": "B"}
+
+
 @dataclass
 class _StepClock:
     """Seconds spent on each step."""
@@ -239,5 +243,5 @@ class _StepClock:
         self._last = now
 
     def laps(self, passes: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-        plain = [(f"plain passes of {name}", seconds) for name, seconds in passes.items()]
+        plain = [(f"plain passes of {_PARTIES.get(name, name)}", s) for name, s in passes.items()]
         return (*self._laps, *plain)

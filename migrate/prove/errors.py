@@ -8,7 +8,7 @@ from migrate.errors import MigrateError
 class ScriptFailedError(MigrateError):
     """A script ended with an error of its own.
 
-    Remedy: run it alone and mend what its traceback names.
+    Remedy: run it alone and fix what its traceback names.
 
     Args:
         what: what went wrong, and where, in one line.
@@ -42,7 +42,7 @@ class NotAnsweredError(OriginalFailedError):
 class RewriteFailedError(ScriptFailedError):
     """The original runs, the rewritten script does not.
 
-    Remedy: its traceback says what torch_xla refuses; mend the script, or report a missing rule.
+    Remedy: its traceback says what torch_xla refuses; fix the script, or report a missing rule.
     """
 
 

@@ -14,7 +14,7 @@ from migrate.place import Place
 from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
-from migrate.prove.compare.floor import NoiseFloor
+from migrate.prove.compare.noise_floor import NoiseFloor
 from migrate.prove.compare.verdict import ProofVerdict, judge_with_floor, judge_with_floors, notes
 from migrate.prove.errors import (
     RecordingError,
@@ -335,7 +335,7 @@ def compared(
         judgement = replace(judgement, verdict=ProofVerdict.PARTED, message=said)
     return Proof(
         verdict=judgement.verdict,
-        message=_in_bfloat16(original.ranks) + judgement.message,
+        message=judgement.message + _in_bfloat16(original.ranks),
         replicas=runs.replicas,
         steps=judgement.steps,
         weights=judgement.weights,
@@ -411,11 +411,11 @@ _FLOAT16 = (
 
 
 def _in_bfloat16(ranks: dict[int, RankRecord]) -> str:
-    """Prefix of the verdict where both sides were changed to the dtype of the rewrite."""
+    """End of the verdict where both sides were changed to the dtype of the rewrite."""
     if any(step.made_bfloat16 for record in ranks.values() for step in record.steps):
         return (
-            "with autocast in bfloat16 on both sides, as the rewrite has it (--amp keep: float16 in the "
-            "original), "
+            "; both sides used autocast in bfloat16, as the rewrite does (--amp keep leaves the original in "
+            "float16)"
         )
     return ""
 

@@ -283,7 +283,7 @@ def _environment(
         plugins.append("migrate.prove.record.capture:install")
     if observe_dir is not None:
         plugins.append("migrate.observe.record:install")
-    plugins.append("migrate.prove.record.where:install")
+    plugins.append("migrate.prove.record.stacks:install")
     if side == "original":
         variables = {activate.PLUGINS: ",".join(plugins)}
         if settings.on == "cuda":

@@ -35,15 +35,15 @@ def apply(
     gives_all: bool = False,
     kept_imports: Collection[str] = (),
 ) -> cst.Module:
-    """Return `module` with `edits` made, imports and definitions added and imports now unused removed.
+    """Apply `edits` to `module`, add imports and definitions, and remove imports that are no longer used.
 
     Args:
         module: the script.
-        edits: what to do to it.
-        imports, definitions: what the edits need.
-        above: gives the nodes above a node of `module`.
-        gives_all: whether another file takes all of its names, imported ones too, so that none may go.
-        kept_imports: the names of imports that stay, used or not.
+        edits: the edits to make.
+        imports, definitions: imports and functions that the edits need.
+        above: returns the nodes above a node of `module`.
+        gives_all: whether another file imports all names of the script, so that no import may be removed.
+        kept_imports: names of imports that stay, used or not.
 
     Raises:
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
@@ -61,7 +61,7 @@ def apply(
 
 
 def conflicts(edits: Sequence[Edit | Wrap]) -> Iterator[tuple[Edit | Wrap, Edit | Wrap]]:
-    """Yield the pairs of edits that claim the same code: one node, or a node that the other consumes."""
+    """Yield pairs of edits that claim the same code: one node, or a node that the other edit consumes."""
     claimed: dict[int, Edit | Wrap] = {}
     for edit in edits:
         node = edit.node if isinstance(edit, Edit) else edit.block
@@ -77,7 +77,7 @@ def conflicts(edits: Sequence[Edit | Wrap]) -> Iterator[tuple[Edit | Wrap, Edit 
 
 
 def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:
-    """Raise RuleConflictError, naming both rules, where two edits claim the same code."""
+    """Raise RuleConflictError, with both rules, if two edits claim the same code."""
     for edit, other in conflicts(edits):
         raise RuleConflictError(
             f"the rules {edit.rule} and {other.rule} both edit the same code "
@@ -89,7 +89,7 @@ def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:
 def _on_the_way(
     edits: Sequence[Edit | Wrap], above: Callable[[cst.CSTNode], Iterable[cst.CSTNode]]
 ) -> set[int]:
-    """Return the ids of the nodes that are edited, and of all above them."""
+    """Return the ids of the edited nodes, and of all nodes above them."""
     edited: set[int] = set()
     for edit in edits:
         place = edit.node if isinstance(edit, Edit) else edit.block
@@ -113,7 +113,7 @@ class _Applying(StatementTransformer):
         self._edits = {id(edit.node): edit for edit in edits if isinstance(edit, Edit)}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Visit nothing in which nothing is edited."""
+        """Visit only nodes that contain an edit."""
         if id(node) not in self._on_the_way:
             return False
         self.enter(node)

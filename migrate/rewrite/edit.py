@@ -67,6 +67,8 @@ class Wrap:
         first, last: the original statements where the run begins and ends (included).
         make: makes the new statements from the updated statements of the run.
         message: what is done, for the user.
+        wrong: what happens on a TPU without the change, and what to do. `migrate check` prints it. If it
+            is empty, `migrate check` prints `message`.
     """
 
     rule: str
@@ -75,6 +77,7 @@ class Wrap:
     last: cst.CSTNode
     make: Callable[[StatementRun], cst.BaseStatement | Sequence[cst.BaseStatement]]
     message: str
+    wrong: str = ""
 
     @property
     def node(self) -> cst.CSTNode:

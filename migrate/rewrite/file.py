@@ -6,8 +6,8 @@ from pathlib import Path
 
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, RewriteOptions
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite
 from migrate.syntax.depth import deep
 from migrate.syntax.memory import seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
@@ -16,10 +16,10 @@ from migrate.syntax.notebook.text import SUFFIX, read_notebook
 @seldom_collected()
 @deep
 def rewrite_file(path: Path, options: RewriteOptions = DEFAULT) -> Rewrite:
-    """Return the rewritten form of the script or notebook at `path`; nothing is written.
+    """Return the rewritten form of the script or notebook at `path`, without writing it.
 
     Raises:
-        UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: it cannot be read.
+        UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: the file cannot be read.
         RuleConflictError, NotStableError: a defect of the rules.
     """
     if path.suffix == SUFFIX:

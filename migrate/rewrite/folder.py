@@ -1,4 +1,4 @@
-"""Rewrite a whole folder: which files change, what is left to do by hand, in which order."""
+"""Rewrite a whole folder: changed files, and the remaining manual work in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.reexports import reexports_of
 from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.model.objects.asked import spelled_devices
-from migrate.model.processes.led import led_of
+from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.started import is_distributed_training
 from migrate.model.project.project import Project
@@ -25,17 +25,17 @@ from migrate.progress import Progress, no_progress
 from migrate.reading.facts import facts_of
 from migrate.reading.project.reach import Leaving, entered_by_steps
 from migrate.reading.project.workers import Workers, keep, let_go
+from migrate.rewrite.applied_plan import in_order as by_line
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.left.selected import selected
-from migrate.rewrite.made import in_order as by_line
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
+from migrate.rewrite.pipeline import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.results import FileRewrite, FolderRewrite
-from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.depth import deep
 from migrate.syntax.memory import seldom_collected
@@ -43,7 +43,7 @@ from migrate.syntax.notebook.cells import join
 from migrate.syntax.notebook.text import SUFFIX, parse_notebook
 from migrate.syntax.source import UnreadableScriptError, parse, why_unread
 
-# Not part of the source: left out of the rewritten folder, and not looked into.
+# Not part of the source: not read, and left out of the rewritten folder.
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox"}
     | {".ipynb_checkpoints"}
@@ -60,17 +60,17 @@ def rewrite_folder(
     progress: Progress = no_progress,
     only: Collection[Path] | None = None,
 ) -> FolderRewrite:
-    """Return the rewritten form of every Python file and notebook of `folder`; nothing is written.
+    """Return the rewritten form of every Python file and notebook of `folder`, without writing it.
 
-    A file that cannot be read, or on which a rule fails, does not keep the others from being rewritten:
-    it stays as it is, and its problem is in the result.
+    A file that cannot be read, or on which a rule fails, stays as it is. Its problem is in the result, and
+    the other files are rewritten.
 
     Args:
         folder: the folder of the project.
         options: the form of the output.
-        processes: how many work at it; by default one for each core.
-        progress: is told what is being done.
-        only: the files to look at, all of them in `folder`; None: every one.
+        processes: number of worker processes. Default: one for each core.
+        progress: receives the progress.
+        only: the files to rewrite, all in `folder`. None: every file.
 
     Raises:
         UnreadableScriptError: there is no such folder.
@@ -80,7 +80,7 @@ def rewrite_folder(
         raise UnreadableScriptError(f"{folder}: no such folder", "check the path")
     everything = list(files_of(folder) if only is None else only)
     code = (path for path in everything if path.suffix in (".py", SUFFIX))
-    # A link is copied as a link, so what it points to is rewritten, if it lies in the folder.
+    # A link is copied as a link. Its target is rewritten if it is in the folder.
     real = (path for path in code if path.is_file() and not path.is_symlink())
     paths = sorted(path for path in real if not is_excluded(path, options.config, folder))
     contents = {path: path.read_bytes() for path in paths}
@@ -92,7 +92,7 @@ def rewrite_folder(
         check_own_shims(shadowing("shims", path), PORTABLE)
     calls = {path: calls_of_file(first, path) for path in concerned}
     entered = entered_by_steps(first)
-    first.evaluator.let_go()  # little is asked of it from now on
+    first.evaluator.let_go()  # few questions about it follow
     source = sum(len(scope.module.data) for scope in first.scopes.values())
     with Workers(len(concerned), processes, source) as workers:
 
@@ -143,7 +143,7 @@ def rewrite_folder(
 def _with_unread(
     folder: Path, project: Project, files: Sequence[FileRewrite], contents: Mapping[Path, bytes]
 ) -> list[FileRewrite]:
-    """Return `files` with those that concern no rule, but that others import, and that cannot be read."""
+    """Return `files` and the unreadable files that they import, although these concern no rule."""
     known, unread = {file.name for file in files}, project.unread_imports
     more = [
         FileRewrite(path.relative_to(folder), data, data, problem=why_unread(path))
@@ -154,7 +154,7 @@ def _with_unread(
 
 
 def _is_concerned(path: Path, analysis: Analysis) -> bool:
-    """Whether a file without a word of a rule trains, starts training, or is handed such a word."""
+    """Whether a file without names of a rule trains, starts training, or gets such names from other files."""
     return (
         path.resolve() in spelled_devices(analysis)
         or _is_handed_names(path, analysis)
@@ -164,7 +164,7 @@ def _is_concerned(path: Path, analysis: Analysis) -> bool:
 
 
 def _is_handed_names(path: Path, analysis: Analysis) -> bool:
-    """Whether a file reaches names of rules through other files: `comm.barrier()`."""
+    """Whether a file uses names of rules through other files: `comm.barrier()`."""
     top = analysis.scopes.get(path.resolve())
     if top is None:
         return False
@@ -174,7 +174,7 @@ def _is_handed_names(path: Path, analysis: Analysis) -> bool:
 
 
 def _holds_step_loop(path: Path, analysis: Analysis) -> bool:
-    """Whether a loop of the file trains by functions of others: `for batch in loader: self.step(batch)`."""
+    """Whether a loop of the file trains by other functions: `for batch in loader: self.step(batch)`."""
     top = analysis.scopes.get(path.resolve())
     return top is not None and any(
         region in analysis.step_loops for root in top.all_roots for region in analysis.regions(root)
@@ -182,7 +182,7 @@ def _holds_step_loop(path: Path, analysis: Analysis) -> bool:
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:
-    """Whether a file starts training on several replicas, though it names no replicas itself."""
+    """Whether a file starts training on several replicas without naming replicas itself."""
     top = analysis.scopes.get(path.resolve())
     if top is None:
         return False
@@ -190,7 +190,7 @@ def _starts_training(path: Path, analysis: Analysis) -> bool:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Yield the files of `folder`, links included, but not what is no source: caches, environments."""
+    """Yield the source files of `folder`, links included. Caches and environments are left out."""
     for place, folders, names in os.walk(folder):
         here = Path(place)
         folders[:] = sorted(
@@ -208,8 +208,8 @@ class _Job:
     data: bytes
     calls: ModuleCalls
     options: RewriteOptions
-    again: bool  # whether it may be looked at again with what steps of other files run in it
-    draft: Draft | None = None  # what the turns so far have made of it
+    again: bool  # whether it may be analyzed again with its functions that steps of other files run
+    draft: Draft | None = None  # its content after the turns so far
 
     @property
     def is_notebook(self) -> bool:
@@ -221,9 +221,9 @@ class _Done:
     """A file in its current state, with the draft for the next turn.
 
     Args:
-        file: what has become of it.
-        draft: None where it is settled.
-        leaving: the functions of other files that its own steps run, where it is settled.
+        file: its present state.
+        draft: the draft. None if the file is settled.
+        leaving: functions of other files that its own steps run, if it is settled.
     """
 
     file: FileRewrite
@@ -232,18 +232,18 @@ class _Done:
 
 
 def _project(folder: Path, paths: Sequence[Path], contents: Mapping[Path, bytes]) -> Project:
-    """Return the project of the scripts, and of those notebooks whose content is given."""
+    """Return the project of the scripts, and of the notebooks with known content."""
     read = [path for path in paths if path.suffix != SUFFIX or path in contents]
     return Project.of_files(folder, read, contents)
 
 
 def _begin(job: _Job) -> _Done:
-    """Let the rules have their first turn at a file."""
+    """Run the first turn of the rules on a file."""
     return _tried(_first, job)
 
 
 def _go_on(job: _Job) -> _Done:
-    """Let the rules have their next turn at a file."""
+    """Run the next turn of the rules on a file."""
     return _tried(_next, job)
 
 
@@ -273,7 +273,7 @@ def _first(job: _Job) -> _Done:
 @deep
 def _next(job: _Job) -> _Done:
     assert job.draft is not None
-    if job.draft.turns == 0:  # begun again: some of its edits are withdrawn
+    if job.draft.turns == 0:  # restarted, because some of its edits are withdrawn
         data = job.draft.before
         begun = first_turn(
             parse(data, job.path),
@@ -286,7 +286,7 @@ def _next(job: _Job) -> _Done:
 
 
 def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
-    """Return the file after a turn; with its hazards where it is settled."""
+    """Return the file after a turn, with its remaining hazards if it is settled."""
     done = _looked_at(job, draft, script)
     let_go(script)
     return done
@@ -307,7 +307,7 @@ def _looked_at(job: _Job, draft: Draft, script: Workspace) -> _Done:
 
 
 def _file(job: _Job, draft: Draft) -> FileRewrite:
-    """Return a file as far as it is; a notebook that is not settled is the code of its cells, joined."""
+    """Return the present state of a file. A notebook that is not settled is the joined code of its cells."""
     data, edits, findings, hints = draft.data, draft.edits, draft.findings, draft.hints
     comments = draft.comments
     if job.is_notebook and draft.settled:
@@ -331,10 +331,10 @@ def _with_functions(
 ) -> list[FileRewrite]:
     """Return `files` with the hazards of functions that the steps of other files run.
 
-    A file that concerns no rule may hold such a function; it is added.
+    A file that concerns no rule may hold such a function. It is added.
     """
     root = folder.resolve()
-    led = led_of(first)  # what these run is a framework's
+    led = led_of(first)  # a framework runs these
     left = left_in_functions(
         first,
         last,

@@ -1,4 +1,4 @@
-"""Rewrite the code cells of a Jupyter notebook as one script; all else of the file stays as it is."""
+"""Rewrite the code cells of a Jupyter notebook as one script. The rest of the file stays unchanged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
 from migrate.rewrite.left.selected import selected
 from migrate.rewrite.options import DEFAULT, RewriteOptions
+from migrate.rewrite.pipeline import NotStableError, check_stable, rewrite_source
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
-from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 from migrate.syntax.notebook.cells import RULE, Cells, NotMappedError, join
 from migrate.syntax.notebook.shell import shell_advice
 from migrate.syntax.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
@@ -39,16 +39,16 @@ def in_cells(
     options: RewriteOptions = DEFAULT,
     comments: Comments = NO_COMMENTS,
 ) -> Rewrite:
-    """Return the rewritten form of `notebook`, given what has become of its cells, joined.
+    """Return the rewritten form of `notebook` from the rewritten code of its joined cells.
 
     The scripts that cells write are rewritten here.
 
     Args:
-        notebook: as read.
-        code: the joined cells as the rules have left them.
-        edits, findings: at the lines of the joined cells, hints among them.
-        options: the form of the output.
-        comments: which findings comments silence, at these lines.
+        notebook: the parsed notebook.
+        code: the joined cells after the rules.
+        edits, findings: edits and findings at lines of the joined cells, with hints.
+        options: options of the rewrite.
+        comments: comments that silence findings, at these lines.
 
     Raises:
         RuleConflictError, NotStableError: a defect of the rules.
@@ -86,7 +86,7 @@ def in_cells(
 def _written(
     cell: Cell, script: str, notebook: Notebook, options: RewriteOptions
 ) -> tuple[Mapping[int, str], list[Note], list[Note]]:
-    """Return what becomes of a cell that writes a script: its source if it changes, and the notes."""
+    """Return the rewritten source of a cell that writes a script, if it changes, and the notes."""
     match = WRITES.match(cell.source)
     assert match is not None
     above = cell.source.count("\n", 0, match.end())
@@ -113,7 +113,7 @@ def _written(
     def here(note: Note) -> Note:
         return replace(note, line=note.line + above, cell=cell.number)
 
-    # A cell has no line feed at its end; the script that it writes gets one.
+    # The text of a cell has no line feed at its end, but the script that it writes has one.
     tail = script[len(script.rstrip()) :]
     source = cell.source[: match.end()] + done.data.decode().rstrip() + tail
     changed = {cell.number: source} if done.changed else {}

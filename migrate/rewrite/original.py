@@ -1,4 +1,4 @@
-"""Places in a rewritten script as places in the original."""
+"""Map locations in a rewritten script to locations in the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library `shims` in a project that has a module of that name itself."""
+"""The library `shims` in a project that has its own module of that name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from migrate.errors import MigrateError
 from migrate.model.project.shadowing import shadowing
-from migrate.rewrite.made import applied
+from migrate.rewrite.applied_plan import applied
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Edit, Wrap
@@ -30,11 +30,11 @@ class OwnShimsError(MigrateError):
 
 
 def check_own_shims(shims: Path | None, needs: str) -> None:
-    """Raise OwnShimsError where a result would import the library `shims` and the project has its own.
+    """Raise OwnShimsError if a result would import the library `shims` and the project has its own module.
 
     Args:
         shims: the project's module, if there is one.
-        needs: what needs the library.
+        needs: constructs that need the library.
     """
     if shims is not None:
         raise OwnShimsError(
@@ -45,11 +45,11 @@ def check_own_shims(shims: Path | None, needs: str) -> None:
 
 
 def refuse_own_shims(plan: Plan, notes: Sequence[Note]) -> None:
-    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`.
+    """Raise OwnShimsError if the edits of a plan would import the project's own module `shims`.
 
     Args:
         plan: the plan.
-        notes: what is said of each of its edits.
+        notes: notes on the edits of the plan.
     """
     script = plan.context
     if not (plan.edits and script.imports.requires("shims")):

@@ -1,4 +1,4 @@
-"""Find everything that is to be edited or reported in a script, in one visit."""
+"""Find all edits and findings of a script in one visit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.prescan import concerned
 from migrate.errors import MigrateError
-from migrate.rewrite.edits.registering import register
+from migrate.rewrite.edits.torch_xla_import import register
 from migrate.rewrite.left.remaining import remaining
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Wrap
 from migrate.rewrite.workspace import Workspace
@@ -65,12 +65,12 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
 
 
 def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | RuleFinding]:
-    """Return what `rule` finds at `node`; a finding where the rule itself fails there."""
+    """Return what `rule` finds at `node`. If the rule fails, return a finding that says so."""
     try:
         return list(rule.find(node, context))
     except (MigrateError, RecursionError):
         raise
-    except Exception as error:  # the other rules, and this one elsewhere, do their part
+    except Exception as error:  # the other rules continue, and this rule at other nodes
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         message = f"the rule {rule.name} failed here ({what}): look at this line by hand"
         return [RuleFinding(rule.name, node, message)]
@@ -97,7 +97,7 @@ def _without_moot(
     edits: Sequence[Edit | Wrap], findings: Sequence[RuleFinding]
 ) -> tuple[list[Edit | Wrap], list[RuleFinding]]:
     """Drop findings in code that an edit removes."""
-    gone: dict[int, set[str]] = defaultdict(set)  # the rules by which a node goes
+    gone: dict[int, set[str]] = defaultdict(set)  # the rules that remove a node
     inside: set[int] = set()
     for edit in edits:
         for subtree in edit.consumes if isinstance(edit, Edit) else ():
@@ -120,7 +120,7 @@ def _place(node: cst.CSTNode, context: Workspace) -> tuple[int, int]:
 def _handled(edits: Sequence[Edit | Wrap], findings: Sequence[RuleFinding]) -> frozenset[int]:
     """Return the ids of the nodes that edits consume or that a rule's finding already names.
 
-    A finding at a loop or a function speaks of the construct, not of all that is in it.
+    A finding at a loop or a function concerns the construct itself, not the nodes in it.
     """
     spoken: set[int] = set()
     for edit in edits:

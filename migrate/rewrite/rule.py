@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.rewrite.edit import Edit as Edit
 from migrate.rewrite.edit import Replacement as Replacement
 from migrate.rewrite.edit import RuleFinding as RuleFinding
@@ -32,7 +32,7 @@ class Safety(StrEnum):
     """Whether the edits of a rule keep the meaning of the script."""
 
     SAFE = "safe"  # the rewritten script computes the same
-    UNSAFE = "unsafe"  # the same where what the rule's page names holds
+    UNSAFE = "unsafe"  # the same under the condition that the rule's page names
     REPORT_ONLY = "report only"  # the rule edits nothing
 
 
@@ -92,7 +92,7 @@ def reported(before: str, reports: str) -> RuleExample:
 
 
 def checked(script: str) -> RuleExample:
-    """Return an example whose marked lines are all that `migrate check` reports for the rule."""
+    """Return an example. `migrate check` reports exactly its marked lines for the rule."""
     return RuleExample(ExampleKind.CHECKED, inspect.cleandoc(script) + "\n")
 
 

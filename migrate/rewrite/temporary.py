@@ -1,4 +1,4 @@
-"""The rewritten script, with the modules that it imports, for as long as it is run."""
+"""Rewritten script and the modules that it imports, in a temporary folder while it runs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class NotRewrittenError(MigrateError):
 
 @dataclass(frozen=True)
 class RewrittenFiles:
-    """The content of a script and of other files of its project, as they are to be run.
+    """Content of a script and of other files of its project, to run.
 
     Attributes:
         script: the original script.
         root: the folder of the project.
-        contents: the content of each file that differs from its original or is new, by the original's path.
-        findings: what is left to do by hand, with the file.
-        changed: the files that were rewritten, as a user would name them.
-        read: how many files were looked at.
-        problems: why some files could not be rewritten; they run as they are.
+        contents: content of each new or changed file, by the path of the original.
+        findings: remaining manual work, with the file.
+        changed: names of the rewritten files, as a user would write them.
+        read: number of files that were read.
+        problems: why some files could not be rewritten. They run unchanged.
     """
 
     script: Path
@@ -57,7 +57,7 @@ class RewrittenFiles:
 def rewritten_with_imports(script: Path) -> RewrittenFiles:
     """Return the rewritten form of `script` and of all files of its project that it imports.
 
-    They are rewritten together, as `migrate rewrite FOLDER` would: what one file says counts in the others.
+    The files are rewritten together, as by `migrate rewrite FOLDER`: each file is analyzed with the others.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
@@ -102,10 +102,10 @@ def rewritten_with_imports(script: Path) -> RewrittenFiles:
 
 
 def rewritten_in(folder: Path, script: Path) -> RewrittenFiles:
-    """Return the files of a rewritten copy of the project of `script`, so far as they differ from it.
+    """Return the files in a rewritten copy of the project of `script` that differ from the project.
 
     Raises:
-        NotInFolderError: it has no file for the script.
+        NotInFolderError: the copy has no file for the script.
     """
     resolved = script.resolve()
     roots = [
@@ -137,7 +137,7 @@ def rewritten_in(folder: Path, script: Path) -> RewrittenFiles:
 def written_apart(done: RewrittenFiles) -> Iterator[Path]:
     """Yield the path of the rewritten script, written for as long as the context lasts.
 
-    It lies in a folder of its own, as the rewritten modules do; run by `migrate.prove.run`, they have
+    The script and the rewritten modules lie in a folder of their own. `migrate.prove.run` gives them the
     `__file__` and the imports of the originals.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-rewritten-") as name:

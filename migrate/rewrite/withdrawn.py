@@ -1,4 +1,4 @@
-"""Edits that are withdrawn: the code stays, and the change is reported, to be made by hand."""
+"""Withdrawn edits: the code stays, and the change is reported as manual work."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EVERYWHERE = (1, sys.maxsize)
 class Withdrawn:
     """The edits of one rule that are not made in some lines of a script.
 
-    The edits of a rule in one function or class belong together: it is all of them, or none.
+    The edits of a rule in one function or class belong together: all are made, or none.
 
     Args:
         rule: name of the rule.
         first, last: the lines of the original script.
-        why: why they cannot be made.
+        why: reason why they cannot be made.
     """
 
     rule: str
@@ -38,14 +38,14 @@ class Withdrawn:
         return rule == self.rule and self.first <= line <= self.last
 
     def notes(self, edits: Iterable[Note]) -> Iterator[Note]:
-        """Yield the findings that replace those of `edits` that are withdrawn."""
+        """Yield the findings that replace the withdrawn edits among `edits`."""
         for edit in edits:
             if self.covers(edit.rule, edit.line):
                 yield withdrawn_note(edit, self.why)
 
 
 def claims(edits: Sequence[AnyEdit]) -> Iterator[tuple[AnyEdit, str]]:
-    """Yield the edits that claim the same code as another one, and why they cannot be made."""
+    """Yield the edits that claim the same code as another edit, each with the reason."""
     for edit, other in conflicts(edits):
         yield edit, f"the rule {other.rule} changes the same code ({other.message})"
         yield other, f"the rule {edit.rule} changes the same code ({edit.message})"
@@ -54,11 +54,11 @@ def claims(edits: Sequence[AnyEdit]) -> Iterator[tuple[AnyEdit, str]]:
 def culprits(
     edits: Sequence[AnyEdit], failure: Callable[[Sequence[AnyEdit]], str]
 ) -> Iterator[tuple[AnyEdit, str]]:
-    """Yield the edits without which the others can be made, and why each cannot.
+    """Yield the edits whose removal makes the other edits possible, each with the reason.
 
     Args:
-        edits: the edits of a plan, which cannot all be made.
-        failure: returns why edits cannot be made. Nothing if they can.
+        edits: the edits of a plan. They cannot all be made.
+        failure: returns why edits cannot be made. Empty if they can.
     """
     kept: list[AnyEdit] = []
     for rule in dict.fromkeys(edit.rule for edit in edits):
@@ -80,5 +80,5 @@ def withdrawn_note(note: Note, why: str) -> Note:
 
 
 def is_covered(withdrawn: Iterable[Withdrawn], rule: str, line: int) -> bool:
-    """Whether an edit of `rule` at `line` of the original script is among those withdrawn."""
+    """Whether an edit of `rule` at `line` of the original script is withdrawn."""
     return any(edit.covers(rule, line) for edit in withdrawn)

@@ -1,4 +1,4 @@
-"""A script that is being rewritten: what is known of it, and the means by which the rules write into it."""
+"""Script during its rewrite: facts about it, and the tools with which rules edit it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Workspace(Script):
     """A script that is being rewritten.
 
     Args:
-        source: the script as read.
-        calls: what its calls run, where the project that it is a part of has been looked at; else the
-            local modules that it imports are read when that is asked for.
-        options: how the script is to be rewritten.
+        source: the parsed script.
+        calls: functions that its calls run, if its project is already analyzed. Otherwise the local modules
+            that it imports are read on demand.
+        options: options of the rewrite.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class Workspace(Script):
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The chosen style's words for the device, the launch, the step and the like."""
+        """Code for the device, the launch, the step and the like in the chosen style."""
         return vocabulary_of(self, self.imports, self.options.style)
 
     @property
     def portable(self) -> bool:
-        """Whether the script is to run on CUDA, the CPU and a TPU, by `shims`."""
+        """Whether the rewritten script runs on CUDA, the CPU and a TPU, by `shims`."""
         return self.options.style == "portable"

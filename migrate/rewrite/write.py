@@ -1,4 +1,4 @@
-"""Write a rewritten script: beside the original by default, atomically, never over what is not ours."""
+"""Write a rewritten script atomically, by default beside the original, and never over another file."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def rewrite_into(
     """Rewrite `folder`, and write it to the folder `to`, if given.
 
     Raises:
-        UnreadableScriptError: there is no such folder.
-        NotWritableError, WouldOverwriteError: before any work, see `write_folder`.
+        UnreadableScriptError: the folder does not exist.
+        NotWritableError, WouldOverwriteError: see `write_folder`. Raised before any work.
     """
     if to is not None:
         check_folder_target(folder, to, force=force)
@@ -58,19 +58,19 @@ def rewrite_into(
 
 
 def write_folder(rewrite: FolderRewrite, to: Path, *, force: bool = False) -> None:
-    """Write the folder as rewritten to the folder `to`: changed files, and copies of all the others.
+    """Write the rewritten folder to the folder `to`: changed files, and copies of all other files.
 
-    It is made beside `to` and renamed when it is complete: `to` is never a half of it. Left out are
-    version control, caches and virtual environments.
+    The folder is made beside `to` and renamed when it is complete, so `to` is never incomplete. Version
+    control, caches and virtual environments are left out.
 
     Args:
-        rewrite: what becomes of the folder's files.
-        to: where to; with `force`, what is there goes.
+        rewrite: the rewritten files.
+        to: the new folder. With `force` an existing one is replaced.
         force: whether a folder that is not empty may be replaced.
 
     Raises:
-        NotWritableError: `to` lies inside of the folder or around it, or its own folder is missing.
-        WouldOverwriteError: `to` is there and not empty, and `force` is not given.
+        NotWritableError: `to` is inside the folder or contains it, or its parent is missing.
+        WouldOverwriteError: `to` exists and is not empty, and `force` is false.
     """
     check_folder_target(rewrite.folder, to, force=force)
     to = Path(os.path.abspath(to))
@@ -93,7 +93,7 @@ def write_folder(rewrite: FolderRewrite, to: Path, *, force: bool = False) -> No
 
 
 def check_folder_target(folder: Path, to: Path, *, force: bool) -> None:
-    """Raise what `write_folder` would raise, as far as it can be known before any work."""
+    """Raise the errors of `write_folder` that can be found before any work."""
     inner, outer = to.resolve(), folder.resolve()
     if inner == outer or outer in inner.parents or inner in outer.parents:
         raise NotWritableError(
@@ -110,7 +110,7 @@ def check_folder_target(folder: Path, to: Path, *, force: bool) -> None:
 
 
 def _copy(folder: Path, to: Path, contents: Mapping[Path, bytes]) -> None:
-    """Copy `folder` to `to`, with `contents` in the place of some files; links stay links."""
+    """Copy `folder` to `to`, with `contents` in place of some files. Links stay links."""
     to.mkdir()
     for path in files_of(folder):
         name = path.relative_to(folder)
@@ -126,17 +126,17 @@ def _copy(folder: Path, to: Path, contents: Mapping[Path, bytes]) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Return the path of the rewritten form of the script at `path`: `train.py` → `train_xla.py`."""
+    """Return the path for the rewritten form of the script at `path`: `train.py` → `train_xla.py`."""
     return path.with_name(f"{path.stem}_xla{path.suffix}")
 
 
 def write(rewrite: Rewrite, to: Path, *, force: bool = False, in_place: bool = False) -> bool:
-    """Write the rewritten script to `to` with the original's permissions; return whether it was needed.
+    """Write the rewritten script to `to` with the original's permissions. Return whether that was needed.
 
     Raises:
         NotWritableError: the file or its folder is read-only or missing.
-        WouldOverwriteError: another file is there, and `force` is not given; or the original, and
-            `in_place` is not.
+        WouldOverwriteError: another file exists there and `force` is false, or the original is there and
+            `in_place` is false.
         OutputError: the disk refuses.
     """
     check_target(rewrite, to, force=force, in_place=in_place)
@@ -152,10 +152,10 @@ def write(rewrite: Rewrite, to: Path, *, force: bool = False, in_place: bool = F
 def write_all(
     rewrites: Sequence[tuple[Rewrite, Path]], *, force: bool = False, in_place: bool = False
 ) -> None:
-    """Write each script that changed to its place, if all of them can be.
+    """Write each changed script, if all of them can be written.
 
     Raises:
-        NotWritableError, WouldOverwriteError: before the first is written; see `write`.
+        NotWritableError, WouldOverwriteError: see `write`. Raised before the first is written.
     """
     changed = [(rewrite, to) for rewrite, to in rewrites if rewrite.changed]
     for rewrite, to in changed:
@@ -165,7 +165,7 @@ def write_all(
 
 
 def check_target(rewrite: Rewrite, to: Path, *, force: bool, in_place: bool = False) -> None:
-    """Raise what `write` would raise, as far as it can be known before writing."""
+    """Raise the errors of `write` that can be found before writing."""
     if to.is_dir():
         raise NotWritableError(f"{to}: is a directory", "name a file with -o")
     if not to.parent.is_dir():

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from migrate.assess.decide import decide
-from migrate.assess.found import AssessmentFacts, Code, Fitted, ObservedRun, Todo
+from migrate.assess.facts import AssessmentFacts, Code, Fitted, ObservedRun, Todo
 from migrate.assess.hours import read_hours
 from migrate.assess.money import TrainingPlan
+from migrate.assess.pipeline import Assessment, AssessQuestion
 from migrate.assess.prices import read_prices
-from migrate.assess.story import Assessment, AssessQuestion
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.fit.lines import StepBound
 from migrate.fit.products import product_named
 from migrate.fit.verdict import FitVerdict, SliceResult, State

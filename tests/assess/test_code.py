@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from migrate.assess.code import code_of
-from migrate.assess.found import Code
-from migrate.check.work import ManualWork
+from migrate.assess.facts import Code
+from migrate.check.manual_work import ManualWork
 from migrate.rewrite.folder import rewrite_folder
 from tests.assess import projects
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from migrate.assess.errors import AssessError
-from migrate.assess.found import ObservedRun
+from migrate.assess.facts import ObservedRun
 from migrate.assess.money import TrainingPlan
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.fit.verdict import SliceResult
 from tests.assess import made
 from tests.assess.made import PLAN, assessment, code, todo, verdict

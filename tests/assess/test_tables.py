@@ -10,9 +10,9 @@ import pytest
 from migrate.assess.errors import AssessError
 from migrate.assess.hours import read_hours
 from migrate.assess.prices import read_prices
+from migrate.check.manual_work import ManualWork
 from migrate.check.rules import all_hazards
-from migrate.check.work import ManualWork
-from migrate.rewrite.left.work import work_of
+from migrate.rewrite.left.manual_work import work_of
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 

@@ -14,7 +14,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 ON_CPU = [

@@ -11,7 +11,7 @@ from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.syntax.source import parse
 
-GOES_ON = "goes on without it, by the `except` of line {}"
+GOES_ON = "continues without it, by the `except` of line {}"
 ENDS = "ends there, by the `except` of line {}"
 
 

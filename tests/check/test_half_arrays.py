@@ -10,7 +10,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.rewrite.foretold import check_and_mend, findings_of
+from migrate.rewrite.check_findings import check_and_mend, findings_of
 
 HEAD = """
 import contextlib

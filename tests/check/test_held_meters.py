@@ -8,7 +8,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 HEAD = """\

@@ -10,7 +10,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 TRAINING = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.rewrite.foretold import check_and_mend
+from migrate.rewrite.check_findings import check_and_mend
 
 FACTORY = """
 from torch import optim

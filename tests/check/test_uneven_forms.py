@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 SCRIPT = """

@@ -10,7 +10,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 
@@ -107,7 +107,7 @@ class Layer(torch.nn.Module):
 def test_the_report_names_the_fallback(error: str) -> None:
     script = FALLBACK.format(error=error)
     ((_, message),) = reported(script, "XLA410")
-    assert message.endswith("on a TPU the script goes on without it, by the `except` of line 5")
+    assert message.endswith("on a TPU the script continues without it, by the `except` of line 5")
 
 
 def test_another_error_is_no_fallback() -> None:

@@ -151,7 +151,7 @@ def test_the_tutorial_shows_its_files() -> None:
 
 
 def test_the_rewrite_of_the_tutorial_is_what_the_tool_writes() -> None:
-    from migrate.rewrite.story import rewrite
+    from migrate.rewrite.pipeline import rewrite
 
     folder = ROOT / "examples" / "first_steps"
     done = rewrite(folder / "train.py")

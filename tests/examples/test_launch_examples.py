@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from migrate.prove.run import run_script
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 from tests.waiting import LIMIT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,7 +9,7 @@ import pytest
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Amp, Settings
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 from tests.waiting import LIMIT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

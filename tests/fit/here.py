@@ -89,7 +89,7 @@ def _in_this_process() -> None:
     from migrate.compiler import child
     from migrate.compiler.compile import ONE_CHIP, TOPOLOGY, Compiled, answered, request
     from migrate.compiler.program import CompilerProgram
-    from migrate.fit import judge, story
+    from migrate.fit import judge, pipeline
     from migrate.fit.lowered.of_jax import lower_jax
     from migrate.fit.lowered.start import lowered
     from migrate.fit.lowered.step import LoweredStep, Wanted
@@ -116,7 +116,7 @@ def _in_this_process() -> None:
             child.answer(request(program, options, topology, topology_options, devices))
         )
 
-    story.lowered = lowered_here
+    pipeline.lowered = lowered_here
     judge.compile_for_tpu = compiled_here
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from migrate.compiler.compile import Compiled
-from migrate.fit import cache, judge, story
+from migrate.fit import cache, judge, pipeline
 from tests.fit.by_hand import as_by_hand, by_hand
 from tests.fit.here import Here
 
@@ -597,7 +597,7 @@ class TestPrograms:
 
 def test_a_compiler_that_is_not_there_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libtpu", None)
-    monkeypatch.setattr(story, "lowered", None)  # nothing is made that it could not compile
+    monkeypatch.setattr(pipeline, "lowered", None)  # nothing is made that it could not compile
     done = run(f"{MODELS}:Tower", "--inputs", "x=float32[8,64]", "--tpu", "v5e-1")
     assert done.exit_code == 2
     assert done.stderr == (
@@ -648,12 +648,12 @@ def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:
 
 def test_another_libtpu_than_the_one_asked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        story.metadata, "requires", lambda _: ["numpy", 'libtpu==0.0.42.*; extra == "tpu"']
+        pipeline.metadata, "requires", lambda _: ["numpy", 'libtpu==0.0.42.*; extra == "tpu"']
     )
-    monkeypatch.setattr(story.metadata, "version", lambda _: "0.0.42.1")
-    assert list(story.another_libtpu("jax")) == []
-    monkeypatch.setattr(story.metadata, "version", lambda _: "0.0.420")
-    (said,) = story.another_libtpu("jax")
+    monkeypatch.setattr(pipeline.metadata, "version", lambda _: "0.0.42.1")
+    assert list(pipeline.another_libtpu("jax")) == []
+    monkeypatch.setattr(pipeline.metadata, "version", lambda _: "0.0.420")
+    (said,) = pipeline.another_libtpu("jax")
     assert "asks for libtpu 0.0.42.* to run on a TPU, 0.0.420 has answered" in said
 
 
@@ -661,7 +661,7 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr(story, "lowered", full)
+    monkeypatch.setattr(pipeline, "lowered", full)
     done = run(f"{MODELS}:Tower", "--inputs", "x=float32[8,64]")
     assert done.exit_code == 2
     (line,) = [one for one in done.stderr.splitlines() if not one.startswith("…")]

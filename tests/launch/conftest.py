@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.launch import story, wheel
+from migrate.launch import pipeline, wheel
 
 
 @pytest.fixture(scope="session")
@@ -20,4 +20,4 @@ def _copied_wheel(one_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def copy(folder: Path) -> Path:
         return Path(shutil.copy(one_wheel, folder))
 
-    monkeypatch.setattr(story, "write_wheel", copy)
+    monkeypatch.setattr(pipeline, "write_wheel", copy)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from migrate.launch.pipeline import WrittenJob, launch
 from migrate.launch.request import LaunchRequest
-from migrate.launch.story import WrittenJob, launch
 
 PROGRAMS = Path(__file__).with_name("programs")
 TARGETS = {

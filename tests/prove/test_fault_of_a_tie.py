@@ -10,7 +10,7 @@ from migrate.prove.compare.verdict import ProofVerdict, judge
 from migrate.prove.proof import record_run
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.settings import Settings
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 from tests.prove.test_faults import DOCS, Fault, check, edited
 from tests.waiting import LIMIT
 

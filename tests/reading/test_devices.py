@@ -9,7 +9,7 @@ import pytest
 
 from migrate.reading.script import Script
 from migrate.reading.values.devices import Kind
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 from migrate.syntax.tree import code, nodes_of
 

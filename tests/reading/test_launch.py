@@ -8,8 +8,8 @@ import pytest
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.script import Script
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 GUARDED = """

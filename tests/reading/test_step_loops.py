@@ -11,7 +11,7 @@ import pytest
 from migrate.model.calls.analysis import Analysis
 from migrate.model.facts import ModuleCalls, calls_of_file, calls_of_script
 from migrate.model.project.project import Project
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 

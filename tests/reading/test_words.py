@@ -10,7 +10,7 @@ from migrate.catalogue.words import CALLED_MODEL, MODEL, words
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.rewrite.options import RewriteOptions
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 MODELS = words(

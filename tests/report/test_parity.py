@@ -73,7 +73,7 @@ def test_a_layer_that_parts_is_shown_in_full() -> None:
     ):
         assert expected in after
     assert "✓ layer.0 … layer.2  3 × BertLayer (55 layers)" in text
-    assert "~ layer.4 … layer.11  8 × BertLayer (144 layers), carried on from before" in text
+    assert "~ layer.4 … layer.11  8 × BertLayer (144 layers), inherited" in text
     assert "without a partner: 2 layers" in text
     assert "only B  encoder.layer_0.attention.rotary  RotaryEmbedding" in text
     assert "only A  pooler.dropout" in text
@@ -95,8 +95,8 @@ def test_how_a_side_lies_is_shown() -> None:
     name = "encoder.layer.0.intermediate.intermediate_act_fn"
     assert f"layouts B has another layout: axes 0, 2, 3, 1 at {name}, " in text
     assert "and 9 more" in text
-    assert "B: output: axes 0, 2, 3, 1 of the truth's" in text
-    assert "B: argument: axes 0, 2, 1, then reshaped to (8, 96) of the truth's" in text
+    assert "B: output: axes 0, 2, 3, 1 of the reference's" in text
+    assert "B: argument: axes 0, 2, 1, then reshaped to (8, 96) of the reference's" in text
     side = parity_as_json(parity)["first"]["b"]
     assert side["layouts"][0] == {
         "what": "output",

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from migrate.prove.compare.compare import StepComparison, WeightComparison
-from migrate.prove.compare.floor import NoiseFloor, StepFloor
 from migrate.prove.compare.gates import LOSS_GATE, Gates
+from migrate.prove.compare.noise_floor import NoiseFloor, StepFloor
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import Proof
 from migrate.prove.recording.records import StepRecord

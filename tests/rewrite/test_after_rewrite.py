@@ -8,8 +8,8 @@ from pathlib import Path
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.rewrite.left.after import Left, after_rewrite
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Note
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 BEFORE = """

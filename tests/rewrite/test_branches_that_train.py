@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 STYLES = ("native", "portable")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.rewrite.foretold import findings_of
+from migrate.rewrite.check_findings import findings_of
 
 LOOP = """\
 import torch

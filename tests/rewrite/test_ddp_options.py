@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from migrate.rewrite.options import RewriteOptions
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 HEAD = """\

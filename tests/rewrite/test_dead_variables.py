@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.options import DEFAULT, RewriteOptions
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.rules.step.deferral.observers import LOOKED_AT
 from migrate.syntax.source import parse
 from shims import activate
 from tests.waiting import LIMIT
@@ -177,12 +178,12 @@ def test_what_holds_the_meter_is_watched_too() -> None:
                     losses.update(loss.item())
                     screen.show()
     """
-    assert "is looked at in every step" in stays(run(textwrap.dedent(script).strip() + "\n"))
+    assert LOOKED_AT in stays(run(textwrap.dedent(script).strip() + "\n"))
     for maker in ("screen = Screen([losses])", "screen = Screen()\nscreen.add(losses)"):
         done = loop(
             "losses.update(loss.item())\nscreen.show()", f"losses = AverageMeter()\n{maker}"
         )
-        assert "is looked at in every step" in stays(done)
+        assert LOOKED_AT in stays(done)
 
 
 def test_an_iterator_that_prints_the_meter_is_seen() -> None:
@@ -191,7 +192,7 @@ def test_an_iterator_that_prints_the_meter_is_seen() -> None:
         "logger = MetricLogger()",
         head="for i, x in logger.log_every(loader):",
     )
-    assert "is looked at in every step" in stays(done)
+    assert LOOKED_AT in stays(done)
 
 
 def test_a_sum_that_an_exception_shows_is_read_in_every_step() -> None:

@@ -10,6 +10,7 @@ from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
+from migrate.rewrite.rules.random.seeds import AT_IMPORT, TOO_EARLY
 
 SEEDS = """\
 import random
@@ -88,7 +89,7 @@ def test_a_folder_keeps_xla_out_of_what_runs_before_the_launch(tmp_path: Path) -
     assert "torch_xla.manual_seed" not in texts(done)["seeds.py"]
     ((name, note),) = [one for one in done.left_to_do if one[1].rule == "rng"]
     assert (name.name, note.line) == ("seeds.py", 13)
-    assert "must not be touched" in note.message
+    assert note.message == TOO_EARLY
 
 
 def test_a_folder_seeds_xla_where_only_the_worker_seeds(tmp_path: Path) -> None:
@@ -166,6 +167,6 @@ def test_a_seed_at_import_where_a_library_starts_the_replicas(
     if package.startswith("pytorch_lightning"):
         assert "torch_xla.manual_seed" not in text
         assert "shims" not in text
-        assert any("when the file is imported" in note for note in notes)
+        assert any(AT_IMPORT in note for note in notes)
     else:
-        assert not any("when the file is imported" in note for note in notes)
+        assert not any(AT_IMPORT in note for note in notes)

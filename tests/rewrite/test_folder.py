@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 from migrate.cli import commands
 from migrate.report.text.folder import folder_as_json, folder_summary
 from migrate.rewrite import folder as folder_module
-from migrate.rewrite import story as story_module
+from migrate.rewrite import pipeline
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after as after_module
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.own_shims import OwnShimsError
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, rewrite_into, write_folder
 from migrate.syntax.source import NotPythonError, Source, parse
 
@@ -266,7 +266,7 @@ class TestTurns:
             parsed[path.name] += 1
             return parse(data, path)
 
-        for module in (folder_module, story_module, after_module):
+        for module in (folder_module, pipeline, after_module):
             monkeypatch.setattr(module, "parse", counted)
         (project / "lib/steps.py").write_text(STEPS.replace("dist.new_group([0])", "print(x)"))
         done = rewrite_folder(project, processes=1)

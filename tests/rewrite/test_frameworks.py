@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.results import FileRewrite
-from migrate.rewrite.story import rewrite
 
 LOOP = """
     for x, y in loader:

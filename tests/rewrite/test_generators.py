@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from migrate.check.config import Config
+from migrate.rewrite.check_findings import check_and_mend
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import check_and_mend
 from migrate.rewrite.options import RewriteOptions, Style
 
 STREAMS = """

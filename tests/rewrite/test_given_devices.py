@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from migrate.check.config import Config
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FileRewrite
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.story import rewrite, rewrite_source
+from migrate.rewrite.pipeline import rewrite, rewrite_source
+from migrate.rewrite.rules.step.wrapping import READS_INSIDE
 from migrate.syntax.source import parse
 from tests.waiting import LIMIT
 
@@ -89,7 +90,7 @@ def test_a_read_stays_where_a_part_of_the_step_itself_leaves() -> None:
     )
     text = done.data.decode()
     assert text.index("loss.item()") < text.index("continue")
-    assert any("reads a value inside the step" in note.message for note in done.findings)
+    assert any(READS_INSIDE in note.message for note in done.findings)
 
 
 def test_what_leaves_above_the_read_parts_no_step() -> None:

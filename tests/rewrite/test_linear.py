@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 # What is repeated, and the lines above it.

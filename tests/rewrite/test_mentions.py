@@ -11,8 +11,8 @@ from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.left.deferrable import SUGGESTION
 from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 LOOP = """

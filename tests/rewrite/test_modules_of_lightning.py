@@ -8,7 +8,7 @@ import pytest
 
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 
 NET = """\
 import pytorch_lightning as pl

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.rules.step.inputs import NOT_SHOWN
 
 TRAIN = """\
 import torch
@@ -145,7 +146,7 @@ def test_a_function_that_hands_the_fields_of_a_batch_to_a_mover(
     (tmp_path / "train.py").write_text(FED.replace("MOVE", move))
     done = rewrite_folder(tmp_path, processes=1)
     messages = [note.message for _, note in done.left_to_do]
-    assert any("does not show where batch" in message for message in messages) is reported
+    assert any(f"{NOT_SHOWN} batch" in message for message in messages) is reported
 
 
 TRAINER = """\

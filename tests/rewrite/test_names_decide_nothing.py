@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.rewrite.foretold import findings_of
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.options import RewriteOptions
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 TRAINS = """

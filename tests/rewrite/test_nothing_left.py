@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.rule import ExampleKind, RuleExample
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 NAMES = sorted(

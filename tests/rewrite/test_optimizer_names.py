@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import RewriteOptions
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 from tests.waiting import LIMIT
 

@@ -8,8 +8,8 @@ import pytest
 
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 ON = "torch.__future__.set_swap_module_params_on_conversion(True)\n"

@@ -10,7 +10,7 @@ import pytest
 
 from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 from migrate.syntax.tree import code
 

@@ -12,8 +12,8 @@ from textwrap import indent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 IMPORTS = (

@@ -9,11 +9,11 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.hazard import HazardExample as marked  # noqa: N813
-from migrate.rewrite.foretold import findings_of
+from migrate.rewrite.check_findings import findings_of
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import ExampleKind, Rule, RuleExample, left_alone, reported, rewritten
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 EXAMPLES = [

@@ -12,6 +12,7 @@ from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.results import FolderRewrite
+from migrate.rewrite.rules.saving.saving import DECIDES_ALONE, ON_ALL_RANKS
 
 ENVIRONMENT = """\
 import torch.distributed as dist
@@ -126,7 +127,7 @@ def test_a_condition_inside_of_the_test_goes_out_with_the_save(tmp_path: Path) -
 def test_what_cannot_move_is_reported_and_stays(save: str, store: str, tmp_path: Path) -> None:
     done, after = rewritten(written(tmp_path, save, store))
     (message,) = said(done)
-    assert "(cluster.py:8) must be called on all ranks" in message
+    assert f"(cluster.py:8) {ON_ALL_RANKS}" in message
     assert save.partition("\n")[0] in after["train.py"]
 
 
@@ -175,7 +176,7 @@ def test_what_only_the_first_replica_would_have_is_not_saved_by_all(
     save = "if env.chief:\n    cluster.store(model, 'a')"
     done, after = rewritten(written(tmp_path, save, store))
     (message,) = said(done)
-    assert "must be called on all ranks" in message
+    assert ON_ALL_RANKS in message
     assert "    if env.chief:\n" in after["train.py"]
     assert made in after["cluster.py"]
 
@@ -190,7 +191,7 @@ def test_an_attribute_that_is_something_else_too_is_no_test(more: str, tmp_path:
 
 def test_a_script_alone_is_reported(tmp_path: Path) -> None:
     """The other file is not rewritten with it."""
-    from migrate.rewrite.story import rewrite_source
+    from migrate.rewrite.pipeline import rewrite_source
     from migrate.syntax.source import parse
 
     path = (
@@ -275,7 +276,7 @@ def test_a_checkpoint_that_was_loaded_on_the_host_may_be_saved_by_one(
     done, after = rewritten(folder)
     assert "torch.save(kept, path)" in after["cluster.py"]
     found = [note.message for _, note in done.left_to_do]
-    assert any("must be called on all ranks" in message for message in found) == is_said
+    assert any(ON_ALL_RANKS in message for message in found) == is_said
 
 
 @pytest.mark.parametrize("said", ["hvd.rank() == 0", "size > 1"])
@@ -394,10 +395,10 @@ def test_a_save_elsewhere_that_each_replica_decides_is_reported(
     done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
     notes = [note for name, note in done.left_to_do if name.name == "train.py"]
     (note,) = [note for note in notes if note.rule == "save"]
-    assert "decides by its own" in note.message
+    assert DECIDES_ALONE in note.message
     assert "keep (store.py:" in note.message
     assert script.splitlines()[note.line - 1].strip().startswith("keep(")
     script = EPOCHS.format(test=test, call=call, equal="dist.all_reduce(total)")
     (tmp_path / "train.py").write_text(script)
     done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
-    assert not [note for _, note in done.left_to_do if "decides by its own" in note.message]
+    assert not [note for _, note in done.left_to_do if DECIDES_ALONE in note.message]

@@ -9,6 +9,7 @@ import pytest
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FileRewrite
+from migrate.rewrite.rules.saving.saving import ON_ALL_RANKS
 
 TRAIN = """\
 import torch
@@ -67,7 +68,7 @@ def test_a_function_of_another_file_that_saves_for_it(tmp_path: Path, style: str
     files = rewritten(tmp_path, "dump(step, batch, error)", "Exception as error", style)
     assert "torch.save(" in files["dumping.py"].after.decode()
     notes = [note.message for file in files.values() for note in file.findings]
-    assert not [message for message in notes if "on all ranks" in message]
+    assert not [message for message in notes if ON_ALL_RANKS in message]
 
 
 def test_an_interrupt_reaches_all(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.pipeline import rewrite_source
+from migrate.rewrite.rules.saving.save_calls import TO_CPU_FIRST
 from migrate.syntax.source import parse
 
 SCRIPT = """\
@@ -227,7 +228,7 @@ def test_a_dataset_that_is_loaded_in_the_other_branch_is_saved_as_it_is() -> Non
     script = CACHE.replace("MADE", made).replace("SAVE", "pass")
     done = rewrite_source(parse(script.encode(), Path("cache.py")))
     assert "torch.save(data, path, pickle_protocol=4)" in done.data.decode()
-    assert not [one for one in done.findings if "CPU first" in one.message]
+    assert not [one for one in done.findings if TO_CPU_FIRST in one.message]
 
 
 STATS = """\

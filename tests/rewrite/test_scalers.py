@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rules.precision.grad_scaler import COMMENT
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 LOOP = """

@@ -10,7 +10,11 @@ import pytest
 from migrate.check.hazard import Severity
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.after import READS
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
+from migrate.rewrite.rules.step.evaluation import READ_IN_FORWARD, UNSEEN
+from migrate.rewrite.rules.step.inputs import NOT_MOVED, NOT_SHOWN
+from migrate.rewrite.rules.step.steps import FORWARD_ABOVE, ON_CPU
+from migrate.rewrite.rules.step.wrapping import READS_INSIDE
 
 STEP = "with torch_xla.step():"
 
@@ -116,7 +120,7 @@ def test_the_forward_is_in_and_saves_and_evaluations_are_out(tmp_path: Path) -> 
     for out in (".item()", "save_checkpoint", "validate", "_profiler", "perf_counter"):
         assert out not in inside
         assert out in text
-    assert not [message for message in left if "`batch` on the device" in message]
+    assert not [message for message in left if NOT_MOVED in message or NOT_SHOWN in message]
 
 
 def test_a_loop_with_steps_of_its_own_lies_in_no_other_step(tmp_path: Path) -> None:
@@ -237,7 +241,7 @@ EVALUATION = """
 def test_the_device_of_an_evaluation_comes_from_another_file(tmp_path: Path) -> None:
     text, left = after(tmp_path, EVALUATION, {"evaluation.py": EVALUATION, "main.py": MAIN})
     assert STEP not in text  # nobody is seen to run train.py's
-    assert any("# migrate: cpu" in message for message in left)
+    assert UNSEEN in left
     done = rewrite_folder(tmp_path, processes=1)
     other = next(one for one in done.files if one.name == Path("evaluation.py"))
     assert "outputs = model(images.to(device))" in block(other.after.decode())
@@ -293,7 +297,7 @@ def test_the_word_is_refused_where_the_loop_is_on_the_device(
 ) -> None:
     text, left = after(tmp_path, TRAINS.format(above=above, x=x))
     assert STEP in text
-    assert any(f"but line {line} moves something" in message for message in left)
+    assert ON_CPU.format(line) in left
 
 
 def test_a_function_that_reads_comes_after_the_step_of_an_evaluation(tmp_path: Path) -> None:
@@ -773,7 +777,7 @@ def test_no_step_goes_around_the_move_of_an_evaluation_alone(tmp_path: Path) -> 
     """
     text, left = after(tmp_path, source)
     assert "torch_xla.step()" not in text
-    assert any("a value is read in the block of the forward" in message for message in left)
+    assert any(READ_IN_FORWARD.partition(":")[2] in message for message in left)
 
 
 LEARNER = """
@@ -806,7 +810,7 @@ LEARNER = """
 )
 def test_forward_that_stays_above_the_block_is_reported(tmp_path: Path, rest: str) -> None:
     _, left = after(tmp_path, LEARNER.format(rest=rest))
-    assert any("`self.update(loss)` does more than train" in message for message in left)
+    assert FORWARD_ABOVE.format("self.update(loss)") in left
 
 
 def test_function_that_only_trains_is_in_the_block_with_the_forward(tmp_path: Path) -> None:
@@ -849,7 +853,7 @@ def test_a_forward_in_a_branch_that_reads_too(tmp_path: Path, inside: str) -> No
     text, findings = after(tmp_path, BRANCHES.replace("{inside}", indented))
     assert "model(" in block(text)
     assert "loss.backward()" in block(text)
-    assert any("reads a value inside the step" in one for one in findings)
+    assert any(READS_INSIDE in one for one in findings)
 
 
 def test_reads_at_the_end_of_a_region_leave_the_step(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from migrate.reading.steps.outside import Outside
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.rules.step.wrapping import ONLY_TIMES, READ_AFTER, READS_INSIDE, WAITS
 from migrate.syntax.source import parse
 
 
@@ -284,7 +286,7 @@ def test_a_check_in_a_context_stays_and_is_reported() -> None:
         """
     )
     assert order(done, "isnan", "backward") == ["if torch.isnan(loss):", "loss.backward()"]
-    assert ["reads a value inside the step" in message for message in reports(done)] == [True]
+    assert [READS_INSIDE in message for message in reports(done)] == [True]
 
 
 def test_what_asks_no_value_of_the_device_stays_in_the_one_block() -> None:
@@ -334,7 +336,7 @@ def test_a_read_that_the_step_needs_stays_and_is_reported() -> None:
     )
     inside, _ = statements(done)
     assert "scale = 1.0 / max(loss.item(), 1.0)" in inside
-    assert ["each step waits for it" in message for message in reports(done)] == [True]
+    assert [WAITS in message for message in reports(done)] == [True]
 
 
 def test_a_read_that_the_next_step_needs_is_made_after_this_one_and_flagged() -> None:
@@ -347,7 +349,7 @@ def test_a_read_that_the_next_step_needs_is_made_after_this_one_and_flagged() ->
         """
     )
     assert statements(done)[1] == ["scale = 1.0 / max(loss.item(), 1.0)"]
-    assert ["scale: read after each step" in message for message in reports(done)] == [True]
+    assert [f"scale: {READ_AFTER}" in message for message in reports(done)] == [True]
 
 
 def test_a_timer_in_the_middle_is_reported() -> None:
@@ -366,7 +368,7 @@ def test_a_timer_in_the_middle_is_reported() -> None:
                 optimizer.step()
         """
     )
-    assert ["only times its recording" in message for message in reports(done)] == [True]
+    assert [ONLY_TIMES in message for message in reports(done)] == [True]
 
 
 class TestOnSomeReplicas:
@@ -396,7 +398,7 @@ class TestOnSomeReplicas:
             """
         )
         assert "torch_xla.step" not in done.data.decode()
-        assert ["some of the replicas" in message for message in reports(done)] == [True]
+        assert [Outside.GUARD.value in message for message in reports(done)] == [True]
 
     def test_a_read_between_computations_of_a_context_is_an_error(self) -> None:
         done = loop(
@@ -460,7 +462,7 @@ class TestTails:
         inside, below = statements(done)
         assert "print(loss.item())" in inside
         assert below == []
-        assert ["reads a value inside the step" in m for m in reports(done)] == [True]
+        assert [READS_INSIDE in m for m in reports(done)] == [True]
 
 
 class TestOtherThings:
@@ -528,7 +530,7 @@ class TestOtherThings:
             """
         )
         assert "torch_xla.step" not in done.data.decode()
-        assert ["a save" in message for message in reports(done)] == [True]
+        assert [Outside.SAVE.value in message for message in reports(done)] == [True]
 
 
 def test_a_function_that_trains_and_reads_has_the_block_inside() -> None:

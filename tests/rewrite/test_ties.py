@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import findings_of
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Note
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 SCRIPT = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from converters.errors import OutputError
-from migrate.rewrite.story import rewrite
+from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.temporary import rewritten_with_imports, written_apart
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
 

@@ -33,7 +33,7 @@ from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
 from converters.graph.writing.precision.dtypes import cast_only
 from converters.graph.writing.training import Training
-from converters.mapping.flatten import flattened_inputs
+from converters.mapping.flattened_convolutions import flattened_inputs
 from converters.modules.linen.modes import Sequential
 
 # How many elements a constant may have that is written down.

@@ -29,11 +29,11 @@ from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import UNKNOWN, DeviceValue, External
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.model.calls.training import is_optimizer_value
-from migrate.model.objects.apart import scripts_of
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.handed import handed_with
 from migrate.model.objects.objects import WRAPPERS, Origin, end, objects_of
 from migrate.model.objects.programs import programs_of
+from migrate.model.objects.separate_processes import scripts_of
 
 # Functions of torch that compute with tensors.
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")

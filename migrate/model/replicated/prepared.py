@@ -15,7 +15,7 @@ from migrate.model.calls.kinds import MOVES_INPUTS, External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
-from migrate.model.processes.led import led_of
+from migrate.model.processes.framework_training import led_of
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from converters.mapping import Plan
 from migrate.parity.ground.fitting import ModelDifference
 
+PROVEN = "fitted and proven"
+DIFFER = "the models differ"
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -48,7 +51,7 @@ class Fit:
         inputs = f"{self.inputs} input{'s' if self.inputs > 1 else ''}"
         if self.proven:
             altered = f", with {' and '.join(self.altered)}" if self.altered else ""
-            return f"fitted and proven: outputs agree to {self.apart:.0e} on {inputs}{altered}"
+            return f"{PROVEN}: outputs agree to {self.apart:.0e} on {inputs}{altered}"
         if self.rounding and not self.idle:
             return (
                 f"fitted, not proven: outputs agree to {self.apart:.0e} on {inputs}, and no further can be "
@@ -57,7 +60,7 @@ class Fit:
         if self.idle and not self.differences:
             idle = ", ".join(self.idle[:3])
             return f"fitted, not proven: {idle} could be another: the outputs do not depend on it"
-        return f"fitted; the models differ: first difference {self._first}"
+        return f"fitted; {DIFFER}: first difference {self._first}"
 
     @property
     def _first(self) -> str:

@@ -25,6 +25,7 @@ from migrate.compiler.program import CompilerProgram
 from migrate.parity.ground.results import ParityCheck, Section
 
 SOURCE = "the recall that the program asks for"
+NOT_HERE = "cannot be seen on this device"
 _ROWS = 64  # rows of the operand in a measurement: 64·k values, a standard error of at most 1 %
 _SIGMAS = 3.0
 
@@ -214,7 +215,7 @@ def topk_section(uses: Iterable[Approximate], seed: int = 0) -> Section:
             passed = recall.value + _SIGMAS * recall.error >= use.recall_target
             note = f"on {recall.device}, ± {recall.error:.1g}"
         else:
-            passed, note = False, f"cannot be seen on this device: {recall.device} sorts exactly"
+            passed, note = False, f"{NOT_HERE}: {recall.device} sorts exactly"
         value = recall.value if recall.approximate else None
         checks.append(
             ParityCheck(

@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from migrate.prove.compare.floor import NoiseFloor, StepFloor
+from migrate.prove.compare.noise_floor import NoiseFloor, StepFloor
 from migrate.prove.recording.meters import PRINTED_GATE
 
 # Relative to the original's value; measured drift 1e-7 to 4e-7.

@@ -11,7 +11,6 @@ from migrate.observe.boundaries import MOST_STEPS
 from migrate.prove.compare import compare, diagnose
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
-from migrate.prove.compare.floor import NoiseFloor, larger, noise_floor
 from migrate.prove.compare.gates import (
     CEILING,
     MARGIN,
@@ -20,6 +19,7 @@ from migrate.prove.compare.gates import (
     Gates,
     judged_noise,
 )
+from migrate.prove.compare.noise_floor import NoiseFloor, larger, noise_floor
 from migrate.prove.recording.records import RankRecord, StepRecord
 
 _Ranks = Mapping[int, RankRecord]
@@ -287,7 +287,8 @@ def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) 
         return []
     lines = [
         f"the original was run {_TIMES[floor.runs]}: where it rounds as XLA might, it differs from itself by "
-        f"up to {_figures(floor)}; a gate is {MARGIN:g} times that of its step where that is more"
+        f"up to {_figures(floor)}. The tolerance of a step is {MARGIN:g} times its noise, if that is more "
+        "than the fixed tolerance"
     ]
     far = [
         weight.name
@@ -337,8 +338,8 @@ def notes(
             f"{weight.left_out[0]} of {weight.left_out[1]} in {weight.name}" for weight in moved
         ]
         lines.append(
-            f"{_named(some)}: elements whose gradients are as small as their rounding; the optimizer divides "
-            "them by their own size, so that they move by a whole step to where rounding points: not compared"
+            f"{_named(some)}: not compared. The gradients of these elements are as small as their rounding "
+            "error, and the optimizer turns them into full steps"
         )
     if any(weight.name.endswith("running_var") for weight in weights):
         lines.append(

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.prove.compare.floor import NoiseFloor, StepFloor
+from migrate.prove.compare.noise_floor import NoiseFloor, StepFloor
 from migrate.prove.errors import ReferenceFileError
 from migrate.prove.recording.machine import Machine, from_json
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from migrate import __version__
 from migrate.progress import Progress, no_progress
-from migrate.prove.compare.floor import NoiseFloor, noise_floor
 from migrate.prove.compare.gates import NOISE_RUNS
+from migrate.prove.compare.noise_floor import NoiseFloor, noise_floor
 from migrate.prove.errors import RecordingError, RunTimeoutError, ScriptFailedError
 from migrate.prove.proof import RecordedRun, Runs, multiplied_in
 from migrate.prove.recording.machine import read_machines

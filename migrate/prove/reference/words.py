@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from migrate.prove.compare.floor import larger
 from migrate.prove.compare.gates import judged_noise
+from migrate.prove.compare.noise_floor import larger
 from migrate.prove.reference.file import Reference
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.assess.found import EffortItem
-from migrate.assess.story import Assessment
+from migrate.assess.facts import EffortItem
+from migrate.assess.pipeline import Assessment
 from migrate.counts import many
 from migrate.report.html.banner import Banner, State, sentence
 from migrate.report.html.page import write_page

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.assess.decide import SHORT
-from migrate.assess.found import Code, EffortItem, ObservedRun
+from migrate.assess.facts import Code, EffortItem, ObservedRun
 from migrate.assess.money import There
+from migrate.assess.pipeline import Assessment
 from migrate.assess.prices import Price
-from migrate.assess.story import Assessment
 from migrate.counts import many
 from migrate.report.text.quantities import shown_seconds, shown_share
 from migrate.report.text.tables import plain_table

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from migrate.counts import many
 from migrate.launch.explain import Meaning
-from migrate.launch.story import WrittenJob
+from migrate.launch.pipeline import WrittenJob
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:

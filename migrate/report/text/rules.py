@@ -7,8 +7,8 @@ import inspect
 from dataclasses import replace
 from pathlib import Path
 
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.rule import ExampleKind, Rule, RuleExample
-from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
 
 

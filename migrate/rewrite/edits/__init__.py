@@ -1,1 +1,1 @@
-"""Tools for editing: what remains of a statement, a branch or an import when parts of it are removed."""
+"""Tools for edits: the remainder of a statement, a branch or an import after parts are removed."""

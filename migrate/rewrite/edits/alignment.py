@@ -13,7 +13,7 @@ from migrate.syntax.tree import code, nodes_of
 
 
 class CallAlignment:
-    """Moves the further lines of a call by as much as its opening parenthesis has moved.
+    """Moves the continuation lines of a call by as much as its opening parenthesis has moved.
 
     Args:
         module: the script before any edit.
@@ -27,7 +27,7 @@ class CallAlignment:
         return MetadataWrapper(self._module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def kept(self, original: cst.Call, edited: cst.Call) -> cst.Call:
-        """Return `edited`, its arguments aligned to the parenthesis if those of `original` are."""
+        """Return `edited`, with its arguments aligned to the parenthesis if those of `original` are."""
         breaks = [at for at, arg in enumerate(original.args[:-1]) if _break(arg) is not None]
         if not breaks or not isinstance(original.whitespace_before_args, cst.SimpleWhitespace):
             return edited
@@ -54,7 +54,7 @@ def _break(arg: cst.Arg) -> cst.ParenthesizedWhitespace | None:
 
 
 class _Moving(cst.CSTTransformer):
-    """Moves lines that are indented at least so far."""
+    """Moves lines whose indentation is at least a limit."""
 
     def __init__(self, least: int, by: int) -> None:
         super().__init__()
@@ -75,15 +75,15 @@ class _Moving(cst.CSTTransformer):
 
 
 def as_around(before: cst.Module, after: cst.Module) -> cst.Module:
-    """Return `after` with the blocks that edits added indented as the block around them.
+    """Indent the blocks that edits added like the block around them, and return `after`.
 
-    A new block has the indentation of the first block in the script. Where the script writes other blocks
-    with another one, and none of them in one another, that of the block around is meant; at module level,
-    that of most blocks.
+    A new block has the indentation of the first block in the script. If the script also uses another
+    indentation, and never nests the two, the block gets the indentation of the block around it. At module
+    level it gets the commonest one.
 
     Args:
         before: the script before the edits.
-        after: the script with them.
+        after: the script after the edits.
     """
     written = [block.indent for block in nodes_of(before, cst.IndentedBlock)]
     if not any(indent is not None for indent in written) or _is_mixed(before):
@@ -100,20 +100,20 @@ def as_around(before: cst.Module, after: cst.Module) -> cst.Module:
 
 
 def _block_of(statement: cst.CSTNode) -> cst.IndentedBlock | None:
-    """Return the block of a function or a test, where it has the indentation of the script."""
+    """Return the block of a function or an `if` with the indentation of the script."""
     block = statement.body if isinstance(statement, cst.FunctionDef | cst.If) else None
     return block if isinstance(block, cst.IndentedBlock) and block.indent is None else None
 
 
 def _header(statement: cst.CSTNode) -> str:
-    """Return the text that identifies a function or a test at module level."""
+    """Return the text that identifies a function or an `if` at module level."""
     if isinstance(statement, cst.FunctionDef):
         return statement.name.value
     return code(statement.test) if isinstance(statement, cst.If) else ""
 
 
 def _is_mixed(module: cst.Module) -> bool:
-    """Whether a block of the first indentation stands in one of another."""
+    """Whether a block of the first indentation is inside a block of another one."""
     seen: list[bool] = []
 
     def note(outer: str | None, own: str | None) -> str | None:
@@ -128,7 +128,8 @@ class _Indenting(cst.CSTTransformer):
     """Gives each block an indentation.
 
     Args:
-        choose: gives it for the indentations of the block around and of the block itself; None: the script's.
+        choose: returns it from the indentations of the surrounding block and of the block itself. None means
+            the indentation of the script.
     """
 
     def __init__(self, choose: Callable[[str | None, str | None], str | None]) -> None:
@@ -143,7 +144,7 @@ class _Indenting(cst.CSTTransformer):
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
-        """Return the block with the indentation chosen."""
+        """Return the block with the chosen indentation."""
         indent = self._around.pop()
         if indent == original_node.indent:
             return updated_node

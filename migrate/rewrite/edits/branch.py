@@ -1,4 +1,4 @@
-"""Compound statements that go while their statements stay."""
+"""Remove compound statements and keep the statements in them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def body_of(node: cst.If | cst.With, body: cst.BaseSuite) -> Replacement:
-    """Return the statements of `body`, to stand in the place of the compound statement `node`.
+    """Return the statements of `body`, which replace the compound statement `node`.
 
-    The comments above and beside the head of the compound statement stay above the first of them, those
-    at the end of the block below the last.
+    Comments above and beside the head of the compound statement stay above the first statement. Comments at
+    the end of the block stay below the last one.
     """
     if isinstance(body, cst.SimpleStatementSuite):
         if not body.body:
@@ -49,13 +49,13 @@ def _lines(statement: cst.BaseStatement) -> list[cst.EmptyLine]:
 def removed_with_comment(
     rule: Rule, node: cst.CSTNode, names: Iterable[str], message: str, context: Workspace
 ) -> Edit:
-    """Return the edit that removes a statement, with the comment above it if that is about `names`.
+    """Return the edit that removes a statement, and the comment above it if it is about `names`.
 
     Args:
-        rule: in whose name.
-        node: a compound statement, or a small one; the `else` of an `if` stays.
-        names: what is no more, in words of the script.
-        message: for the user.
+        rule: name of the rule.
+        node: a compound statement or a simple one. The `else` of an `if` stays.
+        names: removed names, as the script writes them.
+        message: message for the user.
         context: the script.
     """
     if isinstance(node, cst.If) and isinstance(node.orelse, cst.Else):
@@ -81,7 +81,7 @@ def left_above(
         at -= 1
     if any(words.search(line.comment.value) for line in kept[at:] if line.comment is not None):
         kept = kept[:at]
-    # Not removed altogether: then all that stands above would stay.
+    # The line is not removed as a whole, because all lines above it would then stay.
     return cst.FlattenSentinel([cst.SimpleStatementLine([], leading_lines=kept)])
 
 
@@ -93,13 +93,13 @@ def _else_of(updated: cst.CSTNode) -> Replacement:
 def unwrapped(
     rule: Rule, node: cst.With, contexts: Container[str], why: str, context: Workspace
 ) -> Iterator[Edit]:
-    """Yield the edit by which the context managers `contexts` of a `with` go, and its body stays.
+    """Yield the edit that removes the context managers `contexts` of a `with` and keeps its body.
 
     Args:
-        rule: in whose name.
+        rule: name of the rule.
         node: the `with`.
-        contexts: qualified names; one whose result gets a name stays.
-        why: for the user.
+        contexts: qualified names. A context manager whose result gets a name stays.
+        why: reason for the user.
         context: the script.
     """
     gone = [
@@ -114,13 +114,13 @@ def unwrapped(
         yield rule.edit(
             node,
             lambda updated: without_items(updated, gone),
-            f"`with {shown}` goes: {why}",
+            f"remove `with {shown}`: {why}",
             consumes=[node.items[index] for index in gone],
         )
 
 
 def without_items(node: cst.With, gone: Iterable[int]) -> Replacement:
-    """Return the `with` without some of its items; without any, the statements of its body."""
+    """Return the `with` without some of its items. If none remains, return the statements of its body."""
     dropped = set(gone)
     kept = [item for index, item in enumerate(node.items) if index not in dropped]
     if not kept:
@@ -131,7 +131,7 @@ def without_items(node: cst.With, gone: Iterable[int]) -> Replacement:
 
 
 def is_plain_question(test: cst.BaseExpression) -> bool:
-    """Whether asking it does nothing else: names and attributes, compared or negated."""
+    """Whether evaluating the test has no effect: names and attributes, compared or negated."""
     if isinstance(test, cst.Name | cst.Attribute | cst.BaseNumber | cst.BaseString):
         return True
     if isinstance(test, cst.UnaryOperation):

@@ -11,7 +11,7 @@ from migrate.syntax.tree import nodes_of
 
 
 class Definitions:
-    """The functions that the rules ask for; each comes into the script once."""
+    """Functions that rules ask for. Each is added to the script once."""
 
     def __init__(self, module: cst.Module) -> None:
         self._module = module
@@ -23,10 +23,10 @@ class Definitions:
         return {name.value for name in nodes_of(self._module, cst.Name)}
 
     def require(self, name: str, source: str) -> str:
-        """Return the name under which a function is reachable, adding it where it is not yet.
+        """Return the name under which a function is reachable, and add it if it is missing.
 
         Args:
-            name: its name; another is made where the script uses that one for something else.
+            name: its name. If the script uses this name for something else, another one is made.
             source: its definition, under `name`.
         """
         if name not in self._names:

@@ -11,12 +11,12 @@ from migrate.model.pure import PURE_CALLS
 from migrate.syntax.tree import code, last_part, nodes_of
 from migrate.syntax.unwarned import syntax_tree
 
-# Questions, by the last part of their name: nothing is lost where they are not asked.
+# Calls without effects, by the last part of their name. They may be removed.
 ASKS = re.compile(
     r"(is|has|should)_\w+|get_(local_)?rank|(get_|local_)?world_size|isfile|isdir|exists"
     r"|local_device_count|(global|local)_ordinal"
 )
-# What loops go over, made of what is there already.
+# Calls that loops iterate over and that have no effects.
 ORDERS = frozenset({"enumerate", "keys", "range", "reversed", "sorted", "values", "zip"})
 _NEED_NO_PARENTHESES = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 OPPOSITE: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
@@ -32,11 +32,11 @@ OPPOSITE: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
 def without_emptied(node: cst.If) -> cst.If | cst.RemovalSentinel:
     """Return the `if` without the branches whose statements have all been removed.
 
-    An emptied `else` goes; an emptied `if` goes with its test, or leaves its `else` under the opposite
-    test. Where the test may do something, and above an `elif`, the branch stays, as a `pass`.
+    An emptied `else` is removed. An emptied `if` is removed with its test, or its `else` stays under the
+    opposite test. If the test may have an effect, and above an `elif`, the branch stays, as a `pass`.
 
     Args:
-        node: the `if` with the edits of what is in it made.
+        node: the `if` after the edits in it.
     """
     orelse = node.orelse
     if isinstance(orelse, cst.Else) and _is_emptied(orelse.body):
@@ -58,11 +58,11 @@ def without_emptied(node: cst.If) -> cst.If | cst.RemovalSentinel:
 def without_emptied_loop(
     original: cst.For, updated: cst.For, around: cst.CSTNode
 ) -> cst.For | cst.RemovalSentinel:
-    """Return the loop, or nothing where all its statements were removed and its names are used nowhere else.
+    """Return the loop. Remove it if all its statements were removed and its names are not used elsewhere.
 
     Args:
-        original: the loop as the script has it.
-        updated: the loop with the edits of what is in it made.
+        original: the loop of the script.
+        updated: the loop after the edits in it.
         around: the function around it, or the module.
     """
     if not _is_emptied(updated.body) or _is_emptied(original.body) or updated.orelse is not None:
@@ -79,12 +79,12 @@ def without_emptied_loop(
 def without_emptied_try(
     node: cst.Try | cst.TryStar,
 ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
-    """Return the `try` without the parts that cannot run any more once its body is empty.
+    """Return the `try` without the parts that cannot run once its body is empty.
 
-    Nothing raises in an empty body, so no handler runs; the statements of `else` and `finally` do.
+    An empty body raises nothing, so no handler runs. The statements of `else` and `finally` run.
 
     Args:
-        node: the `try` with the edits of what is in it made.
+        node: the `try` after the edits in it.
     """
     if not _is_emptied(node.body):
         return node
@@ -103,11 +103,11 @@ def without_emptied_try(
 def without_same_branches(
     original: cst.If, updated: cst.If
 ) -> cst.If | cst.FlattenSentinel[cst.BaseStatement]:
-    """Return the statements of an `if` whose `else` the edits have made the same, comments left out.
+    """Return the statements of an `if` whose two branches are equal after the edits, without comments.
 
     Args:
-        original: the `if` as the script has it, no `elif`.
-        updated: the `if` with the edits of what is in it made.
+        original: the `if` of the script, without `elif`.
+        updated: the `if` after the edits in it.
     """
     orelse = updated.orelse
     if not isinstance(orelse, cst.Else) or not isinstance(original.orelse, cst.Else):
@@ -118,7 +118,7 @@ def without_same_branches(
         isinstance(updated.body, cst.IndentedBlock)
         and any(_has_comments(part) for part in (updated.body.header, *updated.body.footer))
     ):
-        return updated  # they say when which of the two is to run
+        return updated  # the comments explain when each branch runs
     if not _same(updated.body, orelse.body) or _same(original.body, original.orelse.body):
         return updated
     statements = _statements(updated.body)
@@ -131,7 +131,7 @@ def _has_comments(node: cst.CSTNode) -> bool:
 
 
 def _same(block: cst.BaseSuite, other: cst.BaseSuite) -> bool:
-    """Whether two blocks do the same, whatever their comments say."""
+    """Whether two blocks are equal, without their comments."""
     dumped = [
         [ast.dump(node) for node in syntax_tree(cst.Module(body=_statements(body)).code).body]
         for body in (block, other)
@@ -152,11 +152,11 @@ def _statements(
 
 
 def without_choice(original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
-    """Return `x` for `x if test else x`, where the edits have made both ways the same, or touched the test.
+    """Return `x` for `x if test else x`, unless the script already has that choice.
 
     Args:
-        original: the choice as the script has it.
-        updated: the choice with the edits of what is in it made.
+        original: the choice of the script.
+        updated: the choice after the edits in it.
     """
     body, orelse = updated.body, updated.orelse
     untouched = original.body.deep_equals(original.orelse) and original.test.deep_equals(

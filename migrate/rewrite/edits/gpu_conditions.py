@@ -1,4 +1,4 @@
-"""Conditions on the presence of a GPU, and what remains of them when there is a TPU."""
+"""Conditions on the presence of a GPU, and their remainder on a TPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 ASKED = names(*AVAILABLE, *BFLOAT16)
 
-# What a condition comes to: decided, or what is left of it.
+# Result of folding a condition: its truth, or the remaining expression.
 Answer = bool | cst.BaseExpression
 
-# Comparisons of a number of GPUs that only ask whether there is one, and the answer where there is.
+# Comparisons of the number of GPUs that only test for a GPU, with the result if there is one.
 ANY = {
     (cst.GreaterThan, "0"): True,
     (cst.GreaterThanEqual, "1"): True,
@@ -31,9 +31,9 @@ ANY = {
 
 
 def is_asked(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` asks for an accelerator that XLA is not, in the words of CUDA.
+    """Whether `call` tests for an accelerator by CUDA's names, which do not mean XLA.
 
-    The number of GPUs asks so too where only 0 matters: `torch.cuda.device_count() > 0`.
+    The number of GPUs is such a test too if only 0 matters: `torch.cuda.device_count() > 0`.
     """
     if context.qualified_name(call.func) in ASKED:
         return True
@@ -47,7 +47,7 @@ def is_asked(call: cst.Call, context: Workspace) -> bool:
 
 
 def any_of(node: cst.CSTNode | None, context: Workspace) -> bool | None:
-    """Return the answer of `torch.cuda.device_count() > 0` where there is a device; None for another node."""
+    """Return the result of `torch.cuda.device_count() > 0` if there is a device. None for another node."""
     if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
         return None
     compared = node.comparisons[0]
@@ -57,7 +57,7 @@ def any_of(node: cst.CSTNode | None, context: Workspace) -> bool | None:
 
 
 def whole_condition(call: cst.Call, context: Workspace) -> cst.BaseExpression:
-    """Return the whole condition that `call` is a part of: `not`, `and` and `or` included."""
+    """Return the whole condition around `call`, with `not`, `and` and `or`."""
     condition = asked_part(call, context)
     above = context.parent(condition)
     while isinstance(above, cst.BooleanOperation) or (
@@ -69,7 +69,7 @@ def whole_condition(call: cst.Call, context: Workspace) -> cst.BaseExpression:
 
 
 def asked_part(call: cst.Call, context: Workspace) -> cst.BaseExpression:
-    """Return the question that `call` asks: the call, or the comparison of a number of GPUs with 0."""
+    """Return the test at `call`: the call, or the comparison of a number of GPUs with 0."""
     above = context.parent(call)
     return (
         above if isinstance(above, cst.Comparison) and any_of(above, context) is not None else call
@@ -77,16 +77,16 @@ def asked_part(call: cst.Call, context: Workspace) -> cst.BaseExpression:
 
 
 def first_of(condition: cst.BaseExpression, call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` is the first question in `condition`."""
+    """Whether `call` is the first test in `condition`."""
     return next(c for c in nodes_of(condition, cst.Call) if is_asked(c, context)) is call
 
 
 def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspace) -> Answer:
-    """Return what remains of a condition when there is an accelerator.
+    """Return the remainder of a condition if there is an accelerator.
 
     Args:
         node: the original condition.
-        updated: its updated form, from which the result is taken.
+        updated: its updated form, of which the result is a part.
         context: the script.
     """
     if isinstance(node, cst.Call) and is_asked(node, context):
@@ -113,9 +113,9 @@ def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspa
 
 
 def parenthesised(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.BaseExpression:
-    """Return `kept` in the parentheses of what it was a part of, if it has none of its own.
+    """Return `kept` in the parentheses of the expression around it, if it has none itself.
 
-    A string needs none, also where they stood on lines of their own; a comment in them stays.
+    A string needs none, also if the parentheses were on lines of their own. A comment in them stays.
     """
     if isinstance(kept, cst.SimpleString) and not kept.prefix:
         comments = (nodes_of(part, cst.Comment) for part in (*around.lpar, *around.rpar))

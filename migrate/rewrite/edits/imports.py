@@ -1,4 +1,4 @@
-"""Imports of the rewritten script: which names it may use, what is added, what is no longer needed."""
+"""Imports of the rewritten script: names that it may use, added imports, and unused imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrate.rewrite.edits.statements import KeepingComments
 from migrate.syntax.tree import is_docstring, nodes_of
 from migrate.syntax.walk import children
 
-# Imported for what the import does: it registers the backend.
+# Imported for its effect: it registers the backend.
 FOR_EFFECT = frozenset({"torch_xla.distributed.xla_backend"})
 
 Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
@@ -27,7 +27,7 @@ Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
 class ImportBinding:
     """A name that an import statement binds: `import torch.optim as optim` binds `optim`.
 
-    Without `as`, `import torch.optim` is reachable as `torch.optim`: `name` is then the dotted path.
+    Without `as`, `name` is the dotted path: `import torch.optim` is reachable as `torch.optim`.
     """
 
     target: str
@@ -35,11 +35,11 @@ class ImportBinding:
 
 
 class Imports:
-    """The imports that the rules ask for, resolved against those that the script has.
+    """Imports that rules ask for, resolved against the imports of the script.
 
     Args:
         module: the script.
-        stars: what the names stand for that `from module import *` brings.
+        stars: meanings of the names from `from module import *`.
     """
 
     def __init__(self, module: cst.Module, stars: Mapping[str, str]) -> None:
@@ -51,16 +51,16 @@ class Imports:
         self._registers = False
 
     def register_xla(self) -> None:
-        """Have torch know the XLA device: any import of torch_xla does that."""
+        """Register the XLA device with torch. Any import of torch_xla does so."""
         self._registers = not any(target.split(".")[0] == "torch_xla" for target in self._existing)
 
     def require(self, module: str, alias: str | None = None) -> str:
-        """Return the name under which `module` is reachable, importing it where it is not yet.
+        """Return the name under which `module` is reachable, and import it if needed.
 
         Args:
             module: dotted name of the module, e.g. `torch_xla.runtime`.
-            alias: the name that the field gives it (`xr`); another is made where the script uses that
-                one for something else.
+            alias: the usual name for it (`xr`). If the script uses this name for something else, another one
+                is made.
         """
         self._asked.add(module)
         name = self._existing.get(module) or self._added.get(module)
@@ -80,20 +80,20 @@ class Imports:
         return _names(self._module)
 
     def given(self, module: str, name: str) -> None:
-        """Take note that a rule writes `import module as name` itself, above all that uses it."""
+        """Record that a rule itself writes `import module as name`, above all its uses."""
         self._existing.setdefault(module, name)
         self._added.pop(module, None)
 
     def _is_root_of_existing(self, name: str) -> bool:
-        # `torch_xla` is no foreign name where the script has `import torch_xla.core.xla_model`.
+        # With `import torch_xla.core.xla_model`, the name `torch_xla` already means the package.
         return any(bound.split(".")[0] == name for bound in self._existing.values())
 
     def added(self, *used_in: cst.CSTNode) -> list[cst.SimpleStatementLine]:
         """Return the import statements to add, sorted by module.
 
         Args:
-            used_in: what the script has become. What it does not use was asked for by an edit that was
-                not made; an import for what it does (`FOR_EFFECT`) needs no use.
+            used_in: the rewritten script. An import that it does not use belongs to an edit that was not
+                made. An import for its effect (`FOR_EFFECT`) needs no use.
         """
         lines = []
         uses = _uses(*used_in) if self._added else Counter[str]()
@@ -113,7 +113,7 @@ class Imports:
 
 
 def _names(module: cst.Module) -> set[str]:
-    """Return the names in the script; `from torch.cuda import amp as a` binds none but `a`."""
+    """Return the names in the script. `from torch.cuda import amp as a` binds only `a`."""
     froms = [s.module for s in nodes_of(module, cst.ImportFrom) if s.module is not None]
     renamed = [a.name for a in nodes_of(module, cst.ImportAlias) if a.asname is not None]
     unbound = {id(name) for path in (*froms, *renamed) for name in nodes_of(path, cst.Name)}
@@ -121,7 +121,7 @@ def _names(module: cst.Module) -> set[str]:
 
 
 def bindings(module: cst.Module) -> Iterator[ImportBinding]:
-    """Yield what the import statements at module level bind."""
+    """Yield the bindings of the import statements at module level."""
     for line in module.body:
         if not isinstance(line, cst.SimpleStatementLine):
             continue
@@ -142,10 +142,10 @@ def bindings(module: cst.Module) -> Iterator[ImportBinding]:
 def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) -> cst.Module:
     """Return `module` with the import statements `lines`.
 
-    They go before the first `from torch… import` (torch_xla replaces functions of torch when it is
-    imported, so that a name bound earlier stays the old one), else after the last `import torch…`,
-    else after the first block of imports. `import shims`, which replaces nothing, goes before torch, as it
-    is sorted. Those of the standard library go to its first import.
+    They are put before the first `from torch… import`, because torch_xla replaces functions of torch when it
+    is imported, and a name bound earlier would keep the old function. Otherwise they are put after the last
+    `import torch…`, or after the first block of imports. `import shims` replaces nothing, so it is put before
+    torch, in sorted order. Imports of the standard library are put at its first import.
     """
     for line in lines:
         if _root(line) in sys.stdlib_module_names:
@@ -163,7 +163,7 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
     above = body[index - 1] if index > 0 else None
     below = body[index] if index < len(body) else None
     if _root(below) == "torch" and _root(above) != "torch":
-        # The head of a group of imports: the blank lines that set it apart stay above it.
+        # The first import of a group: the blank lines above the group stay above it.
         assert below is not None
         blanks, comments = split_blank(below.leading_lines)
         added[0] = added[0].with_changes(leading_lines=blanks)
@@ -206,7 +206,7 @@ def _add_standard(module: cst.Module, line: cst.SimpleStatementLine) -> cst.Modu
 
 
 def _root(statement: cst.CSTNode | None) -> str:
-    """Return the top package that an import statement imports from; empty for other statements."""
+    """Return the top package of an import statement. Empty for other statements."""
     imported = _imported(statement) if statement is not None else None
     return imported[1].split(".")[0] if imported else ""
 
@@ -230,7 +230,7 @@ def _insertion_index(body: Sequence[cst.BaseStatement]) -> int:
 
 
 def _imported(statement: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:
-    """Return the kind of import and the first module of an import statement, else None."""
+    """Return the kind and the first module of an import statement. None for other statements."""
     if isinstance(statement, cst.SimpleStatementLine) and statement.body:
         first = statement.body[0]
         if isinstance(first, cst.Import):
@@ -242,13 +242,13 @@ def _imported(statement: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:
 
 
 def no_longer_used(before: cst.Module, *after: cst.CSTNode) -> frozenset[str]:
-    """Return the names that imports of `before` bind, that `before` used and `after` does not.
+    """Return the names of imports that `before` uses and `after` does not.
 
-    An import that was unused from the start is the user's affair, and so is one that `__all__` names.
+    Imports that were unused from the start, and imports in `__all__`, are left to the user.
 
     Args:
         before: the script.
-        after: what the script has become, and the definitions that come into it.
+        after: the rewritten script, and the definitions that are added to it.
     """
     used_before, used_after = _uses(before), _uses(*after)
     kept = {
@@ -265,13 +265,13 @@ def no_longer_used(before: cst.Module, *after: cst.CSTNode) -> frozenset[str]:
 
 
 def _uses(*roots: cst.CSTNode) -> Counter[str]:
-    """Count uses of names and of dotted names, each dotted prefix too, import statements left out."""
+    """Count uses of names, dotted names and their prefixes, without import statements."""
     uses: Counter[str] = Counter()
 
     waiting = [*roots]
     while waiting:
         node = waiting.pop()
-        # By the type: to ask whether it is an instance takes ten times as long, of every node.
+        # By type: `isinstance` on every node takes ten times as long.
         kind = type(node)
         if kind is cst.Name:
             uses[node.value] += 1  # type: ignore[attr-defined]
@@ -287,7 +287,7 @@ def _uses(*roots: cst.CSTNode) -> Counter[str]:
 
 
 def remove_imports(module: cst.Module, names: frozenset[str]) -> cst.Module:
-    """Return `module` without the module-level imports of `names`; comments above them are kept."""
+    """Return `module` without the module-level imports of `names`. Comments above them are kept."""
     if not names:
         return module
     visited = module.visit(KeepingComments(_RemoveImports(module, names)))
@@ -295,7 +295,7 @@ def remove_imports(module: cst.Module, names: frozenset[str]) -> cst.Module:
 
 
 class _RemoveImports(cst.CSTTransformer):
-    """Takes names out of the import statements at module level."""
+    """Removes names from the import statements at module level."""
 
     def __init__(self, module: cst.Module, names: frozenset[str]) -> None:
         super().__init__()
@@ -340,7 +340,7 @@ class _RemoveImports(cst.CSTTransformer):
 
 
 def _with(statement: Statement, names: list[cst.ImportAlias]) -> Statement:
-    """Return `statement` with fewer names; the last keeps the comma, if any, that the last one had."""
+    """Return `statement` with fewer names. The last name keeps the trailing comma, if there was one."""
     old = statement.names
     assert not isinstance(old, cst.ImportStar)
     names[-1] = names[-1].with_changes(comma=old[-1].comma)

@@ -1,4 +1,4 @@
-"""Take statements, with what they need, out of a branch that only one replica runs."""
+"""Move statements, with the values they need, out of a branch that only one replica runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def lifted(
     wanted: Callable[[cst.BaseStatement], bool],
     besides: Collection[cst.CSTNode] = (),
 ) -> list[cst.BaseStatement] | None:
-    """Return the statements of `body` that go out: the wanted ones and what computes their arguments.
+    """Return the statements of `body` to move out: the wanted ones and those that compute their arguments.
 
-    None where that cannot be: an argument is computed by something with side effects.
+    None if an argument is computed with side effects.
 
     Args:
         body: the statements of a branch.
-        wanted: whether a statement is to go out.
-        besides: expressions in the wanted statements that nothing has to go out for.
+        wanted: whether a statement is to be moved.
+        besides: expressions in the wanted statements that need no other statement.
     """
     out: list[cst.BaseStatement] = []
     needed: set[str] = set()
@@ -46,7 +46,7 @@ def _names_used(statement: cst.CSTNode, besides: Collection[cst.CSTNode] = ()) -
 
 
 def _names_assigned(statement: cst.CSTNode) -> set[str]:
-    """Return the names that `statement` assigns, or into which it puts something."""
+    """Return the names that `statement` assigns, or whose object it changes."""
     names = set()
     for target in targets(statement):
         while isinstance(target, cst.Subscript | cst.Attribute):
@@ -66,7 +66,7 @@ MARK = "# the rewrite moves this statement"
 
 
 def marked(statement: cst.BaseStatement) -> cst.BaseStatement:
-    """Return `statement` with a mark, by which `split` finds it when all edits in it are made."""
+    """Return `statement` with a mark, by which `split` finds it after all edits."""
     mark = cst.EmptyLine(comment=cst.Comment(MARK))
     return statement.with_changes(leading_lines=[*_lines(statement), mark])
 
@@ -77,12 +77,12 @@ def split(
     *,
     marked_stay: bool = False,
 ) -> list[cst.BaseStatement]:
-    """Return `body` with its runs of unmarked statements put into what `keeps` makes of each.
+    """Return `body` with each run of unmarked statements in a guarded statement.
 
     Args:
-        body: statements, those that go out being marked.
-        keeps: makes the guarded statement of a run.
-        marked_stay: the marked statements are those that stay guarded.
+        body: statements. The statements to move out are marked.
+        keeps: makes the guarded statement for a run.
+        marked_stay: whether the marked statements stay guarded, and the others move out.
     """
     result: list[cst.BaseStatement] = []
     run: list[cst.BaseStatement] = []

@@ -1,4 +1,4 @@
-"""New nodes from old ones: a call with other arguments, a function with one statement more, parentheses."""
+"""New nodes from old ones: a call with other arguments, a function with one more statement, parentheses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
     """Return `call` with the arguments `args`, in the layout of the author.
 
-    A trailing comma stays, and with it one argument a line. A closing bracket on a line of its own stays.
-    So does the line break after an argument that is removed from the end of its line.
+    A trailing comma stays, with one argument on each line. A closing bracket on its own line stays. The
+    line break after a removed argument at the end of its line stays too.
     """
     places = {id(arg): index for index, arg in enumerate(call.args)}
     trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
@@ -49,14 +49,15 @@ def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
 
 
 def _breaks(comma: cst.Comma | cst.MaybeSentinel) -> bool:
-    """Whether the line ends behind `comma`."""
+    """Whether the line ends after `comma`."""
     after = comma.whitespace_after if isinstance(comma, cst.Comma) else None
     return isinstance(after, cst.ParenthesizedWhitespace)
 
 
 def _comma_of_one(call: cst.Call) -> cst.Comma:
-    """Return what comes after the one argument of `call` when it gets another: a line break if it has
-    lines of its own, with the closing bracket below it.
+    """Return the comma after the only argument of `call`, for a second argument.
+
+    It has a line break if the argument and the closing bracket are on lines of their own.
     """
     above = call.whitespace_before_args
     only = call.args[0] if call.args else None
@@ -72,7 +73,7 @@ def _comma_of_one(call: cst.Call) -> cst.Comma:
 
 
 def _without_comment(comma: cst.Comma) -> cst.Comma:
-    """Return `comma` with the line break after it, but not with the comment that stands there."""
+    """Return `comma` with the line break after it, without the comment there."""
     after = comma.whitespace_after
     if isinstance(after, cst.ParenthesizedWhitespace):
         first = after.first_line.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
@@ -91,7 +92,7 @@ def keyword_arg(name: str, value: cst.BaseExpression) -> cst.Arg:
 
 
 def without(value: cst.BaseExpression, index: int) -> cst.BaseExpression:
-    """Return the tuple, list or dictionary `value` without one element; a tuple of one keeps its comma."""
+    """Return the tuple, list or dictionary `value` without one element. A tuple of one keeps its comma."""
     assert isinstance(value, cst.Tuple | cst.List | cst.Dict)
     kept = list(value.elements)
     last_comma = kept[-1].comma
@@ -104,15 +105,15 @@ def without(value: cst.BaseExpression, index: int) -> cst.BaseExpression:
 
 
 def insert_first(function: cst.FunctionDef, statement: cst.BaseStatement) -> cst.FunctionDef:
-    """Return `function` with `statement` before the others of its body, after the docstring.
+    """Return `function` with `statement` as the first of its body, after the docstring.
 
-    After `global` and `nonlocal`, too, which may not follow a use of their names.
+    It is also put after `global` and `nonlocal`, which may not follow a use of their names.
     """
     return function.with_changes(body=first_in(function.body, statement))
 
 
 def first_in(body: cst.BaseSuite, statement: cst.BaseStatement) -> cst.IndentedBlock:
-    """Return the body of a statement with `statement` before the others, as `insert_first` does."""
+    """Return the body of a statement with `statement` as the first, as `insert_first` does."""
     if not isinstance(body, cst.IndentedBlock):  # def f(): pass
         line = cst.SimpleStatementLine(
             body=list(cst.ensure_type(body, cst.SimpleStatementSuite).body)
@@ -138,8 +139,8 @@ def split_blank(
     return lines[:at], lines[at:]
 
 
-# How tightly an expression holds together, by its type or its operator; all others are primaries.
-_BARE = 0  # no parentheses of its own, and only few places take it so
+# Precedence of an expression, by its type or its operator. All others are primaries.
+_BARE = 0  # few positions allow it without parentheses
 _NAMED, _CHOICE, _OR, _AND, _NOT, _COMPARISON = range(1, 7)
 _BIT_OR, _BIT_XOR, _BIT_AND, _SHIFT, _SUM, _PRODUCT, _SIGN, _POWER, _AWAIT, _PRIMARY = range(7, 17)
 _LEVELS: dict[type, int] = {
@@ -168,8 +169,8 @@ _OPERATORS: dict[type, int] = {
     cst.BitInvert: _SIGN,
     cst.Power: _POWER,
 }
-# The fields of a node that hold an expression which must hold together at least so tightly. Fields of
-# statements and brackets that take any expression stand in none of the tables.
+# Fields of a node, with the lowest precedence of an expression there. Fields of statements and brackets take
+# any expression and are in none of the tables.
 _FIELDS: dict[type, tuple[tuple[str, int], ...]] = {
     cst.Attribute: (("value", _PRIMARY),),
     cst.Call: (("func", _PRIMARY),),
@@ -201,14 +202,14 @@ _FIELDS: dict[type, tuple[tuple[str, int], ...]] = {
 
 
 def with_parentheses(root: Node, *, below: bool = True) -> Node:
-    """Return `root` with parentheses around each expression that its place would take apart.
+    """Return `root` with parentheses around each expression that needs them at its position.
 
-    An edit that builds `… if rank == 0 else None` or `….cpu()` around a user's expression, or that puts
-    such an expression in the place of another, gets the parentheses here that precedence asks for.
+    An edit may build `… if rank == 0 else None` or `….cpu()` around a user's expression, or replace an
+    expression by another one. This function adds the parentheses that precedence requires.
 
     Args:
-        root: what an edit has built.
-        below: whether all nodes below are looked at, or only the expressions directly in `root`.
+        root: the result of an edit.
+        below: whether all nodes below are checked, or only the expressions directly in `root`.
     """
     if not below:
         return _mended(root)
@@ -222,14 +223,14 @@ def with_parentheses(root: Node, *, below: bool = True) -> Node:
 
 
 class _Parentheses(cst.CSTTransformer):
-    """Mends the nodes `places` (by id)."""
+    """Adds missing parentheses in the nodes `places` (by id)."""
 
     def __init__(self, places: set[int]) -> None:
         super().__init__()
         self._places = places
 
     def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
-        """Return the node with parentheses around what is loose in it."""
+        """Return the node with parentheses around the expressions in it that need them."""
         return _mended(updated_node) if id(original_node) in self._places else updated_node
 
 
@@ -258,7 +259,7 @@ def operand(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _is_bare(arg: cst.Arg) -> bool:
-    """Whether `arg` is a generator without parentheses, which only a call's one argument may be."""
+    """Whether `arg` is a generator without parentheses. Only the single argument of a call may be one."""
     return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
 
 
@@ -278,7 +279,7 @@ def _loose(node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
 
 
 def _asked(node: cst.CSTNode) -> Iterable[tuple[str, int]]:
-    """Return the fields of `node` with an expression, and how tightly each has to hold together."""
+    """Return the fields of `node` that hold an expression, each with the lowest precedence allowed."""
     if isinstance(node, cst.BinaryOperation):
         level = _OPERATORS.get(type(node.operator), _PRODUCT)
         if level == _POWER:

@@ -11,7 +11,7 @@ from migrate.syntax.notebook.cells import MARK
 
 
 def within_cells(plan: Plan) -> Plan:
-    """Return a plan for joined cells without the edits that go over the end of one; they are reported."""
+    """Return a plan for joined cells, in which edits across the end of a cell are findings instead."""
     context = plan.context
     lines = context.source.text.split("\n")
     ends = [number for number, line in enumerate(lines, 1) if MARK.match(line)]
@@ -23,6 +23,6 @@ def within_cells(plan: Plan) -> Plan:
         if bisect_left(ends, first) == bisect_left(ends, last):
             edits.append(edit)
             continue
-        message = f"{edit.message}: this goes over several cells, put them into one first"
+        message = f"{edit.message}: this edit spans several cells: put them into one first"
         findings.append(RuleFinding(edit.rule, edit.node, message))
     return replace(plan, edits=tuple(edits), findings=tuple(findings))

@@ -1,4 +1,4 @@
-"""Lists of statements that are rebuilt so that nothing of the author's is lost with a statement."""
+"""Rebuild lists of statements so that comments of removed statements stay."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class StatementTransformer(cst.CSTTransformer):
         self._wraps = {id(wrap.block): wrap for wrap in wraps}
         self._results: dict[int, list[cst.BaseStatement]] = {}
         self._elifs: set[int] = set()
-        self._around: list[cst.CSTNode] = []  # the module, and the functions that are being visited
+        self._around: list[
+            cst.CSTNode
+        ] = []  # the module, and the functions around the visited node
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
-        """Return what `updated` becomes; `original` is the node that it comes from."""
+        """Return the replacement of `updated`, the updated form of `original`."""
         raise NotImplementedError
 
     def enter(self, node: cst.CSTNode) -> None:
@@ -75,7 +77,7 @@ class StatementTransformer(cst.CSTTransformer):
         wrap = self._wraps.get(id(original))
         body: list[cst.BaseStatement] = []
         pending: list[cst.EmptyLine] = []
-        ends: list[int] = []  # of what each statement of the run has become, in `body`
+        ends: list[int] = []  # for each statement of the run, its updated statements in `body`
         for statement in original.body:
             if wrap is not None and statement is wrap.first:
                 ends = [len(body)]
@@ -85,11 +87,11 @@ class StatementTransformer(cst.CSTTransformer):
             if not new and not left:
                 pending.extend(_lines_above(statement))
             elif not new:
-                pass  # what is left of the lines above it is in `below`
+                pass  # the remaining lines above it are in `below`
             elif body or statement is original.body[0]:
                 new[0] = new[0].with_changes(leading_lines=_joined(pending, _lines_above(new[0])))
                 pending = []
-            else:  # now the first of its block: no blank lines above it
+            else:  # now the first of its block, so without blank lines above it
                 lines = _joined(pending, _lines_above(new[0]))
                 new[0] = new[0].with_changes(leading_lines=split_blank(lines)[1])
                 pending = []
@@ -105,7 +107,7 @@ class StatementTransformer(cst.CSTTransformer):
 
 
 def _without_last_semicolon(original: SmallStatements, updated: SmallStatements) -> SmallStatements:
-    """Return statements of one line without the semicolon that stood before removed ones."""
+    """Return statements of one line without the semicolon before removed statements."""
     removed = len(updated.body) < len(original.body)
     if not removed or not updated.body:
         return updated
@@ -115,7 +117,7 @@ def _without_last_semicolon(original: SmallStatements, updated: SmallStatements)
 
 
 def _is_empty(statement: cst.BaseStatement) -> bool:
-    """Whether `statement` is no statement, only the lines above it: those at the end of a block."""
+    """Whether `statement` stands only for the comment lines at the end of a block."""
     return isinstance(statement, cst.SimpleStatementLine) and not statement.body
 
 
@@ -129,12 +131,12 @@ def _as_list(result: object) -> list[cst.BaseStatement]:
 
 
 def _lines_above(statement: cst.BaseStatement) -> Sequence[cst.EmptyLine]:
-    """Return the blank lines and comments above `statement`; every kind of statement has them."""
+    """Return the blank lines and comments above `statement`."""
     return getattr(statement, "leading_lines", ())
 
 
 def _joined(above: Sequence[cst.EmptyLine], below: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
-    """Join the lines above a removed statement and above the next, with no doubled blank lines."""
+    """Join the lines above a removed statement and above the next one, without doubled blank lines."""
     joined = list(above)
     while joined and joined[-1].comment is None and below and below[0].comment is None:
         joined.pop()
@@ -142,7 +144,7 @@ def _joined(above: Sequence[cst.EmptyLine], below: Sequence[cst.EmptyLine]) -> l
 
 
 class KeepingComments(StatementTransformer):
-    """Runs another transformer with the comments of removed statements kept."""
+    """Runs another transformer and keeps the comments of removed statements."""
 
     def __init__(self, inner: cst.CSTTransformer) -> None:
         super().__init__()
@@ -153,5 +155,5 @@ class KeepingComments(StatementTransformer):
         return self._inner.on_visit(node)
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
-        """Return what the other transformer makes of the node."""
+        """Return the result of the other transformer for the node."""
         return self._inner.on_leave(original, updated)

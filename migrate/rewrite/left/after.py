@@ -1,4 +1,4 @@
-"""The hazards that a rewritten script, or folder, still has, at the lines of the original."""
+"""Remaining hazards of a rewritten script or folder, at the lines of the original."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from migrate.syntax.depth import deep
 from migrate.syntax.origins import origins
 from migrate.syntax.source import parse
 
-# Reads of the device; a rewrite mentions those of every step.
+# Reads of the device. A rewrite reports the reads of every step.
 READS = frozenset(hazard.code for hazard in HAZARDS) - {ReadInFunction.code}
 
 
 @dataclass(frozen=True)
 class Left:
-    """A hazard of the rewritten script.
+    """Hazard of the rewritten script.
 
     Args:
-        line, column: where in the original, both from 1.
+        line, column: location in the original, both from 1.
         code: the hazard's code.
         message: what happens on a TPU, and what to do.
-        severity: `INFO` where the script is right as it stands, and could be faster.
-        is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
-        subject: the name of what is reported, with which `message` begins. Empty if that is no name.
+        severity: severity. `INFO` if the script is correct and could be faster.
+        is_hint: whether it costs little, or another finding covers it. Only `migrate check` shows it.
+        subject: name of the reported construct, with which `message` begins. Empty if it is no name.
     """
 
     line: int
@@ -62,7 +62,7 @@ class Left:
 
 
 def note_of(left: Left) -> Note:
-    """Return the note for the user on a hazard of the rewritten script."""
+    """Return the note on a hazard of the rewritten script."""
     return Note(
         left.line,
         left.column,
@@ -79,9 +79,9 @@ def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) 
 
     Args:
         original: the text of the script before the rewrite.
-        rewritten: the script after it, or as it was where nothing changed.
-        spoken: what the rewrite itself reports, in the original. A hazard that is reported there is not
-            said twice, nor the import of a library whose uses are reported.
+        rewritten: the script after the rewrite, changed or not.
+        spoken: findings of the rewrite, in the original. A hazard that they report is not reported twice,
+            and neither is the import of a library whose uses they report.
     """
     return left_of(rewritten, original, spoken)
 
@@ -89,7 +89,7 @@ def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) 
 def left_of(
     facts: Facts, original: str, spoken: Sequence[Note], whole: bool = True
 ) -> tuple[Left, ...]:
-    """Return the same of a script of which more is known; unless `whole`, of what other files' steps run."""
+    """Return the hazards of a script with known facts. Unless `whole`: of steps of other files."""
     lines = original.splitlines()
     new = facts.context.source.positions.code.splitlines()
     origin = origins(lines, new)
@@ -99,7 +99,7 @@ def left_of(
     script = facts.context
     options = script.options if isinstance(script, Workspace) else DEFAULT
     hits = list(check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole))
-    # A line on which something worse is reported, or the call that reads, needs no second finding.
+    # A line with a worse finding, or with a finding for the call that reads, gets no second one.
     worse = {
         hit.line
         for hit in hits
@@ -107,7 +107,7 @@ def left_of(
     }
     for hit in hits:
         mention = hit.severity is Severity.INFO
-        # With --defer-reads its rule names the reads that stay.
+        # With --defer-reads, the rule of that option reports the reads that stay.
         is_read = hit.code in READS and not options.defer_reads and hit.line not in worse
         is_hint = mention and not (is_read or hit.is_shown)
         came_from = origin.get(hit.line)
@@ -148,9 +148,9 @@ def left_of(
 def _origin_of_read(
     line: int, lines: Sequence[str], origin: Mapping[int, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """Return where a read that the rewrite put below its step stood.
+    """Return the original location of a read that the rewrite moved below its step.
 
-    A copy took its place: `loss_value = loss.detach().clone()`, above `loss_value = loss_value.item()`.
+    A copy is at that location: `loss_value = loss.detach().clone()`, above `loss_value = loss_value.item()`.
     """
     target, assigns, _ = lines[line - 1].partition(" = ")
     above = (number for number in range(line - 1, 0, -1) if number in origin)
@@ -162,7 +162,7 @@ def _origin_of_read(
 
 
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
-    """Return the other files of the project whose functions the steps of a script call, in order."""
+    """Return the other files of the project with functions that steps of a script call, in order."""
     context, here = facts.context, facts.context.file
     calls = [call for call, _ in facts.steps.calls]
     ran = (
@@ -175,7 +175,7 @@ def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
 
 
 def said_at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
-    """Return `message` with the lines that it names as those of the original."""
+    """Return `message` with its line numbers changed to those of the original."""
 
     def line(match: re.Match[str]) -> str:
         location = origin.get(int(match[1]))
@@ -189,14 +189,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class FileAnalysis:
-    """A file of the rewritten folder that is looked at with what other files' steps run in it.
+    """A file of the rewritten folder to analyze, with its functions that steps of other files run.
 
     Args:
-        path, name: the file, and how it is named to the user.
-        before, after: its content.
-        calls: what its calls run.
-        entries: the functions, by the lines of their `def`, that steps of other files run.
-        spoken: what has been reported of it, at the lines before.
+        path, name: the file, and its name for the user.
+        before, after: its content before and after the rewrite.
+        calls: functions that its calls run.
+        entries: functions that steps of other files run, by the lines of their `def`.
+        spoken: findings that were reported, at the lines before the rewrite.
     """
 
     path: Path
@@ -209,12 +209,12 @@ class FileAnalysis:
 
 
 class JobRunner(Protocol):
-    """Does some work for each of several files, in their order."""
+    """Does work for each of several files, in their order."""
 
     def __call__(
         self, work: Callable[[FileAnalysis], Result], jobs: Sequence[FileAnalysis], /
     ) -> list[Result]:
-        """Return what `work` gives for each of `jobs`."""
+        """Return the results of `work` for `jobs`."""
 
 
 def left_in_functions(
@@ -227,20 +227,20 @@ def left_in_functions(
     left_before: Mapping[Path, tuple[Leaving, ...]],
     run: JobRunner,
 ) -> dict[Path, tuple[Left, ...]]:
-    """Return what is left to do in functions that the steps of other files run, by file.
+    """Return the remaining manual work in functions that steps of other files run, by file.
 
     Args:
         first, last: the folder before and after the rewrite.
-        calls: what the calls of its files run: of those that have changed as they are now, of the others
-            as they were found at first.
-        before: the content of its files before the rewrite.
-        spoken: what has been reported of them.
+        calls: functions that the calls of its files run: from the new content of changed files, and from the
+            first analysis of the others.
+        before: content of its files before the rewrite.
+        spoken: findings that were reported for the files.
         folder: the folder.
-        left_before: the functions of other files that a file's own steps run, where that is known already.
-        run: does some work for each file, in their order.
+        left_before: functions of other files that a file's steps run, for files already analyzed.
+        run: does work for each file, in their order.
     """
     calls = dict(calls)
-    # What was found of a file, and with which entries: most are looked at last with all that they have.
+    # Results for a file, with their entries. Most files are analyzed once all their entries are known.
     seen: dict[Path, tuple[Mapping[int, StepFunction], tuple[Left, ...]]] = {}
 
     def looks(paths: Sequence[Path], entries: Entries) -> list[FileAnalysis]:
@@ -250,7 +250,7 @@ def left_in_functions(
                 calls[path] = calls_of_file(first, path)
             data = last.scopes[path].module.data
             name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
-            entered = dict(entries.get(path, {}))  # as far as it is known now
+            entered = dict(entries.get(path, {}))  # as far as known now
             notes = tuple(spoken.get(path, ()))
             looks.append(
                 FileAnalysis(path, name, before.get(path, data), data, calls[path], entered, notes)
@@ -269,7 +269,7 @@ def left_in_functions(
             seen[job.path] = job.entries, left
         for path in paths:
             leavings = known[path]
-            # What was known at first of a file that has not changed speaks of lines as they were.
+            # Facts about an unchanged file name lines before the rewrite.
             yield (
                 leaving if path in changed else _leading_to(leaving, now) for leaving in leavings
             )
@@ -284,7 +284,7 @@ def left_in_functions(
 
 
 def _moved(first: Analysis, last: Analysis, changed: Set[Path]) -> dict[tuple[Path, int], int]:
-    """Return the lines of the functions of rewritten files as they are now, by those that they had."""
+    """Return the present lines of functions in rewritten files, by their lines before the rewrite."""
     line_numbers = {}
     for path in changed & first.scopes.keys():
         lines = _lines_of_functions(last, path)
@@ -295,7 +295,7 @@ def _moved(first: Analysis, last: Analysis, changed: Set[Path]) -> dict[tuple[Pa
 
 
 def _lines_of_functions(analysis: Analysis, path: Path) -> dict[tuple[str, str, int], int]:
-    """Return the line of each function by its class, its name, and how many of that name precede it."""
+    """Return the line of each function, by class, name, and number of earlier functions of that name."""
     times: Counter[tuple[str, str]] = Counter()
     lines = {}
     for function in analysis.scopes[path].functions:
@@ -306,7 +306,7 @@ def _lines_of_functions(analysis: Analysis, path: Path) -> dict[tuple[str, str, 
 
 
 def _leading_to(leaving: Leaving, now: Mapping[tuple[Path, int], int]) -> Leaving:
-    """Return a function that is left for, at the line that it has now."""
+    """Return a called function of another file at its present line."""
     definition, entry = leaving
     line = now.get((definition.path, definition.line), definition.line)
     return replace(definition, line=line), replace(entry, line=line)
@@ -314,13 +314,13 @@ def _leading_to(leaving: Leaving, now: Mapping[tuple[Path, int], int]) -> Leavin
 
 @deep
 def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
-    """Return where the steps of a file lead, with its remaining findings, by the lines before the rewrite.
+    """Return the functions that steps of a file run elsewhere, and its remaining findings at original lines.
 
-    Both at once: what takes most of the time is to parse the file.
+    Both are returned at once, because parsing the file takes most of the time.
 
     Returns:
-        The functions of other files that are run, and what is left to do in those of this file that the
-        steps of others run.
+        The functions of other files, and the remaining manual work in functions of this file that steps of
+        other files run.
     """
     facts = _facts(look)
     if facts is None:
@@ -335,9 +335,9 @@ def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leav
     """Return the functions of other files that the steps of a script run, by the lines before the rewrite.
 
     Args:
-        facts: what is known of the script after the rewrite.
-        name: how the file is named to the user.
-        before, after: its content.
+        facts: facts about the script after the rewrite.
+        name: name of the file for the user.
+        before, after: its content before and after the rewrite.
     """
     origin = None if before == after else origins(_lines(before), _lines(after))
 

@@ -1,4 +1,4 @@
-"""Findings in a module that the rewritten scripts of the same project have answered."""
+"""Findings in a module that are obsolete because rewritten scripts of the project set its variables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def without_answered(
 ) -> list[FileRewrite]:
     """Return `files` without the findings on RANK in modules whose scripts set it in each replica.
 
-    A module that asks the environment for its rank is answered by the launcher that the rewrite gives the
-    scripts that import it. The finding stays where a script without one calls the function that asks, and
-    that fails without an answer: `os.environ["RANK"]`, no question whether there is one.
+    A module may read its rank from the environment. The rewrite gives the scripts that import it a launcher
+    that sets the rank. The finding stays if a script without a launcher calls the function that reads, and
+    if the read fails without the variable: `os.environ["RANK"]` without a test.
 
     Args:
-        files: the files of a folder as rewritten.
-        project: the same files, as rewritten, and their imports.
-        calls: what their calls run, by file.
+        files: the rewritten files of a folder.
+        project: the project of the rewritten files, with their imports.
+        calls: functions that their calls run, by file.
     """
     root = project.root or Path()
     known = {path.resolve(): of_file for path, of_file in calls.items()}
@@ -64,7 +64,7 @@ def without_answered(
 
 
 def _is_script(module: SourceModule) -> bool:
-    """Whether a file has a part that runs only when it is started."""
+    """Whether a file has code that runs only if it is started as a program."""
     return any(isinstance(node, ast.If) and is_main_guard(node.test) for node in module.tree.body)
 
 
@@ -85,12 +85,12 @@ def _sets_rank(module: SourceModule) -> bool:
 
 
 def _above(path: Path, importers: Mapping[Path, set[Path]]) -> set[Path]:
-    """Return the files that import `path`, also by way of others."""
+    """Return the files that import `path`, directly or through others."""
     return set(closure([path], lambda path: importers.get(path, ()))) - {path}
 
 
 def _runs(path: Path, note: Note, project: Project, calls: ModuleCalls | None) -> bool:
-    """Whether one of `calls` runs the function of `path` in which `note` is."""
+    """Whether one of `calls` runs the function of `path` that contains `note`."""
     if calls is None:
         return False
     return any(
@@ -101,7 +101,7 @@ def _runs(path: Path, note: Note, project: Project, calls: ModuleCalls | None) -
 
 
 def _fails_unset(path: Path, note: Note, project: Project) -> bool:
-    """Whether the read of a variable at `note` fails where it is not set, and nothing asks before."""
+    """Whether the read of a variable at `note` fails if it is not set, without a test before it."""
     module = project.modules[path]
     here = [
         node
@@ -125,7 +125,7 @@ def _fails_unset(path: Path, note: Note, project: Project) -> bool:
 
 
 def _asks(test: ast.expr, name: object, functions: Mapping[str, ast.FunctionDef]) -> bool:
-    """Whether a test names the variable, itself or by a function of the file that it calls."""
+    """Whether a test names the variable, or calls a function of the file that does."""
     roots: list[ast.AST] = [test]
     for call in ast.walk(test):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):

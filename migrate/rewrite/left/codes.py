@@ -8,15 +8,15 @@ from migrate.check.config import known_codes
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules, rules_by_name
 
-# What is reported by no rule: names that no rule handles, and cells of a notebook that stay as they are.
+# Findings without a rule: names that no rule handles, and cells of a notebook that stay unchanged.
 UNHANDLED = "XLA725"
 NOTEBOOK = "XLA726"
 
 
 def code_of(note: Note) -> str:
-    """Return the code of an edit or finding of a rule, or of a hazard, which is named by its code.
+    """Return the code of an edit or finding of a rule, or of a hazard (whose name is its code).
 
-    A comment that goes with its code (`comments`) has none: the name is returned.
+    A note on a comment that was removed with code (`comments`) has no code: the name is returned.
     """
     return note.own_code or _by_name().get(note.rule, note.rule)
 

@@ -14,8 +14,8 @@ from migrate.check.hazard import Severity
 from migrate.rewrite.results import FileRewrite, Note
 
 SUFFIXES = frozenset({".json", ".yaml", ".yml"})
-LARGEST = 256 * 1024  # a larger one is data
-# A key that is about devices, and a value that is nothing else: a list of packages or words has no such pair.
+LARGEST = 256 * 1024  # a larger file is data
+# A key about devices with a value that is only a device. Lists of packages or words have no such pair.
 SAID = re.compile(
     r"""(?:^|[\s{,'"])(?P<key>[\w.-]*(?:device|backend|accelerator)[\w.-]*)['"]?\s*:\s+"""
     r"""(?P<quote>['"]?)(?P<value>cuda(?::\d+)?|gpu|nccl)(?P=quote)\s*(?:[,}\]#]|$)""",
@@ -37,7 +37,7 @@ SUBMODULE = re.compile(r"^\s*path\s*=\s*(?P<path>\S.*?)\s*$", re.MULTILINE)
 def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewrite]:
     """Yield the configuration files and shell scripts among `paths` that name CUDA, with their settings.
 
-    What reads them is not known; they stay as they are.
+    The code that reads them is unknown, so they stay unchanged.
     """
     for path in paths:
         if (
@@ -87,11 +87,11 @@ def _notes(text: str) -> Iterator[Note]:
 
 
 def _passed(text: str) -> Iterator[Note]:
-    """Yield what the commands of a shell script pass."""
+    """Yield the options and settings that commands of a shell script pass."""
     for match in PASSED.finditer(text):
         is_option, between = match["key"].startswith("-"), match["between"]
         if not is_option and between != "=":
-            continue  # words of a text
+            continue  # words in a text
         said = f"`{match['key']}{'=' if between == '=' else ' '}{match['value']}`"
         yield from _note(text, match, said, "this comes to a script, whose default it overrides")
 
@@ -104,7 +104,7 @@ def _note(text: str, match: re.Match[str], said: str, condition: str) -> Iterato
         return
     number, column = text.count("\n", 0, at) + 1, at - begin + 1
     if match["value"].lower() == "nccl":
-        # What joins the group mostly says 'xla' now, whatever is set.
+        # After the rewrite, most calls that join the group pass 'xla', whatever the setting is.
         message = f"{said}: see that no script uses it: the backend on XLA is 'xla'"
         yield Note(number, column, "init-process-group", message, severity=Severity.INFO)
     else:

@@ -14,9 +14,9 @@ from migrate.rewrite.plan import Plan
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
 
-# Functions of torch.cuda that only ask, by how their last part begins.
+# Functions of torch.cuda without effects, by the beginning of their last part.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
-# Calls with which a function may see its variables in another way than by name.
+# Calls that give a function its variables in another way than by name.
 SEES_ALL = frozenset({"locals", "eval", "exec", "vars"})
 
 
@@ -25,12 +25,12 @@ def without_dead(
 ) -> tuple[Plan, list[RuleFinding]]:
     """Return a plan that also removes variables which its edits leave unused, and the findings that remain.
 
-    Only variables of functions of which a finding speaks, whose values do nothing when they are computed:
-    `local_rank = int(os.environ["LOCAL_RANK"])` where only `torch.cuda.set_device(local_rank)` used it.
+    Only variables of functions are removed, if a finding is about their value and computing it has no effect:
+    `local_rank = int(os.environ["LOCAL_RANK"])` if only `torch.cuda.set_device(local_rank)` used it.
 
     Args:
         plan: the plan of the first turn.
-        findings: what is left to do by hand.
+        findings: the remaining manual work.
         rewritten: the script with the edits of the plan.
     """
     script = plan.context
@@ -57,20 +57,20 @@ def without_dead(
                     rule,
                     line,
                     lambda _: cst.RemoveFromParent(),
-                    f"`{code(line.body[0])}` goes: nothing uses it any more",
+                    f"remove `{code(line.body[0])}`: nothing uses it any more",
                 )
             )
     if not edits:
         return plan, list(findings)
     gone = {id(node) for edit in edits for node in nodes(edit.node)}
     kept = [finding for finding in findings if id(finding.node) not in gone]
-    # An edit inside of a removed line would be made for nothing.
+    # An edit inside of a removed line is not needed.
     others = [edit for edit in plan.edits if id(edit.node) not in gone]
     return replace(plan, edits=(*others, *edits)), kept
 
 
 def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine | None:
-    """Return the statement of a function that gives the value around `node` to variables and does no more."""
+    """Return the statement of a function that only assigns the value around `node` to variables."""
     for above in script.ancestors(node):
         if isinstance(above, cst.SimpleStatementLine):
             whole = len(above.body) == 1 and isinstance(above.body[0], cst.Assign)
@@ -95,7 +95,7 @@ def _names(assign: cst.Assign) -> frozenset[str]:
 
 
 def _only_asks(value: cst.BaseExpression, script: Workspace) -> bool:
-    """Whether nothing happens when `value` is computed, beside that it may raise."""
+    """Whether computing `value` has no effect, except that it may raise."""
     if any(isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) for node in nodes(value)):
         return False
     for call in nodes_of(value, cst.Call):
@@ -108,7 +108,7 @@ def _only_asks(value: cst.BaseExpression, script: Workspace) -> bool:
 
 
 def _is_dead(line: cst.SimpleStatementLine, before: cst.FunctionDef, now: cst.FunctionDef) -> bool:
-    """Whether the function used what `line` binds, and uses nothing of it now."""
+    """Whether the function used the variables of `line` before the edits, and uses none of them now."""
     names = _names(cst.ensure_type(line.body[0], cst.Assign))
     for call in nodes_of(before, cst.Call):
         if code(call.func) in SEES_ALL:
@@ -119,7 +119,7 @@ def _is_dead(line: cst.SimpleStatementLine, before: cst.FunctionDef, now: cst.Fu
 
 
 def _reads(function: cst.FunctionDef, name: str) -> bool:
-    """Whether `name` is used in a function, other than to bind it or as the name of a part or an argument."""
+    """Whether `name` is read in a function. Bindings, attribute names and argument names do not count."""
     apart: set[int] = set()
     for node in nodes(function):
         if isinstance(node, cst.AssignTarget):
@@ -136,13 +136,13 @@ def _reads(function: cst.FunctionDef, name: str) -> bool:
 
 
 def _is_declared(function: cst.FunctionDef, name: str) -> bool:
-    """Whether the variable is the module's or another function's: others see it."""
+    """Whether the variable belongs to the module or to another function, so that other code sees it."""
     statements = nodes_of(function, cst.Global | cst.Nonlocal)  # type: ignore[arg-type]
     return any(item.name.value == name for statement in statements for item in statement.names)
 
 
 class _Functions:
-    """The functions of a module by their place: the names around them, and how many came before."""
+    """Functions of a module by position: the names around them, and the number of equal names before."""
 
     def __init__(self, module: cst.Module) -> None:
         self._places: dict[int, tuple[str, int]] = {}
@@ -155,11 +155,11 @@ class _Functions:
             self._functions[place] = function
 
     def place(self, function: cst.FunctionDef) -> tuple[str, int]:
-        """Return the place of a function of the module."""
+        """Return the position of a function of the module."""
         return self._places[id(function)]
 
     def at(self, place: tuple[str, int]) -> cst.FunctionDef | None:
-        """Return the function at a place, if there is one."""
+        """Return the function at a position, if there is one."""
         return self._functions.get(place)
 
 

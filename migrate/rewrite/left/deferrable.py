@@ -1,4 +1,4 @@
-"""Reads of every step that `migrate rewrite --defer-reads` would make later."""
+"""Reads of every step that `migrate rewrite --defer-reads` would defer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SUGGESTION = "`migrate rewrite --defer-reads` reads the value only where it is u
 
 
 def deferrable_lines(script: Workspace) -> frozenset[int]:
-    """Return the lines of a rewritten script whose reads the option would make later.
+    """Return the lines of a rewritten script whose reads the option would defer.
 
-    The option's own analysis decides, so that nothing is suggested that the option would not do.
+    The option's own analysis decides, so only reads that the option would defer are suggested.
     """
     lines: set[int] = set()
     for loop in script.all_of(cst.For, cst.While):

@@ -38,7 +38,7 @@ PARSED = (
 
 
 def lines_of_cuda(plan: Plan) -> dict[int, cst.CSTNode]:
-    """Return the lines that name CUDA in a file whose training a framework runs, and that a rule handles."""
+    """Return the lines that name CUDA and concern a rule, in a file whose training a framework runs."""
     context = plan.context
     others = [change for change in (*plan.edits, *plan.findings) if change.rule != RULE]
     places = {context.position(change.node).line: change.node for change in others}
@@ -49,12 +49,12 @@ def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
     """Yield one finding for a file whose training a framework runs, with its lines that name CUDA.
 
     Args:
-        plan: what the rules would have done.
-        user: the file that calls the framework and uses this one. Empty if it does so itself.
+        plan: edits and findings of the rules, which are not applied.
+        user: the file that calls the framework and uses this file. Empty if this file calls it.
     """
     context = plan.context
     cuda = lines_of_cuda(plan)
-    named = ", ".join(map(str, cuda))  # all of them: nothing else names them
+    named = ", ".join(map(str, cuda))  # all lines, because no other finding names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
     own = [finding for finding in plan.findings if finding.rule == RULE and _leaves_script(finding)]
     if own:
@@ -77,18 +77,18 @@ def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
     """Yield findings that also apply if a framework runs the training; as hints on the listed lines.
 
     Args:
-        plan: what the rules would have done.
+        plan: edits and findings of the rules, which are not applied.
         cuda: the lines that the finding of the file names.
     """
     codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
     for change in (*plan.edits, *plan.findings):
-        rule = rules_by_name().get(change.rule)  # None of what no rule handles
+        rule = rules_by_name().get(change.rule)  # Without constructs that no rule handles
         if isinstance(change, Wrap) or (change.code or (rule.code if rule else "")) not in codes:
             continue
         if change.rule == RULE and not _has_no_backend(change):
-            continue  # else it is said above, or the frameworks go together
+            continue  # otherwise the finding is reported above, or the frameworks work together
         if _is_without_group(change.node, plan.context):
-            continue  # it raises: another finding says so
+            continue  # it raises, which another finding reports
         if isinstance(change, Edit):
             wrong, how_bad = change.wrong, change.severity
             if not wrong and how_bad is None:
@@ -102,7 +102,7 @@ def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
 
 
 def _is_without_group(node: cst.CSTNode, script: Workspace) -> bool:
-    """Whether `node` is a call of torch.distributed where nothing joins a group, its name, or its line."""
+    """Whether `node` is a call of torch.distributed, its name or its line, in a file that joins no group."""
     for call in calls_without_group(script):
         above = script.parent(call)
         if node in (call, call.func, above, script.parent(above)):
@@ -123,7 +123,7 @@ def _leaves_script(finding: RuleFinding) -> bool:
 
 
 def _too_early(script: Workspace) -> Iterator[RuleFinding]:
-    """Yield what a script does when it is imported, and may not do under `accelerate launch --tpu`.
+    """Yield what a script does at import and must not do under `accelerate launch --tpu`.
 
     The launcher imports the script in its own process. After that it sets `sys.argv` and starts the replicas.
     """
@@ -149,9 +149,9 @@ def _reads_command_line(call: cst.Call) -> bool:
 
 
 def _launched(script: Workspace) -> str:
-    """Return what `accelerate launch --tpu` lacks in a script to start it. Empty if it lacks nothing.
+    """Return what a script lacks for `accelerate launch --tpu`. Empty if it lacks nothing.
 
-    It imports the script, calls a function of it in each replica, and passes no arguments.
+    The launcher imports the script, calls a function of it in each replica, and passes no arguments.
     """
     if script.launch.style is Style.SPAWN:
         return ""
@@ -169,7 +169,9 @@ def _launched(script: Workspace) -> str:
             isinstance(statement, cst.For | cst.While | cst.With)
             for statement in script.module.body
         )
-        return f"; {NO_MAIN}" if runs else ""  # else a part of a program: another file starts it
+        return (
+            f"; {NO_MAIN}" if runs else ""
+        )  # otherwise a part of a program that another file starts
     called = dict.fromkeys(code(call.func) for call in nodes_of(guard, cst.Call))
     below = [functions[name] for name in called if name in functions]
     training = [function for function in below if _trains(function, script)] or below
@@ -187,7 +189,7 @@ def _launched(script: Workspace) -> str:
 
 
 def _trains(function: cst.FunctionDef, script: Workspace) -> bool:
-    """Whether `function` is where the training is: it trains, or is given or makes what runs it."""
+    """Whether `function` trains, or gets or creates the object that runs the training."""
     if script.effects.of(function) or any(
         script.effects.is_step_loop(loop)
         for loop in nodes_of(function.body, cst.For | cst.While)  # type: ignore[arg-type]
@@ -209,7 +211,7 @@ def _trains(function: cst.FunctionDef, script: Workspace) -> bool:
 
 
 def _holds_state(arg: cst.Arg, script: Workspace) -> bool:
-    """Whether `arg` is what Accelerate runs the training with: `do_train(config, accelerator)`."""
+    """Whether `arg` is an object with which Accelerate runs the training: `do_train(config, accelerator)`."""
     if not isinstance(arg.value, cst.Name):
         return False
     return any(
@@ -219,9 +221,9 @@ def _holds_state(arg: cst.Arg, script: Workspace) -> bool:
 
 
 def _lacks_arguments(function: cst.FunctionDef) -> str:
-    """Return that a function takes what nothing passes. Empty if it takes nothing."""
+    """Return a message about parameters that the launcher does not pass. Empty if there are none."""
     if function.decorators:
-        return ""  # a decorator may pass it: `@hydra.main()`
+        return ""  # a decorator may pass arguments: `@hydra.main()`
     parameters = function.params
     names = [
         parameter.name.value

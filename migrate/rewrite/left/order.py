@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path, Note], ...]:
     """Return the findings of `files` in the order in which to fix them.
 
-    First what keeps the replicas from starting, then what keeps a step from running, then the rest;
-    within that, a module comes before those that import it.
+    First come findings that keep the replicas from starting, then those that keep a step from running, then
+    the others. Within each group, a module comes before the files that import it.
     """
     places = _imported_first(project)
     root = project.root or Path()

@@ -1,7 +1,7 @@
 """Report CUDA and torch.distributed constructs that no rule handles.
 
-Every construct is accounted for. If no rule handles a construct, and it is not known to work unchanged on
-XLA, it becomes a finding with what to do by hand.
+Every construct is accounted for. A construct that no rule handles, and that is not known to work unchanged
+on XLA, becomes a finding that says what to do by hand.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[RuleFindi
 
     Args:
         context: the script.
-        handled: ids of the nodes that an edit or a rule's finding speaks of.
+        handled: ids of the nodes that an edit or a rule's finding covers.
     """
     for node in context.all_of(*SPOKEN_OF):
         if id(node) in handled or id(node) in context.for_cuda:
@@ -70,7 +70,7 @@ def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozen
 
 
 def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
-    """Return what to do about `node`, or None if it works as it stands."""
+    """Return what to do about `node`. None if it works unchanged."""
     if isinstance(node, cst.Name | cst.Attribute):
         return _advice_on_name(node, context)
     if isinstance(node, cst.SimpleString):
@@ -91,7 +91,7 @@ def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
 
 
 def _said(node: cst.CSTNode, name: str, entry: CatalogueEntry, context: Workspace) -> RuleFinding:
-    """Return the finding that the catalogue has of a name."""
+    """Return the finding for a name, from the catalogue."""
     severity = Severity.INFO if entry.stands else Severity.ERROR
     message = f"{name}: {entry.says(context.portable)}"
     return RuleFinding(NAME, node, message, severity, entry.code, name)
@@ -115,9 +115,9 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> RuleF
         return None
     above = context.parent(node)
     if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):
-        return None  # a part of a longer name, or the import itself
+        return None  # a part of a longer name, or the name in the import
     if isinstance(above, cst.FunctionDef | cst.ClassDef) and above.name is node:
-        return None  # what stands in for the import: `def barrier()` below `except ImportError:`
+        return None  # a replacement for the import: `def barrier()` below `except ImportError:`
     entry = catalogue.of(name)
     if entry is None or entry.on_xla is OnXla.WORKS:
         return None
@@ -129,7 +129,7 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> RuleF
     if name in _never_made(context) and makes_nothing:
         return None
     if entry.name == HOOKS and is_comm_hook(node, context):
-        return None  # the rule comm-hooks speaks of the registration
+        return None  # the rule comm-hooks reports the registration
     if isinstance(above, cst.Call) and _is_over_gloo(above, context):
         return None
     if _is_asked_for(node, context):
@@ -138,7 +138,7 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> RuleF
 
 
 def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether the script only asks whether `node` is there: `dist is not None`, `hasattr(dist, "x")`."""
+    """Whether the script only tests whether `node` exists: `dist is not None`, `hasattr(dist, "x")`."""
     if context.is_only_tested(node):
         return True
     arg = context.parent(node)
@@ -156,12 +156,12 @@ def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _never_made(context: Workspace) -> frozenset[str]:
-    """Return the classes that the rewritten script never instantiates. A test for them may stay."""
+    """Return the classes that the rewritten script never instantiates. Tests for them may stay."""
     return PARALLEL if context.calls.norms_over_replicas else PARALLEL | NORMS
 
 
 def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is what a call calls, an argument of isinstance, or in an annotation."""
+    """Whether `node` is a called function, an argument of isinstance, or in an annotation."""
     above = context.parent(node)
     if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
         return True
@@ -174,7 +174,7 @@ def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` is given a group over gloo, on which all collectives work."""
+    """Whether `call` gets a group over gloo, where all collectives work."""
     group = keyword(call, "group")
     return group is not None and makes_gloo_group(group.value, context)
 

@@ -23,7 +23,7 @@ def selected(
 
 
 def with_used(comments: Comments, notes: Iterable[Note]) -> Comments:
-    """Return the comments, those that silence one of `notes` marked as used."""
+    """Return the comments, and mark those that silence one of `notes` as used."""
     places = ((code_of(note), (note.cell, note.line)) for note in notes)
     used = {place for code, place in places if comments.silence(code, place)}
     return replace(comments, used=comments.used | used)

@@ -1,7 +1,7 @@
-"""Code that is for CUDA alone, in scripts that also run elsewhere: `if shims.device_type() == "cuda":`.
+"""Code for CUDA alone, in scripts that also run elsewhere: `if shims.device_type() == "cuda":`.
 
-Such code stays as it is. In the portable style it is also what becomes of statements that only CUDA
-knows: the run on CUDA keeps them.
+Such code stays unchanged. In the portable style, statements that only CUDA supports are put under such a
+test, so that a run on CUDA keeps them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Workspace, wh
     """Return the edit that leaves a statement to CUDA, in an `if` of its own.
 
     Args:
-        rule: in whose name.
+        rule: name of the rule.
         node: the statement.
         context: the script.
         why: why other devices do not run it, for the message.
@@ -51,7 +51,7 @@ def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Workspace, wh
 def contexts_on_cuda(
     rule: Rule, node: cst.With, names: Container[str | None], context: Workspace
 ) -> Iterator[Edit]:
-    """Yield the edits that leave the contexts `names` of a `with` to CUDA; elsewhere they do nothing."""
+    """Yield the edits that leave the contexts `names` of a `with` to CUDA. Elsewhere they do nothing."""
     for item in node.items:
         called = item.item.func if isinstance(item.item, cst.Call) else None
         if item.asname is not None or context.qualified_name(called) not in names:
@@ -76,5 +76,5 @@ def or_none(updated: cst.BaseExpression, context: Workspace) -> cst.IfExp:
 
 
 def and_on_cuda(value: cst.BaseExpression, test: cst.BaseExpression) -> cst.BooleanOperation:
-    """Return `value and test`, `test` being whether this is CUDA."""
+    """Return `value and test`, where `test` asks for CUDA."""
     return cst.BooleanOperation(value, cst.And(), test)

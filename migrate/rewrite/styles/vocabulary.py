@@ -1,8 +1,7 @@
 """Calls to the hardware in each style. This is the only module that names torch_xla and shims.
 
-A rule that writes a call asks `context.vocabulary` for it, if both styles have a word for the call. If a
-style needs more than another word (a barrier with a tag, a removed scaler), the rule branches on
-`context.portable`.
+A rule gets the code of a call from `context.vocabulary`, if both styles have one. If a style needs more than
+another call (a barrier with a tag, a removed scaler), the rule branches on `context.portable`.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ class Vocabulary(ABC):
     """The words of one style, for one script.
 
     Args:
-        context: the script: what runs in a replica, its quotation marks.
-        imports: what it imports, and is to import.
+        context: the script, for its replicas and its quotation marks.
+        imports: present and future imports of the script.
     """
 
     names: ClassVar[Mapping[Word, Name]]
@@ -66,7 +65,7 @@ class Vocabulary(ABC):
         self._imports = imports
 
     def write(self, word: Word) -> str:
-        """Return the source text of `word`, its module imported in the rewritten script."""
+        """Return the source text of `word`, and import its module in the rewritten script."""
         name = self.names[word]
         return f"{self._imports.require(name.module, name.alias)}.{name.text}"
 
@@ -75,7 +74,7 @@ class Vocabulary(ABC):
         return cst.parse_expression(self.write(word))
 
     def say(self, word: Word) -> str:
-        """Return `word` in full, for a message; nothing is imported."""
+        """Return `word` in full, for a message, without an import."""
         name = self.names[word]
         return f"{name.module}.{name.text}"
 
@@ -84,18 +83,18 @@ class Vocabulary(ABC):
         """Return an expression for the device of the replica.
 
         Args:
-            at: where in the script it is to stand: it may run before the replicas are launched.
-            like: a literal whose quotation marks it takes.
+            at: where the expression will stand. That code may run before the replicas are launched.
+            like: literal whose quotation marks are used.
         """
 
     @abstractmethod
     def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
-        """Return an expression for the type of the device, a string; it may be run anywhere."""
+        """Return an expression for the type of the device, a string. It may run anywhere."""
 
     @property
     @abstractmethod
     def device_said(self) -> str:
-        """The device, for a message."""
+        """Device, for a message."""
 
     @property
     @abstractmethod
@@ -127,11 +126,11 @@ class NativeVocabulary(Vocabulary):
     inert = "no effect on a TPU"
 
     def device(self, at: cst.CSTNode, like: cst.CSTNode | None = None) -> cst.BaseExpression:
-        """The string: it starts no runtime."""
+        """Return the string, which starts no runtime."""
         return self._context.string("xla", like=like)
 
     def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
-        """The same string."""
+        """Return the same string."""
         return self._context.string("xla", like=like)
 
 
@@ -159,13 +158,13 @@ class PortableVocabulary(Vocabulary):
     inert = "no effect: shims finds the ranks"
 
     def device(self, at: cst.CSTNode, like: cst.CSTNode | None = None) -> cst.BaseExpression:
-        """The device in a replica, its type where the replicas may not run yet: that starts no runtime."""
+        """Return the device. Where the replicas may not run yet, return its type, which starts no runtime."""
         if self._runs_in_a_replica(at):
             return self._asked("device")
         return self._asked("device_type")
 
     def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
-        """A question that starts no runtime."""
+        """Return a query that starts no runtime."""
         return self._asked("device_type")
 
     def _asked(self, name: str) -> cst.BaseExpression:
@@ -184,7 +183,7 @@ class PortableVocabulary(Vocabulary):
         return launch.style is Style.NONE or self._context.class_around(around) is not None
 
     def _is_default(self, at: cst.CSTNode) -> bool:
-        """Whether `at` is run when a function or a class is defined: a default, a decorator."""
+        """Whether `at` runs when a function or a class is defined: a default, a decorator."""
         below: cst.CSTNode = at
         for above in self._context.ancestors(at):
             if isinstance(above, cst.FunctionDef | cst.Lambda):
@@ -196,6 +195,6 @@ class PortableVocabulary(Vocabulary):
 
 
 def vocabulary_of(context: Script, imports: Imports, style: Style) -> Vocabulary:
-    """Return the words in which `context`'s script is to be rewritten."""
+    """Return the vocabulary for the style of `context`."""
     styles = {"native": NativeVocabulary, "portable": PortableVocabulary}
     return styles[style](context, imports)

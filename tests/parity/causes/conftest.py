@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from migrate.parity.causes import Context, explain
-from migrate.parity.causes.frame.look import relative
+from migrate.parity.causes.frame.compared_tensors import relative
 from migrate.parity.causes.frame.pattern import FaultExample
 from migrate.parity.dump.dump import Dump
 from migrate.parity.dump.reference import Forced

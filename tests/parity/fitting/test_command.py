@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from converters import load_pytree
 from migrate.cli import commands
+from migrate.parity.fitting.results import DIFFER, PROVEN
 
 TORCH = """
 import torch
@@ -110,7 +111,7 @@ def test_there_and_back_by_the_mapping_that_was_saved(here: Path) -> None:
     target = ("--target", "flax_net.py:sized", "-o", "a.safetensors", "--save-mapping", "map.yaml")
     done = run(*FITTED, *target)
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-1].startswith("fitted and proven: outputs agree to ")
+    assert done.stdout.splitlines()[-1].startswith(PROVEN)
     assert "n_classes=3" in done.stdout  # what torch gives
     made = load_pytree(here / "a.safetensors")
     state = torch.load("net.pt")
@@ -141,7 +142,7 @@ def test_a_function_with_a_pytree_of_its_own(here: Path) -> None:
     )
     done = run(*FITTED, *words)
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-1].startswith("fitted and proven: outputs agree to ")
+    assert done.stdout.splitlines()[-1].startswith(PROVEN)
     made = load_pytree(here / "a.safetensors")
     state = torch.load("net.pt")
     assert np.array_equal(made["0"]["a"]["w"], state["first.weight"].numpy())
@@ -156,7 +157,7 @@ def test_back_by_running_both(here: Path) -> None:
     words = ("--to", "torch", "--model", "flax_net.py:Net", "--target", "net.py:Net")
     done = run("weights", "a.safetensors", *words, "--inputs", "x=float32[5,4]", "-o", "back.pt")
     assert done.exit_code == 0, done.output
-    assert "fitted and proven" in done.stdout
+    assert PROVEN in done.stdout
     returned, state = torch.load("back.pt"), torch.load("net.pt")
     assert all(torch.equal(returned[key], value) for key, value in state.items())
 
@@ -207,7 +208,7 @@ def test_a_target_of_another_environment_that_takes_channels_first(here: Path, f
     assert (here / "ran").exists()
     if first:
         assert done.exit_code == 0, done.output
-        assert done.stdout.splitlines()[-1].startswith("fitted and proven: outputs agree to ")
+        assert done.stdout.splitlines()[-1].startswith(PROVEN)
     else:  # it is given its images channels last, which it cannot take
         assert done.exit_code == 2, done.output
         assert "--target-channels-last" in done.stderr.splitlines()[-1], done.stderr
@@ -295,7 +296,7 @@ def test_what_differs_is_not_written_unless_that_is_said(here: Path) -> None:
 def test_the_unproven_is_written_where_that_is_said(here: Path) -> None:
     done = run(*FITTED, "--target", "flax_net.py:wrong", "-o", "a.safetensors", "--unproven")
     assert done.exit_code == 0, done.output
-    assert "the models differ: first difference before Dense_3" in done.stdout
+    assert f"{DIFFER}: first difference before Dense_3" in done.stdout
     assert (here / "a.safetensors").exists()
 
 
@@ -304,7 +305,7 @@ def test_parity_brings_weights_to_a_model_with_names_of_its_own(here: Path) -> N
     words = ("--inputs", "x=float32[5,4]", "--count", "2", "--json")
     done = run("parity", "net.py:Net", "flax_net.py:sized", *words)
     assert done.exit_code == 0, done.output
-    assert any("fitted and proven" in note for note in json.loads(done.stdout)["notes"])
+    assert any(PROVEN in note for note in json.loads(done.stdout)["notes"])
 
 
 @pytest.mark.parametrize(

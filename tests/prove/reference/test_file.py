@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove.compare.floor import NoiseFloor, StepFloor
+from migrate.prove.compare.noise_floor import NoiseFloor, StepFloor
 from migrate.prove.errors import ReferenceFileError
 from migrate.prove.recording.machine import Machine
 from migrate.prove.reference import file, words

@@ -9,8 +9,8 @@ import libcst as cst
 
 from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.manual_work import ManualWork
 from migrate.check.only_cuda import only_with_cuda
-from migrate.check.work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import last_part, nodes_of, string_value
 

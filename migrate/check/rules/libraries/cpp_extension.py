@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import ImportHazard
 from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hit, Severity, example
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import dotted, string_value
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.common import CudaHazard
 from migrate.check.hazard import Hit, Severity, example
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.reading.facts import Facts
 
 

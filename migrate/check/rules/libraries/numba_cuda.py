@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 
 
 class NumbaCuda(ImportHazard):

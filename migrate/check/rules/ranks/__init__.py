@@ -1,1 +1,1 @@
-"""Ranks: replicas that do not do the same hang (XLA3xx)."""
+"""Ranks: replicas that run different operations hang (XLA3xx)."""

@@ -1,4 +1,4 @@
-"""Averages of the weights that one replica alone keeps, updated between the collectives of the steps."""
+"""Averages of the weights on one replica only, updated between the collectives of the steps."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class AverageOfOne(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one update below a test of the rank, or of what the other replicas have not."""
+        """Yield one update below a test of the rank, or of a value that other replicas lack."""
         assert isinstance(node, cst.Call)
         if not updates_copy(node, facts):
             return

@@ -13,24 +13,24 @@ from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When
 from migrate.syntax.tree import nodes_of
 
-DEPTH = 3  # so many functions are followed, one out of another
+DEPTH = 3  # maximum number of nested functions to follow
 
 
 def ended_early(call: cst.Call, facts: Facts) -> tuple[Guard, cst.Call] | None:
-    """Return what keeps some replicas from `call`, which waits for the device, and what is pending then.
+    """Return the test that keeps some replicas from `call`, and the collective that is pending there.
 
-    None where all replicas make it, or nothing is pending.
+    `call` waits for the device. None if all replicas make it, or nothing is pending.
     """
     if (guard := facts.guards.around(call)) is None:
         return None
     if isinstance(guard, cst.FunctionDef) and not facts.guards.is_for_first(guard):
-        return None  # said where the function is called
+        return None  # reported at the call of the function
     if facts.steps.when(call) is not When.ELSEWHERE or facts.steps.between(call):
         return None
     if isinstance(guard, cst.If) and guard.orelse is not None:
         branches = (guard.body, guard.orelse)
         if all(any(_waits(c, facts) for c in nodes_of(b, cst.Call)) for b in branches):
-            return None  # the graph ends in all
+            return None  # the graph ends in all replicas
     collective = _pending_at(call, facts, DEPTH)
     return None if collective is None else (guard, collective)
 
@@ -61,7 +61,7 @@ def _pending_at(at: cst.Call, facts: Facts, depth: int) -> cst.Call | None:
 
 
 def _before(at: cst.Call, inside: cst.FunctionDef | None, facts: Facts) -> Iterator[cst.Call]:
-    """Yield the calls above a place in its function, as they stand."""
+    """Yield the calls above a location in its function, in source order."""
     place = facts.context.position(at)
     calls = [
         call
@@ -84,7 +84,7 @@ def _begins(call: cst.Call, facts: Facts) -> bool:
 
 
 def _ends(call: cst.Call, at: cst.Call, facts: Facts) -> bool:
-    """Whether `call` ends the graph in all replicas that come to `at`."""
+    """Whether `call` ends the graph in all replicas that reach `at`."""
     effects = facts.context.effects
     if not (ends_the_graph(call, facts) or _waits(call, facts) or effects.has_steps(call)):
         return False

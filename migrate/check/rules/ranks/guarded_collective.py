@@ -191,7 +191,7 @@ class GuardedCollective(Hazard):
         if facts.context.effects.meets(node):
             yield from self._called(node, facts)
             return
-        # The replicas of a group are those that the condition lets pass.
+        # The condition selects the replicas of the group.
         if name not in COLLECTIVE or _of_a_group(node):
             return
         guard = self._guard(node.func, facts)
@@ -206,7 +206,7 @@ class GuardedCollective(Hazard):
             yield self.hit(node.func, message, subject=name)
 
     def _called(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield the call of a function that makes a collective, and that all replicas call elsewhere."""
+        """Yield the call of a function with a collective that all replicas call elsewhere."""
         context = facts.context
         ran = [
             definition for definition in context.run_by(node) if not _is_guarded(definition, facts)
@@ -224,17 +224,17 @@ class GuardedCollective(Hazard):
         yield self.hit(node.func, message)
 
     def _guard(self, node: cst.CSTNode, facts: Facts) -> Guard | None:
-        """Return what keeps some replicas from coming to `node`, or to the same meeting elsewhere."""
+        """Return the test that keeps some replicas from `node` and from the same collective elsewhere."""
         guard = facts.guards.around(node)
         while guard is not None and self._in_both(node, guard, facts):
             if isinstance(guard, cst.FunctionDef):
                 return None
-            node = guard  # all come here who come to the guard
+            node = guard  # all replicas that reach the guard reach the node
             guard = facts.guards.around(node)
         return guard
 
     def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
-        """Whether the replicas that do not come to a barrier come to another one of the same function."""
+        """Whether replicas that skip a barrier reach another barrier of the same function."""
         name = facts.names.of(node) or ""
         if not name.endswith((".barrier", ".rendezvous")) or not isinstance(guard, cst.If):
             return False
@@ -248,9 +248,9 @@ class GuardedCollective(Hazard):
         return own is not None and is_met(own, halves, facts.context)
 
     def _in_both(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
-        """Whether the replicas that do not come to `node` come to the same collectives elsewhere.
+        """Whether replicas that skip `node` reach the same collectives elsewhere.
 
-        In the other branch of the condition, behind a branch that leaves, or in another call of the function.
+        Elsewhere is the other branch, the code after a branch that leaves, or another call of the function.
         """
         context = facts.context
         if isinstance(guard, cst.FunctionDef):
@@ -276,7 +276,7 @@ class GuardedCollective(Hazard):
 
 
 def _is_guarded(definition: Definition, facts: Facts) -> bool:
-    """Whether some replicas only run a function of this file: what it does is reported where it does it."""
+    """Whether only some replicas run a function of this file. Its collectives are reported inside it."""
     return any(
         facts.guards.around(function.body) is function
         for function in facts.context.here([definition])
@@ -290,7 +290,7 @@ def _leaves(guard: cst.If) -> bool:
 
 
 def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
-    """Return the names of the collectives that `branch` reaches, itself or in its calls."""
+    """Return the names of the collectives in `branch` and in functions that it calls."""
     if isinstance(branch, cst.If) and branch.orelse is not None and facts.guards.asks(branch.test):
         first, second = (_meetings(block, facts, depth) for block in (branch.body, branch.orelse))
         return first if first == second else [*first, "or", *second]
@@ -312,6 +312,6 @@ def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
 
 
 def _of_a_group(call: cst.Call) -> bool:
-    """Whether a collective is one of a group of its own."""
+    """Whether a collective has its own group."""
     group = keyword(call, "group")
     return group is not None and code(group.value) not in ("None", "dist.group.WORLD")

@@ -176,7 +176,7 @@ class GuardedForward(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one forward under a condition of the rank, its own or that of a function it is given to."""
+        """Yield one forward under a test of the rank, directly or in a function that gets the model."""
         assert isinstance(node, cst.Call)
         if not facts.guards.any or (guard := facts.guards.around(node)) is None:
             return
@@ -189,7 +189,7 @@ class GuardedForward(Hazard):
             yield from self._handed_over(node, line, facts)
 
     def _handed_over(self, node: cst.Call, line: int, facts: Facts) -> Iterable[Hit]:
-        """Yield a call that runs the wrapped model, which it is given, under a condition of the rank."""
+        """Yield a call, under a test of the rank, of a function that gets and runs the wrapped model."""
         for arg in node.args:
             value = arg.value
             inner = value.value if _is_unwrapped(value) else value
@@ -197,7 +197,7 @@ class GuardedForward(Hazard):
                 continue
             if inner is not value:
                 if evaluates(node, facts):
-                    continue  # XLA305 speaks of it
+                    continue  # XLA305 reports it
                 message = f"runs in some replicas only (line {line}): the others wait meanwhile"
                 yield self.hit(node, message, Severity.INFO)
             else:
@@ -219,7 +219,7 @@ class LoneForward:
 
 
 def lone_forward(call: cst.Call, facts: Facts) -> LoneForward | None:
-    """Return what keeps some replicas from `call`, a forward of a wrapped model, or None if it is none."""
+    """Return the test that keeps some replicas from `call`, a forward of a wrapped model. None otherwise."""
     name = call.func
     if not isinstance(name, cst.Name | cst.Attribute) or not facts.guards.any:
         return None
@@ -236,7 +236,7 @@ def _is_model(name: cst.Name | cst.Attribute, facts: Facts) -> bool:
 
 
 def _is_in_both(node: cst.Call, guard: cst.CSTNode, facts: Facts) -> bool:
-    """Whether both branches of `guard` run the function that `node` calls, on all ways through them."""
+    """Whether both branches of `guard` run the function that `node` calls, on all paths."""
     if not isinstance(guard, cst.If) or not isinstance(guard.orelse, cst.Else):
         return False
     branches = (guard.body, guard.orelse.body)
@@ -252,7 +252,7 @@ def _is_in_both(node: cst.Call, guard: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _is_not_wrapped_here(node: cst.Call, name: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `node` stands in the other branch of `if hasattr(model, "module"):`."""
+    """Whether `node` is in the `else` branch of `if hasattr(model, "module"):`."""
     below: cst.CSTNode = node
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.If) and below is above.orelse:
@@ -268,7 +268,7 @@ def _is_unwrapped(value: cst.BaseExpression) -> TypeGuard[cst.Attribute]:
 
 
 def _runs(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
-    """Whether what `call` calls plainly runs the model `arg`: it calls it, or is an evaluation."""
+    """Whether the called function clearly runs the model `arg`: it calls it, or is an evaluation."""
     last = dotted(call.func).rpartition(".")[2]
     functions = facts.context.called(call)
     if not functions:

@@ -1,4 +1,4 @@
-"""Values of the device that only some replicas read or make."""
+"""Values of the device that only some replicas read or create."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from migrate.catalogue.words import SYNCS
 from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.parting import GraphDifference
+from migrate.check.rules.ranks.parting.created_values import is_made_on_device, loaded, made
 from migrate.check.rules.ranks.parting.ends import cut_early, synchronised
 from migrate.check.rules.ranks.parting.evaluations import evaluations
-from migrate.check.rules.ranks.parting.made import is_made_on_device, loaded, made
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.reads import handed_on, reads
 from migrate.check.rules.ranks.parting.unrun import kept_from
@@ -388,12 +388,12 @@ class GuardedRead(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one read under a condition of the rank, or the first tensor that is made under it."""
+        """Yield one read under a test of the rank, or the first tensor that is created under it."""
         return (self.hit(parting.node, parting.message) for parting in partings(node, facts))
 
 
 def partings(node: cst.CSTNode, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield how the graphs of the replicas part at `node`: in one of the ways of `parting`."""
+    """Yield the difference of the replicas' graphs at `node`, for one of the causes in `parting`."""
     if isinstance(node, cst.Call) and is_made_on_device(node, facts):
         yield from made(node, facts)
         return

@@ -124,7 +124,7 @@ class GuardedSave(Hazard):
             return
         guard = facts.guards.around(node)
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
-            return  # where a function is only called under a condition, its calls are reported
+            return  # if a function is called under a condition only, its calls are reported
         line = facts.context.position(guard).line
         mend = "xm.save in all, outside of it"
         if facts.names.of(node.func) in SAFETENSORS_SAVES:
@@ -139,7 +139,7 @@ class GuardedSave(Hazard):
             yield self.hit(node, message, Severity.INFO)
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
-        """Return what `call` saves, by itself or in a function that it runs, or None if it saves nothing."""
+        """Return what `call` saves, directly or in a function that it runs. None if it saves nothing."""
         if facts.names.of(call.func) in SAVES:
             if is_of_host(call, facts.context):
                 return None
@@ -161,7 +161,7 @@ class GuardedSave(Hazard):
 
 
 def _has_weights(saved: cst.BaseExpression) -> bool:
-    """Whether what is saved is, by its names, the state of a model or an optimizer."""
+    """Whether the saved object is the state of a model or an optimizer, by its names."""
     named = isinstance(saved, cst.Name | cst.Attribute) and SAVED.search(code(saved)) is not None
     return named or any(
         call.func.attr.value == "state_dict"

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.collectives.computing import updates_copy
-from migrate.reading.collectives.uneven import UnevenGraphs
+from migrate.reading.collectives.uneven_graphs import UnevenGraphs
 from migrate.reading.facts import Facts
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.syntax.tree import keyword, last_part, nodes_of
@@ -19,7 +19,7 @@ BROADCASTS = frozenset({"torch.distributed.broadcast", "torch.distributed.all_re
 SYNCS = frozenset(
     {"torch_xla.sync", "torch_xla.core.xla_model.mark_step", "shims.sync", "torch.cuda.synchronize"}
 )
-# What a function of another file that loads weights is called.
+# Names of functions in other files that load weights.
 LOADING = re.compile(r"(^|_)(load|restore|resume|init_from)(_|$)")
 
 
@@ -163,7 +163,7 @@ class LoadedBroadcast(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield a test of the rank below which weights are loaded; of a script, each other operation."""
+        """Yield a test of the rank with a load of weights below it; for a script, each other operation."""
         if isinstance(node, cst.Module):
             yield from self._operations(facts)
             return
@@ -182,7 +182,7 @@ class LoadedBroadcast(Hazard):
             yield self.hit(node, message)
 
     def _operations(self, facts: Facts) -> Iterator[Hit]:
-        """Yield each operation on the device that some replicas alone have in a graph with a collective."""
+        """Yield each device operation that only some replicas have in a graph with a collective."""
         for uneven in UnevenGraphs(facts).all():
             operation = uneven.alone.operation
             if isinstance(operation, cst.Call) and updates_copy(operation, facts):

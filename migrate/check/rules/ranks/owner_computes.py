@@ -121,7 +121,7 @@ class OwnerComputes(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one test, or one selection, by which a replica takes its parameters."""
+        """Yield one test, or one selection, by which a replica selects its parameters."""
         if isinstance(node, cst.Subscript):
             chosen = _is_by_rank(node, facts) and holds_parameters(node.value, facts.context)
         else:
@@ -133,7 +133,7 @@ class OwnerComputes(Hazard):
 
 
 def _asks_for_owner(test: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `test` compares the replica's index with something that is computed."""
+    """Whether `test` compares the replica's index with a computed value."""
     if isinstance(test, cst.BooleanOperation):
         return _asks_for_owner(test.left, facts) or _asks_for_owner(test.right, facts)
     if isinstance(test, cst.UnaryOperation):
@@ -165,7 +165,7 @@ def _is_of_parameters(node: cst.If | cst.IfExp | cst.CompIf, facts: Facts) -> bo
 
 
 def _is_by_rank(node: cst.Subscript, facts: Facts) -> bool:
-    """Whether a subscript takes what is of this replica: `x[base + rank]`, `x[rank::world_size]`."""
+    """Whether a subscript selects the share of this replica: `x[base + rank]`, `x[rank::world_size]`."""
     if len(node.slice) != 1:
         return False
     part = node.slice[0].slice
@@ -176,7 +176,7 @@ def _is_by_rank(node: cst.Subscript, facts: Facts) -> bool:
 
 
 def _follows_rank(node: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `node` is the replica's index, or a name that a line or a loop computes of it."""
+    """Whether `node` is the replica's index, or a name that a statement or a loop computes from it."""
     if facts.guards.is_index(node):
         return True
     if not isinstance(node, cst.Name):

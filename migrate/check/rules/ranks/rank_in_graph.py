@@ -132,7 +132,7 @@ class RankInGraph(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one operation of a tensor and the index, one position, or one tensor made of it."""
+        """Yield one operation on a tensor and the index, one subscript, or one tensor made from the index."""
         if isinstance(node, cst.Subscript):
             if facts.values.on_device(node.value) and takes_index(node, facts):
                 message = (
@@ -179,7 +179,7 @@ def _computes_with_index(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _makes(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` makes a tensor on the device of the index: `torch.full((4,), rank, device="xla")`."""
+    """Whether `call` creates a tensor of the index on the device: `torch.full((4,), rank, device="xla")`."""
     name = facts.context.qualified_name(call.func) or ""
     package, _, last = name.rpartition(".")
     if package != "torch" or last not in MADE_ON_HOST | {"as_tensor"}:
@@ -196,5 +196,5 @@ def _makes(call: cst.Call, facts: Facts) -> bool:
 
 
 def _is_given_index(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` computes of a tensor and the index: `x.mul(rank)`, `torch.add(x, rank)`."""
+    """Whether `call` computes with a tensor and the index: `x.mul(rank)`, `torch.add(x, rank)`."""
     return any(map(facts.values.on_device, operands(call, facts))) and takes_index(call, facts)

@@ -115,7 +115,7 @@ class UnequalGather(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one gather whose parts differ."""
+        """Yield one gather of tensors with different shapes."""
         assert isinstance(node, cst.Call)
         if facts.names.of(node.func) not in GATHERS or not node.args:
             return
@@ -167,7 +167,7 @@ def _is_padded(sent: cst.Name, gather: cst.Call, facts: Facts) -> bool:
 
 
 def _pads(filled: cst.Assign, name: str, facts: Facts) -> bool:
-    """Whether `filled` pads what is called `name`: `padded[:n] = x`, `padded = F.pad(x, (0, most - n))`."""
+    """Whether `filled` pads the tensor `name`: `padded[:n] = x`, `padded = F.pad(x, (0, most - n))`."""
     target = filled.targets[0].target
     if isinstance(target, cst.Subscript) and code(target.value) == name:
         part = target.slice[0].slice
@@ -180,7 +180,7 @@ def _pads(filled: cst.Assign, name: str, facts: Facts) -> bool:
 
 
 def _varies(parts: cst.ListComp) -> bool:
-    """Whether the elements that are made depend on the variable of the comprehension."""
+    """Whether the elements depend on the variable of the comprehension."""
     names = {name.value for name in nodes_of(parts.for_in.target, cst.Name)}
     return "range" not in code(parts.for_in.iter) and any(
         name.value in names for name in nodes_of(parts.elt, cst.Name)

@@ -1,4 +1,4 @@
-"""Numbers that one replica alone has, in a tensor."""
+"""Tensors made from numbers that only one replica has."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ValuesOfOne(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the choice, if a tensor is made of it."""
+        """Yield the conditional expression, if a tensor is made from it."""
         assert isinstance(node, cst.IfExp)
         if _is_empty(node.body) is _is_empty(node.orelse) or not facts.guards.asks(node.test):
             return
@@ -109,7 +109,7 @@ def _is_empty(value: cst.BaseExpression) -> bool:
 
 
 def _makes(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
-    """Whether `call` makes a tensor of its argument `arg`, or a function that it runs does."""
+    """Whether `call`, or a function that it runs, makes a tensor from its argument `arg`."""
     if facts.names.of(call.func) in MAKERS:
         return bool(call.args) and call.args[0] is arg
     return any(
@@ -120,14 +120,14 @@ def _makes(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
 
 
 def _made(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Call]:
-    """Yield the calls in `function` that make a tensor of their first argument."""
+    """Yield the calls in `function` that make a tensor from their first argument."""
     for call in nodes_of(function, cst.Call):
         if call.args and facts.names.of(call.func) in MAKERS:
             yield call
 
 
 def _given(call: cst.Call, arg: cst.Arg, function: cst.FunctionDef) -> list[str]:
-    """Return the name of the parameter of `function` that `call` gives `arg`."""
+    """Return the name of the parameter of `function` for the argument `arg` of `call`."""
     parameters = [parameter.name.value for parameter in function.params.params]
     if isinstance(call.func, cst.Attribute) and parameters[:1] == ["self"]:
         del parameters[0]

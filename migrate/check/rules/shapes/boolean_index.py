@@ -178,7 +178,7 @@ class BooleanIndex(Hazard):
 
 
 def _instead(node: cst.Subscript, facts: Facts) -> str:
-    """Return what stands for `x[mask]`, by what is done with it: a mean, a logarithm, or not to be seen."""
+    """Return the replacement for `x[mask]`, by its use: a mean, a logarithm, or an unknown use."""
     arg = facts.context.parent(node)
     call = facts.context.parent(arg)
     done = ""
@@ -263,7 +263,7 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
 
 
 def _parts(assignment: Assignment, facts: Facts) -> list[cst.BaseExpression]:
-    """Return the values that a name may have, including those that functions of the script return."""
+    """Return the possible values of a name, including results of the script's functions."""
     value = assignment.value
     if value is None or assignment.how is How.VALUE:
         return [value] if value is not None else []

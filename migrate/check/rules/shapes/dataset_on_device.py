@@ -123,7 +123,7 @@ class DatasetOnDevice(Hazard):
 
 
 def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is a tensor on the device, also one that is made there by default."""
+    """Whether `value` is a tensor on the device, also if it is created there by default."""
     if facts.values.on_device(value):
         return True
     if isinstance(value, cst.Name):

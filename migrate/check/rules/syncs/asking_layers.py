@@ -12,7 +12,7 @@ from migrate.reading.facts import Facts
 from migrate.syntax.tree import bind, code, is_none, keyword
 
 MODULES = ("torch.nn", "torch.nn.modules", "torch.nn.modules.transformer")
-# Parameters of each layer's call, and its masks with the arguments that say whether they are causal.
+# Parameters of each layer's call, and its masks with the arguments that mark them as causal.
 CALLS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
     "TransformerEncoder": (
         ("src", "mask", "src_key_padding_mask", "is_causal"),
@@ -123,7 +123,7 @@ class AskingLayers(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield a call that reads: of a transformer in a step, of a loss, of what makes a normalization."""
+        """Yield a call that reads: of a transformer in a step, of a loss, or of a normalization."""
         assert isinstance(node, cst.Call)
         layer = _layer(node.func, facts)
         if layer in BATCH_NORMS:
@@ -149,7 +149,7 @@ class AskingLayers(Hazard):
                 return
 
     def _made(self, call: cst.Call, facts: Facts) -> str:
-        """Return the class of torch.nn of the layer that `call` calls, where all that is known makes one."""
+        """Return the class of torch.nn of the layer that `call` calls, if all its known values have one."""
         if not isinstance(call.func, cst.Name | cst.Attribute):
             return ""
         values = facts.values.given_to(call.func)

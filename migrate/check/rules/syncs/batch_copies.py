@@ -138,7 +138,7 @@ def _loader(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _is_portable(script: Script) -> bool:
-    """Whether the script runs on CUDA as well, by `shims`: the loader is torch_xla's."""
+    """Whether the script also runs on CUDA, by `shims`. The loader of the advice is torch_xla's."""
     return bool(script.references("shims"))
 
 
@@ -147,7 +147,7 @@ def _is_used(loop: cst.For, name: str) -> bool:
 
 
 def _moves_all(loop: cst.For, name: str, script: Script) -> bool:
-    """Whether the loop uses `name` only to move it, or as something that it has moved."""
+    """Whether the loop uses `name` only to move it, or after it was moved."""
     moved = False
     for statement in _statements(loop.body):
         mentions = [n for n in nodes_of(statement, cst.Name) if n.value == name]
@@ -182,7 +182,7 @@ def _statements(suite: cst.BaseSuite) -> Iterator[cst.CSTNode]:
 
 
 def _movers(statement: cst.CSTNode, script: Script) -> Iterable[cst.Call]:
-    """Yield the calls of functions that move what they are given and do not train."""
+    """Yield the calls of functions that move their arguments and do not train."""
     for call in nodes_of(statement, cst.Call):
         if script.effects.moves(call) and not script.effects.of(call):
             yield call
@@ -196,7 +196,7 @@ def _is_target(name: cst.Name, script: Script) -> bool:
 
 
 def _describes(name: cst.Name, script: Script) -> bool:
-    """Whether only the shape, the size or the like is asked for: the host knows it."""
+    """Whether the use only asks for the shape, the size or the like, which the host knows."""
     above = script.parent(name)
     if isinstance(above, cst.Attribute):
         return above.attr.value in DESCRIBES | DESCRIBING_METHODS

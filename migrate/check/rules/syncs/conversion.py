@@ -14,7 +14,7 @@ from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
 
-# Functions that make one tensor, or array, of the numbers in a list.
+# Functions that make a tensor or an array from the numbers in a list.
 FROM_LISTS = frozenset(
     {
         "numpy.array",
@@ -27,7 +27,7 @@ FROM_LISTS = frozenset(
     }
 )
 LISTS = (cst.List, cst.Tuple, cst.ListComp)
-# Functions of torch that answer with a Python truth value, and the methods of a tensor that do.
+# Functions of torch, and methods of a tensor, that return a Python truth value.
 ANSWERS = frozenset(
     {
         *("torch.allclose", "torch.equal", "torch.is_nonzero", "torch._assert"),
@@ -35,7 +35,7 @@ ANSWERS = frozenset(
     }
 )
 ANSWERING = frozenset({"allclose", "equal", "is_nonzero"})
-# Functions of torch that need the numbers that they are given.
+# Functions of torch that read their arguments on the host.
 FROM_NUMBERS = frozenset({"torch.arange", "torch.full", "torch.linspace", "torch.logspace"})
 
 
@@ -210,7 +210,7 @@ class ConversionHazard(Hazard):
 
 
 def _compared(call: cst.Call, asked: str) -> list[cst.BaseExpression]:
-    """Return what `call` compares where it answers with a Python truth value: `torch.equal(a, b)`."""
+    """Return the tensors that `call` compares if it returns a Python truth value: `torch.equal(a, b)`."""
     values = [arg.value for arg in call.args if arg.keyword is None]
     if asked in ANSWERS:
         return values[:1] if asked == "torch._assert" else values
@@ -219,7 +219,7 @@ def _compared(call: cst.Call, asked: str) -> list[cst.BaseExpression]:
 
 
 def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what is in the list `value`: as it stands there, or in a variable, also by `append`."""
+    """Yield the elements of the list `value`: in a literal, in a variable, or added by `append`."""
     if isinstance(value, cst.Name):
         lists = [
             list_ for assignment in facts.bindings.given(value) for list_ in _lists(assignment)
@@ -237,7 +237,7 @@ def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
 
 
 def _lists(assignment: Assignment) -> Iterator[cst.BaseExpression]:
-    """Yield what a variable is given: itself, or of the elements of `for x in (a, b)` each."""
+    """Yield the values of a variable: assigned values, or each element of `for x in (a, b)`."""
     if assignment.how is not How.ELEMENT:
         yield from (assignment.value,) if assignment.value is not None else ()
     elif isinstance(assignment.value, cst.List | cst.Tuple):

@@ -154,7 +154,7 @@ def _asked(call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
 
 
 def _truth(node: cst.BaseExpression, facts: Facts) -> bool | None:
-    """Return whether `node` is true; for a command-line option that is on by default, too."""
+    """Return whether `node` is true, also for a command-line option that is on by default."""
     is_true = truth(node, facts)
     if is_true is None and isinstance(node, cst.Attribute):
         defaults = [truth(value, facts) for value in facts.values.given_to(node)]
@@ -163,7 +163,7 @@ def _truth(node: cst.BaseExpression, facts: Facts) -> bool | None:
 
 
 def _conditions(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
-    """Yield the tests that must be true for `node` to run, but that of the main script."""
+    """Yield the tests that must be true for `node` to run, except the `__main__` test."""
     below = node
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.FunctionDef):

@@ -1,4 +1,4 @@
-"""Two things that end the graph of one step."""
+"""Two ends of the graph in one step."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class DoubleSync(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one marked step with a second end, or one that a marked step calls."""
+        """Yield one marked step with a second end, or a second end in a function that a marked step calls."""
         if isinstance(node, cst.Call):
             yield from self._called(node, facts)
             return
@@ -146,9 +146,9 @@ class DoubleSync(Hazard):
         loop = next((a for a in facts.context.ancestors(node) if isinstance(a, cst.For)), None)
         syncs = [call for call in calls if facts.names.of(call.func) in SYNCS]
         if any(not _is_beside_a_test_of_the_rank(call, facts) for call in syncs):
-            yield self.hit(node.items[0].item, "a sync inside torch_xla.step(): one of them goes")
+            yield self.hit(node.items[0].item, "a sync inside torch_xla.step(): remove one of them")
         elif loop is not None and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
-            message = "MpDeviceLoader and torch_xla.step() both end the graph: one of them goes"
+            message = "MpDeviceLoader and torch_xla.step() both end the graph: remove one of them"
             yield self.hit(node.items[0].item, message)
         elif facts.steps.called_in_mark(node) or facts.steps.in_marked_block(node):
             message = (

@@ -12,7 +12,7 @@ from migrate.reading.values.devices import device_argument
 from migrate.reading.values.parameters import value_of
 from migrate.syntax.tree import nodes, nodes_of, string_value
 
-# Their state has no step count.
+# Optimizers without a step count in their state.
 WITHOUT_STEP = frozenset({"torch.optim.SGD", "torch.optim.LBFGS"})
 SIZES = frozenset({"dim", "ndim", "numel", "shape", "size"})
 PARTS = frozenset({"items", "values"})
@@ -108,7 +108,7 @@ class OptimizerState(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one move of what a loop takes out of the state."""
+        """Yield one move of a value that a loop takes out of the state."""
         assert isinstance(node, cst.Call)
         if not _moves(node, facts) or _has_no_step(facts):
             return
@@ -122,7 +122,7 @@ class OptimizerState(Hazard):
 
 
 def _moves(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is `v.cuda()`, or `v.to(…)` with what may be the device."""
+    """Whether `call` is `v.cuda()`, or `v.to(…)` with a possible device."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in ("cuda", "to"):
         return False
     if call.func.attr.value == "cuda":
@@ -134,7 +134,7 @@ def _moves(call: cst.Call, facts: Facts) -> bool:
 
 
 def _has_no_step(facts: Facts) -> bool:
-    """Whether all optimizers that the script makes keep no step count."""
+    """Whether all optimizers of the script have no step count."""
     optimizers = {
         name for name in facts.called if name.startswith("torch.optim.") and "lr_" not in name
     }
@@ -142,7 +142,7 @@ def _has_no_step(facts: Facts) -> bool:
 
 
 def _levels(name: cst.Name, facts: Facts, depth: int = 0) -> int:
-    """Return how many times what `name` holds was taken out of the state; 0 if it was not."""
+    """Return the number of levels at which `name` was taken out of the state. 0: it was not."""
     if depth > 4:
         return 0
     levels = [0]
@@ -154,7 +154,7 @@ def _levels(name: cst.Name, facts: Facts, depth: int = 0) -> int:
 
 
 def _taken(value: cst.BaseExpression, facts: Facts, depth: int) -> int:
-    """Return the same of what an expression takes out: `.values()`, `.items()`, `[parameter]`."""
+    """Return the same for an expression that takes values out: `.values()`, `.items()`, `[parameter]`."""
     source: cst.BaseExpression
     if isinstance(value, cst.Call):
         if isinstance(value.func, cst.Name) and value.args:  # list(…), enumerate(…)
@@ -184,7 +184,7 @@ def _is_state(node: cst.BaseExpression) -> bool:
 
 
 def _leaves_step(node: cst.Call, facts: Facts) -> bool:
-    """Whether a test around the move, or before it in its loop, chooses by the key or the size."""
+    """Whether a test around the move, or before it in its loop, selects by the key or the size."""
     return any(_chooses(part) for test in _tests(node, facts) for part in nodes(test))
 
 

@@ -227,7 +227,7 @@ class ReadInFunction(Hazard):
         if not moves and not any(_is_on_device(arg, facts) for arg in node.args):
             return
         if facts.guards.around(node) is not None:
-            return  # XLA305 speaks of that
+            return  # XLA305 reports that
         for ran in facts.context.run_by(node):
             where = "" if ran.path == facts.context.file else f"{ran.path.name}:"
             line = f"line {ran.line}" if not where else f"{where}{ran.line}"

@@ -73,7 +73,7 @@ class Shown(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one text that is made of a tensor."""
+        """Yield one text that is formatted from a tensor."""
         if isinstance(node, cst.FormattedStringExpression):
             if facts.values.on_device(node.expression) and not _raises(node, facts):
                 yield from placed(self, node.expression, "formatting a tensor", facts)
@@ -91,7 +91,7 @@ class Shown(Hazard):
 
 
 def _values(call: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield what is printed, `%` and `str.format` taken apart."""
+    """Yield the printed values, with the operands of `%` and `str.format`."""
     for arg in call.args:
         value = arg.value
         if isinstance(value, cst.BinaryOperation) and isinstance(value.left, cst.BaseString):

@@ -21,7 +21,7 @@ AVERAGES = {
     for module in ("", "model_ema.")
     for name, position in (("ModelEma", 2), ("ModelEmaV2", 2), ("ModelEmaV3", 7))
 }
-# The same values as those of the tensor.
+# Attributes and methods with the same values as the tensor.
 SAME = frozenset({"clone", "contiguous", "data", "detach", "double", "float"})
 MEND = (
     "one read, and one program, for each weight: keep the average on the device and fetch it for a save, or "
@@ -140,7 +140,7 @@ class ToCpu(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one fetch of a tensor, or the making of an average that fetches all weights."""
+        """Yield one fetch of a tensor, or the creation of an average that fetches all weights."""
         assert isinstance(node, cst.Call)
         position = AVERAGES.get(facts.names.of(node.func) or "")
         if position is not None:
@@ -164,7 +164,7 @@ class ToCpu(Hazard):
             yield self.hit(node, f"{what} of a weight, in a loop over them, at every step: {MEND}")
 
     def _average(self, call: cst.Call, position: int, facts: Facts) -> Iterable[Hit]:
-        """Yield timm's average of the weights, where it lies, or may lie, on the CPU."""
+        """Yield timm's average of the weights, if it is, or may be, on the CPU."""
         arg = keyword(call, "device")
         positional = [part for part in call.args if part.keyword is None and not part.star]
         if arg is None and len(positional) > position:
@@ -200,7 +200,7 @@ def _names_cpu(value: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool:
 def _constructed(
     function: cst.FunctionDef, name: str, facts: Facts
 ) -> Iterator[cst.BaseExpression]:
-    """Yield what the script passes for the parameter `name` where it makes objects of a class.
+    """Yield the values that the script passes for the parameter `name` when it creates objects of a class.
 
     Args:
         function: the `__init__` of the class; of another function nothing is yielded.

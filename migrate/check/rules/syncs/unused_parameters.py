@@ -103,7 +103,7 @@ class UnusedParameters(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one model that is wrapped so."""
+        """Yield one model that is wrapped with this option."""
         assert isinstance(node, cst.Call)
         if facts.names.of(node.func) not in WRAPPERS:
             return

@@ -14,10 +14,10 @@ from migrate.reading.steps.in_step import When
 from migrate.syntax.tree import code, keyword
 
 PACKAGE = "torch.distributions."
-# What is no distribution with parameters of its own.
+# Classes that are not distributions with their own parameters.
 OTHERS = frozenset({"Independent", "TransformedDistribution", "Distribution", "ExponentialFamily"})
 MODULES = ("constraints", "constraint_registry", "kl", "transforms", "utils")
-# Check that no standard deviation is zero; those of torchvision.transforms.v2 and of kornia do not.
+# Transforms that check that no standard deviation is zero. Those of torchvision v2 and kornia do not.
 NORMALIZES = frozenset(
     {
         "torchvision.transforms.Normalize",
@@ -176,7 +176,7 @@ class ValidatedDistribution(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one distribution, or one question about a value."""
+        """Yield one distribution, or one check of a value."""
         assert isinstance(node, cst.Call)
         when = facts.steps.when(node)
         if when not in (When.STEP, When.EVERY_STEP):
@@ -209,7 +209,7 @@ class ValidatedDistribution(Hazard):
 
 
 def _check(call: cst.Call, facts: Facts) -> str:
-    """Return the function that checks values and that `call` runs, itself or by a transform; else nothing."""
+    """Return the function that checks values and that `call` runs, directly or by a transform, if any."""
     name = facts.names.of(call.func) or ""
     if name in CHECKS:
         return name
@@ -249,7 +249,7 @@ def is_distribution(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _is_tensor(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is on the device; in a step also what is a tensor, or not known to be of the host."""
+    """Whether `value` is on the device. In a step, unknown values and all tensors count too."""
     if facts.values.on_device(value):
         return True
     if not facts.steps.inside(value):
@@ -260,7 +260,7 @@ def _is_tensor(value: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _made(value: cst.BaseExpression, facts: Facts) -> list[cst.BaseExpression]:
-    """Return what makes the distribution `value`."""
+    """Return the call that creates the distribution `value`."""
     if isinstance(value, cst.Name):
         values = [assignment.value for assignment in facts.bindings.reaching(value)]
         return [value for value in values if value is not None]

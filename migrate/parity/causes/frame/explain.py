@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from migrate.parity.causes.frame.changes import several
+from migrate.parity.causes.frame.compared_tensors import inside, looks
 from migrate.parity.causes.frame.context import Context
-from migrate.parity.causes.frame.look import inside, looks
 from migrate.parity.causes.frame.pattern import Pattern, Variant
 from migrate.parity.causes.frame.replay import Arguments, Replay
 from migrate.parity.causes.frame.scene import Scene

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from migrate.parity.causes.frame.changes import weight
+from migrate.parity.causes.frame.compared_tensors import ComparedTensor, Comparison, relative
 from migrate.parity.causes.frame.functions import intercepted
-from migrate.parity.causes.frame.look import ComparedTensor, Comparison, relative
 from migrate.parity.causes.frame.pattern import Variant
 from migrate.parity.causes.frame.products import rounded_products, to_bfloat16
 from migrate.parity.causes.frame.replay import Spot

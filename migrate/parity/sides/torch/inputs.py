@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from migrate.parity.sides.torch.call import Array
 Generator = np.random.Generator
 Made = tuple[dict[str, Array], str]
 
-_SAY = "say what it takes: --inputs 'x=float32[2,3,32,32]', a file, or a function"
 # One in this many inputs is long: errors of positions only show there, and each shape is compiled anew.
 _LONG_EVERY = 8
 _SHORT, _LONG, _ROWS = 64, 500, 2
@@ -62,7 +61,7 @@ def _of_config(module: nn.Module, shown: str, config: Any, random: Generator, nu
     if "decoder_input_ids" in takes and arguments:
         _add_tokens(arguments, text, config, random, number, "decoder_", False)
     if not arguments:
-        raise InputsError(f"{shown}: its config does not describe the inputs", _SAY)
+        raise InputsError(f"{shown}: its config does not describe the inputs", _remedy(()))
     return arguments, f"{number}: {'; '.join(text)}"
 
 
@@ -146,6 +145,12 @@ def _plain(name: str, shape: tuple[int, ...], tokens: int, random: Generator, nu
     return {name: array}, f"{number}: {name} {array.dtype} {list(shape)}, {how}"
 
 
+def _remedy(names: Iterable[str]) -> str:
+    """Return what to do about unknown inputs, for a model with arguments of these names."""
+    name = next(iter(names), "x")
+    return f"pass them: --inputs '{name}=float32[2,3,32,32]', a file, or a function"
+
+
 def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...], int]:
     """Name of the only required argument, its shape, and the number of tokens if it holds tokens.
 
@@ -154,7 +159,9 @@ def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...]
     required = [name for name, needed in torch_call.parameters(module) if needed]
     if len(required) != 1:
         takes = ", ".join(required) or "nothing that must be given"
-        raise InputsError(f"{shown}: input shapes are unknown (it takes {takes})", _SAY)
+        raise InputsError(
+            f"{shown}: input shapes are unknown (it takes {takes})", _remedy(required)
+        )
     settings = SideSettings()
     cpu = torch.device("cpu")
     model = torch_variant.variant(module, cpu, settings)
@@ -167,7 +174,7 @@ def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...]
         except ParityError:
             continue
         return required[0], shape, tokens
-    raise InputsError(f"{shown}: input shapes are unknown", _SAY)
+    raise InputsError(f"{shown}: input shapes are unknown", _remedy(required))
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[tuple[int, ...], int]]:

@@ -25,16 +25,6 @@ _VERDICTS: dict[ParityVerdict, tuple[State, str]] = {
     ParityVerdict.PARTLY: ("wrong", "Layers match, other checks fail"),
     ParityVerdict.NOT_FINITE: ("open", "The reference is not finite"),
 }
-_LAYER_VERDICTS = {
-    LayerVerdict.MATCH: "match",
-    LayerVerdict.A_PARTS: "A diverges",
-    LayerVerdict.B_PARTS: "B diverges",
-    LayerVerdict.BOTH_PART: "both diverge",
-    LayerVerdict.CARRIED: "inherited",
-    LayerVerdict.UNFED: "accumulated only",
-    LayerVerdict.ALONE: "no partner",
-    LayerVerdict.UNDEFINED: "reference is NaN",
-}
 
 
 def write_parity_page(parity: Parity, path: Path) -> None:
@@ -53,9 +43,8 @@ def write_parity_page(parity: Parity, path: Path) -> None:
         title=f"migrate parity {parity.a.target} {parity.b.target}",
         parity=parity,
         words=words,
-        verdicts=_LAYER_VERDICTS,
         sides=list(words.sides(parity)),
-        counts=[(_LAYER_VERDICTS[verdict], counts[verdict]) for verdict in LayerVerdict],
+        counts=[(words.verdict(verdict), counts[verdict]) for verdict in LayerVerdict],
         depth={
             what: parity_plots.depth_plot(parity, local=what == "local")
             for what in ("local", "accumulated")

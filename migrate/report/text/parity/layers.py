@@ -30,12 +30,11 @@ _LOOKS = {
     State.ALONE: ("·", "dim"),
     State.PARTS: ("✗", "bold red"),
 }
-_SAID = {
-    State.MATCH: "",
-    State.CARRIED: "carried on from before",
-    State.UNFED: "not fed: accumulated only",
-    State.UNDEFINED: "NaN in the truth itself",
-    State.ALONE: "without a partner",
+_VERDICTS = {
+    State.CARRIED: LayerVerdict.CARRIED,
+    State.UNFED: LayerVerdict.UNFED,
+    State.UNDEFINED: LayerVerdict.UNDEFINED,
+    State.ALONE: LayerVerdict.ALONE,
 }
 
 
@@ -161,8 +160,8 @@ def _folded(run: Sequence[LayerNode]) -> Text:
         below = "" if layers == len(run) else f" ({words.many(layers, 'layer')})"
         title = Text.assemble((f"{mark} ", style), f"{run[0].label} … {run[-1].label}")
         title.append(f"  {len(run)} × {kind}{below}" if kind else f"  {len(run)} modules{below}")
-    if said := _SAID[state]:
-        title.append(f", {said}", style)
+    if state in _VERDICTS:
+        title.append(f", {words.verdict(_VERDICTS[state])}", style)
     if state is not State.ALONE and (worst := _worst(run)):
         title.append(f"  {worst}", "dim" if state is State.MATCH else style)
     return title
@@ -185,11 +184,13 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
         source = words.where(parity.layers, layer, letter, side)
         lines.append(Text(f"{letter}: {words.side_name(layer, side)}  {source}".rstrip(), "dim"))
         for layout in words.layouts(side):
-            lines.append(Text(f"{letter}: {layout} of the truth's", "dim"))
+            lines.append(Text(f"{letter}: {layout} of the reference's", "dim"))
         if undefined := max(
             (entry.undefined for entry in (side.local, side.accumulated) if entry), default=0
         ):
-            lines.append(Text(f"{letter}: {undefined} elements are NaN in the truth itself", "dim"))
+            lines.append(
+                Text(f"{letter}: {undefined} elements are NaN in the reference itself", "dim")
+            )
     if not is_first:
         return Group(*lines)
     for cause in parity.causes:

@@ -25,19 +25,22 @@ if TYPE_CHECKING:
 PARTING = frozenset({LayerVerdict.A_PARTS, LayerVerdict.B_PARTS, LayerVerdict.BOTH_PART})
 _NAMED = 3  # layers of a layout
 _VERDICTS = {
+    LayerVerdict.MATCH: "match",
     LayerVerdict.A_PARTS: "A diverges",
     LayerVerdict.B_PARTS: "B diverges",
     LayerVerdict.BOTH_PART: "both diverge",
+    LayerVerdict.CARRIED: "inherited",
+    LayerVerdict.UNFED: "accumulated only",
+    LayerVerdict.ALONE: "no partner",
+    LayerVerdict.UNDEFINED: "reference is NaN",
 }
+# Losses, KL and rates of agreement read better with digits than as powers of ten.
+_PLAIN_FROM, _PLAIN_TO = 1e-2, 1e5
 
 
 def verdict(value: LayerVerdict) -> str:
-    """The verdict on a layer in words; the JSON keeps its own."""
-    return _VERDICTS.get(value, value.value)
-
-
-# Losses, KL and rates of agreement read better with digits than as powers of ten.
-_PLAIN_FROM, _PLAIN_TO = 1e-2, 1e5
+    """Verdict on a layer, as the terminal and the page print it. The JSON has the value itself."""
+    return _VERDICTS[value]
 
 
 def size(value: float | None) -> str:

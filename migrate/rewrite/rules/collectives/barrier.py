@@ -207,9 +207,7 @@ class Barrier(Rule):
             yield from self.report(node, message, code=GuardedCollective.code)
             return
         if is_in_step(node, context):
-            message = (
-                "barrier before a collective of the same step goes: that waits for all replicas"
-            )
+            message = "remove the barrier: the next collective of the step waits for all replicas"
             line = context.parent(context.parent(node))
             assert line is not None
             yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])

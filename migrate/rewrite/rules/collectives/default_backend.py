@@ -76,7 +76,7 @@ class DefaultBackend(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one question for the default backend."""
+        """Yield the edits and findings for one query of the default backend."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) != DEFAULT or len(node.args) != 1:
             return

@@ -208,7 +208,7 @@ class InitProcessGroup(Rule):
         if unused := [name for name in ("store", "pg_options") if name in bound]:
             message = (
                 f"init_process_group({unused[0]}=…): the TPU runtime meets over a store of its own and has "
-                f"no such options; what makes `{code(bound[unused[0]].value)}` may go"
+                f"no such options; what makes `{code(bound[unused[0]].value)}` may be removed"
             )
             yield from self.report(node, message)
         if self._carries_cpu_tensors(string_value(backend) or "", context):

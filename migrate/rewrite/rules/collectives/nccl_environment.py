@@ -102,7 +102,7 @@ class NcclEnvironment(Rule):
         if statement is None or not (alone or isinstance(statement, cst.Expr)):
             return
         if not any(_reads(other, name, context) for other in context.all_of(cst.SimpleString)):
-            message = f"`{code(statement)}` goes: it has no effect on a TPU"
+            message = f"remove `{code(statement)}`: it has no effect on a TPU"
             yield self.edit(
                 statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
             )

@@ -109,7 +109,7 @@ class CudaMemory(Rule):
                 if callee in RAISING:
                     yield only_on_cuda(self, node, context, "nothing else has its memory")
             elif callee in GONE:
-                message = f"{code(node)} goes: XLA plans the memory of a whole graph"
+                message = f"remove {code(node)}: XLA plans the memory of a whole graph"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
         assert isinstance(node, cst.Call)

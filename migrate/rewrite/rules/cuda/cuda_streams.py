@@ -130,11 +130,11 @@ class CudaStreams(Rule):
                 yield from unwrapped(self, node, both, "XLA keeps the order", context)
         elif isinstance(node, cst.Expr):
             if _is_told(node.value, context):
-                message = f"{code(node)} goes: XLA keeps the order"
+                message = f"remove {code(node)}: XLA keeps the order"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         elif isinstance(node, cst.Assign):
             if _made(node.value, context) and _only_orders(node, context):
-                message = f"{code(node)} goes: XLA has no streams"
+                message = f"remove {code(node)}: XLA has no streams"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         elif _made(node, context) and not _is_spoken_for(node, context):
             message = f"{code(node)} raises on XLA, which has no streams: remove it"

@@ -196,11 +196,11 @@ class CudaTiming(Rule):
         """Return the edit of a wait. No wait is needed right after a read or the end of a step."""
         if (event := self._timed_beside(node, context)) is not None:
             wait = context.statement_around(node)
-            message = f"{code(node)} goes: the reading of the clock beside it waits (`{event}`)"
+            message = f"remove {code(node)}: the reading of the clock beside it waits (`{event}`)"
             return self.edit(wait, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         line, above = _line_and_above(node, context)
         if line is not None and above is not None and _reads(above):
-            message = f"{code(node)} goes: the read above it has waited"
+            message = f"remove {code(node)}: the read above it has waited"
             return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         ends = above is not None and any(
             above is part.body.block.body[part.last] for part in steps_around(node, context)
@@ -255,7 +255,7 @@ class CudaTiming(Rule):
         if value.func.attr.value == "record":
             yield self._record(node, event, context)
         elif self._timed_beside(value, context) is not None:
-            message = f"{code(value)} goes: the reading of the clock beside it waits"
+            message = f"remove {code(value)}: the reading of the clock beside it waits"
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[value])
         else:
             wait = context.vocabulary.expression("wait")

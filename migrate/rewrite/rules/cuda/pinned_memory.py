@@ -247,7 +247,7 @@ class PinnedMemory(Rule):
             yield self.edit(
                 node,
                 replace,
-                f"{code(gone[0])} goes: it is for CUDA",
+                f"remove {code(gone[0])}: it is for CUDA",
                 consumes=gone,
                 wrong=raises if makes else NO_USE,
                 severity=Severity.ERROR if tensor else Severity.INFO,
@@ -276,7 +276,7 @@ class PinnedMemory(Rule):
                 lambda updated: with_args(
                     updated, [*updated.args[:index], *updated.args[index + 1 :]]
                 ),
-                f"{code(device)} goes: the current device is the replica's",
+                f"remove {code(device)}: the current device is the replica's",
                 consumes=[device],
             )
 
@@ -333,7 +333,7 @@ class PinnedMemory(Rule):
                 kept[-1] = kept[-1].with_changes(comma=updated.elements[-1].comma)
             return updated.with_changes(elements=kept)
 
-        message = "the entry 'pin_memory' goes: it is for CUDA"
+        message = "remove the entry 'pin_memory': it is for CUDA"
         yield self.edit(node, replace, message, consumes=[element])
 
 

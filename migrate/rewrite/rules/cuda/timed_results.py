@@ -1,4 +1,4 @@
-"""Results of timed calls that nobody keeps."""
+"""Results of timed calls that are not stored."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def insists(above: cst.CSTNode | None, condition: cst.BaseExpression, answer: ob
     Args:
         above: the statement, or whatever is above the condition.
         condition: the condition that asks.
-        answer: what it comes to where there is an accelerator.
+        answer: its value if there is an accelerator.
     """
     if isinstance(above, cst.Assert):
         return above.test is condition and answer is True

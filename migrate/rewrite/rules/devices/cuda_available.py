@@ -35,8 +35,8 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
-from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
 from migrate.rewrite.rules.devices.availability import insists, question
+from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
@@ -345,7 +345,7 @@ class CudaAvailable(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of the choice that one call decides."""
+        """Yield the edits and findings for the choice that one call decides."""
         assert isinstance(node, cst.Call)
         return as_bad_as_it_is(self._found(node, context), node, context)
 
@@ -401,7 +401,7 @@ class CudaAvailable(Rule):
             yield from self.report(node, message, Severity.INFO)
             return
         elif isinstance(above, cst.Assign) and _gives_itself(above, answer):
-            message = f"`{code(above)}` goes: what is left of it assigns a name to itself"
+            message = f"remove `{code(above)}`: what is left of it assigns a name to itself"
             yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
             return
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
@@ -441,7 +441,7 @@ class CudaAvailable(Rule):
         yield self.edit(node, replace, f"`if {code(test)}` is decided: {answer}", consumes=gone)
         if answer and not is_elif:
             for statement in never_reached(node, context):
-                message = f"`{code(statement)}` goes: nothing comes here"
+                message = f"remove `{code(statement)}`: it never runs"
                 yield self.edit(
                     statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
                 )
@@ -473,7 +473,7 @@ class CudaAvailable(Rule):
         self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Workspace
     ) -> Iterable[Edit]:
         if isinstance(answer, bool):
-            message = f"`{code(node)}` goes: it fails on a TPU"
+            message = f"remove `{code(node)}`: it fails on a TPU"
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         else:
             yield self._test(test, answer, context)

@@ -12,7 +12,7 @@ from migrate.catalogue.words import DEVICE_NAME, OPTIONS
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import goes_well
 from migrate.reading.facts import facts_of
-from migrate.reading.replicas.told_cuda import told
+from migrate.reading.replicas.cuda_arguments import told
 from migrate.reading.values.devices import Kind, is_move
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten

@@ -275,7 +275,7 @@ class MapLocation(Rule):
 
 
 def _loads_weights(call: cst.Call, context: Workspace) -> bool:
-    """Whether what `call` loads is a checkpoint by what becomes of it, or by its names, and no data."""
+    """Whether `call` loads a checkpoint, not data, by the use of the result or by its names."""
     statement = context.statement_around(call)
     named = LOADED.search(code(statement).partition(":")[0])
     return named is not None or _is_restored(statement, context)
@@ -346,7 +346,7 @@ def _says_where(value: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _is_accelerators(call: cst.Call, value: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether `value` certainly is no device of the host: one that it spells, or that of Accelerate."""
+    """Whether `value` is certainly not the host: a device in a literal, or the device of Accelerate."""
     if context.place(call) in context.calls.loading_to_device:
         return True
     if isinstance(value, cst.Dict):

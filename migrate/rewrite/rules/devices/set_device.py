@@ -102,12 +102,12 @@ class SetDevice(Rule):
         if isinstance(node, cst.Expr):
             name = _called(node.value, context)
             if name in CONTEXTS:
-                message = f"{code(node)} goes: without a `with` it does nothing"
+                message = f"remove {code(node)}: without a `with` it does nothing"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             elif name in SETTERS and context.portable and not _joins(context):
                 yield only_on_cuda(self, node, context, "another replica sees one device")
             elif name in SETTERS:
-                message = f"{code(node)} goes: a replica sees one device"
+                message = f"remove {code(node)}: a replica sees one device"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         elif isinstance(node, cst.With) and context.portable:
             yield from contexts_on_cuda(self, node, CONTEXTS, context)

@@ -1,4 +1,4 @@
-"""The body of `if __name__ == '__main__':` as it becomes that of a function: what other code reads of it."""
+"""Body of `if __name__ == '__main__':` as the body of a function: names that other code reads."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ class WithoutAnnotations(cst.CSTTransformer):
         self._names = names
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        """Leave what has names of its own."""
+        """Skip a scope with its own names."""
         return False
 
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        """Leave what has names of its own."""
+        """Skip a scope with its own names."""
         return False
 
     def leave_AnnAssign(

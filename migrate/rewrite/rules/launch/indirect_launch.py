@@ -39,7 +39,7 @@ class IndirectLaunch:
     position: int
 
     def edits(self, rule: Rule) -> Iterator[Edit]:
-        """Yield the edits by which each worker asks for the number, and nobody passes it."""
+        """Yield the edits by which each worker asks for the number, and callers no longer pass it."""
         name = self.parameter.name.value
         at = self.launcher.params.params.index(self.parameter)
         yield rule.edit(
@@ -55,7 +55,7 @@ class IndirectLaunch:
                 yield self._asks(rule, worker)
         for statement in self._counting():
             text = code(statement.test) if isinstance(statement, cst.If) else code(statement)
-            message = f"`{text}` goes: the launcher counts the devices"
+            message = f"remove `{text}`: the launcher counts the devices"
             yield removed_with_comment(rule, statement, [name], message, self.context)
 
     def _asks(self, rule: Rule, worker: cst.FunctionDef) -> Edit:
@@ -77,7 +77,7 @@ class IndirectLaunch:
         return rule.edit(worker, replace, message, consumes=[parameter])
 
     def _counting(self) -> list[cst.CSTNode]:
-        """Return the statements of the callers that only count, as nobody needs the count any more."""
+        """Return the statements of the callers that only count, because the count is no longer needed."""
         gone: list[cst.CSTNode] = []
         for _, arg in self.calls:
             counts = with_aliases(_only_counts(arg, self.calls, self.context) or [], self.context)

@@ -30,7 +30,7 @@ class Joined:
 def joined_at_once(call: cst.Call, context: Workspace) -> Joined | None:
     """Return where the spawn `call` is joined: in its own expression, or in the next statement.
 
-    None where something comes between, or where the script uses the processes for something else.
+    None if a statement is in between, or if the script uses the processes for something else.
     """
     above = context.parent(call)
     if isinstance(above, cst.Attribute):

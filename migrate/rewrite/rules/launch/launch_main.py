@@ -289,7 +289,7 @@ class LaunchMain(Rule):
             return cst.FlattenSentinel([main, guard])
 
         starts = context.vocabulary.say("launch")
-        message = f"the body of the guard runs in each replica, as {function}; {starts} starts them"
+        message = f"each replica runs the code under the `__main__` test, as {function}; {starts} starts them"
         yield self.edit(node, replace, message)
 
 

@@ -11,7 +11,7 @@ from migrate.catalogue.words import EXITS, LOGGING_METHODS
 from migrate.model.pure import PURE_CALLS
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
-from migrate.rewrite.rules.ranks.kept import ObjectField, kept_on
+from migrate.rewrite.rules.ranks.object_fields import ObjectField, kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import last_part, nodes, nodes_of, string_value
 
@@ -25,7 +25,7 @@ READS = PURE_CALLS | {"getenv"}
 def only_counts(mentions: Sequence[Mention], context: Workspace) -> list[cst.CSTNode] | None:
     """Return the statements that hold `mentions` of a number of processes, if they only count.
 
-    They assign it, or check it (`assert n > 1`), if only to warn. None where one does more.
+    They assign it or check it (`assert n > 1`), perhaps with a warning. None if one of them does more.
     """
     statements: list[cst.CSTNode] = []
     for mention in mentions:

@@ -170,7 +170,7 @@ class ModuleScript(Rule):
             yield self.edit(
                 again,
                 lambda _: cst.RemoveFromParent(),
-                f"`{code(again.body[0])}` goes: it stands above, where the replicas are started",
+                f"remove `{code(again.body[0])}`: it stands above, where the replicas are started",
                 consumes=[again],
             )
 

@@ -385,13 +385,13 @@ class MpSpawn(Rule):
             yield self.edit(
                 test,
                 lambda updated: body_of(updated, updated.body),
-                f"`if {code(test.test)}` goes: one device is launched as many are",
+                f"remove `if {code(test.test)}`: one device is launched like several",
                 consumes=[test.test, instead],
             )
 
     def _without_join(self, joined: Joined) -> Iterator[Edit]:
         """Yield the removal of a join: a launch waits for its replicas."""
-        message = "a launch waits for its replicas: .join() goes"
+        message = "remove .join(): a launch waits for its replicas"
         if joined.chained is not None:
             name = cst.ensure_type(joined.chained.func, cst.Attribute).attr
             yield self.edit(joined.chained, _joined_itself, message, consumes=[name])
@@ -399,7 +399,7 @@ class MpSpawn(Rule):
             yield self.edit(
                 joined.assign,
                 lambda updated: cst.Expr(updated.value, semicolon=updated.semicolon),
-                f"`{joined.spelled}` goes: a launch returns nothing",
+                f"remove `{joined.spelled}`: a launch returns nothing",
                 consumes=[joined.assign.targets[0]],
             )
             yield self.edit(

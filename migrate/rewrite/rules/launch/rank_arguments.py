@@ -299,7 +299,7 @@ class RankArguments(Rule):
     def _from_environment(
         self, node: cst.Call, flag: str, variable: str, fallback: str, context: Workspace
     ) -> Edit:
-        """Return the edit that sets an option that nobody passes from the environment."""
+        """Return the edit that sets an option from the environment if the command line does not pass it."""
         os = context.imports.require("os")
         asked = code(context.string(variable))
         value = cst.parse_expression(f"int({os}.environ.get({asked}, {fallback}))")

@@ -21,7 +21,7 @@ from migrate.rewrite.rules.launch.launching import (
 )
 from migrate.rewrite.rules.random.seeds import seeded_by
 from migrate.rewrite.rules.ranks.index_sums import added_index
-from migrate.rewrite.rules.ranks.kept import kept_on
+from migrate.rewrite.rules.ranks.object_fields import kept_on
 from migrate.rewrite.rules.ranks.sampler_counts import own_count
 from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
 from migrate.rewrite.workspace import Workspace
@@ -32,7 +32,7 @@ class WorldSize:
     """Uses of the number of processes that one call of `mp.spawn` starts.
 
     Args:
-        rule: the rule in whose name the edits are made.
+        rule: name of the rule that requests the edits.
         context: the script.
         call: the spawning call.
         bound: its arguments by the names of the parameters.
@@ -116,7 +116,7 @@ class WorldSize:
         """Yield the edits by which the worker asks for the number of replicas.
 
         Args:
-            passed: the element of `args=(…)` that goes, with the worker's parameter for it, or None for none.
+            passed: the element of `args=(…)` to remove, with the worker's parameter for it. None: no element.
             besides: code that does not survive.
         """
         worker = self._launched()
@@ -142,12 +142,12 @@ class WorldSize:
             if isinstance(count.node, cst.DictElement):
                 elements.setdefault(self._context.parent(count.node), []).append(count.node)
                 continue
-            message = f"`{code(count.node)}` goes: not known before the launch"
+            message = f"remove `{code(count.node)}`: not known before the launch"
             yield removed_with_comment(self._rule, count.node, names, message, self._context)
         for around, taken in elements.items():
             yield self._without_elements(cst.ensure_type(around, cst.Dict), taken)
         for derived in self._shared.derived:
-            message = f"`{_head(derived.statement)}` goes to the worker, which knows the number"
+            message = f"`{_head(derived.statement)}` moved to the worker, which knows the number"
             yield self._rule.edit(
                 derived.statement,
                 lambda _: cst.RemoveFromParent(),
@@ -155,10 +155,10 @@ class WorldSize:
                 consumes=[derived.statement],
             )
         for assign in self._ranks:
-            message = f"`{code(assign)}` goes: the worker's index is the rank"
+            message = f"remove `{code(assign)}`: the worker's index is the rank"
             yield removed_with_comment(self._rule, assign, names, message, self._context)
         for statement in self._counting(besides):
-            message = f"`{_head(statement)}` goes: the launcher counts the devices"
+            message = f"remove `{_head(statement)}`: the launcher counts the devices"
             yield removed_with_comment(self._rule, statement, names, message, self._context)
 
     def _ask(self, target: str) -> str:
@@ -229,7 +229,7 @@ class WorldSize:
                 updated = without(cst.ensure_type(updated, cst.Dict), index)
             return updated
 
-        message = f"`{', '.join(map(code, taken))}` goes: not known before the launch"
+        message = f"remove `{', '.join(map(code, taken))}`: not known before the launch"
         return self._rule.edit(around, replace, message, consumes=list(taken))
 
     def _goes_anyway(self, use: cst.CSTNode) -> bool:
@@ -289,7 +289,7 @@ class WorldSize:
     def other_uses(self, besides: Iterable[cst.CSTNode] = ()) -> Iterator[tuple[cst.CSTNode, str]]:
         """Yield where the script still uses its own number of processes, and what to do there.
 
-        A sampler that is told 2 of 8 replicas gives the same data to several of them, without an error.
+        A sampler with num_replicas=2 of 8 gives the same data to several replicas, without an error.
 
         Args:
             besides: code that does not survive.

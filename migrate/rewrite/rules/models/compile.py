@@ -14,7 +14,7 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
 
 COMPILE = "torch.compile"
-GOES = "torch.compile goes: XLA compiles the step"
+GOES = "remove torch.compile: XLA compiles the step"
 RAISES = 'torch.compile: its default backend raises on XLA; drop it, or backend="openxla"'
 # Measured to run on XLA tensors; the default, inductor, raises.
 RUN_ON_XLA = frozenset({"openxla", "eager", "aot_eager"})

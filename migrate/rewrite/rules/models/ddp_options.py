@@ -18,7 +18,7 @@ class DdpOptions:
     """The `**` arguments of one construction of DistributedDataParallel.
 
     Args:
-        rule: in whose name the edits are made.
+        rule: name of the rule that requests the edits.
         spreads: the `**` arguments.
         context: the script.
 
@@ -71,7 +71,7 @@ class DdpOptions:
     def _edit(self, entries: list[KeywordEntry]) -> Edit:
         holder = entries[0].holder
         names = " and ".join(entry.key for entry in entries)
-        message = f"{names}: goes, names CUDA devices"
+        message = f"remove {names}: names CUDA devices"
         at = [entry.index for entry in entries]
         if isinstance(holder, cst.Assign):
             return self._rule.edit(

@@ -126,7 +126,7 @@ class Ema(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Wrap | RuleFinding]:
-        """Yield what becomes of one copy."""
+        """Yield the edits and findings for one copy."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in AVERAGES or not node.args:
             return

@@ -244,7 +244,7 @@ class OptimizerOrder(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one construction of an optimizer, or of one move of a model."""
+        """Yield the edits and findings for one construction of an optimizer, or one move of a model."""
         assert isinstance(node, cst.Call)
         if context.calls.led is not None:
             if wrong := _moves_later(node, context):
@@ -336,7 +336,7 @@ class OptimizerOrder(Rule):
 
 
 def _moves_later(node: cst.Call, context: Workspace) -> str:
-    """Return what becomes of the optimizer `node` whose model moves only later; empty for another call."""
+    """Return the message for the optimizer `node` if its model moves later. Empty for other calls."""
     early = context.calls.optimizers.early.get(context.place(node))
     if early is None:
         return ""
@@ -346,14 +346,14 @@ def _moves_later(node: cst.Call, context: Workspace) -> str:
 
 
 def _made_before(move: cst.Call, context: Workspace) -> str:
-    """Return what becomes of the optimizers that are made before their model moves at `move`."""
+    """Return the message for optimizers that are created before their model moves at `move`."""
     own, _ = context.calls.optimizers.moves[context.place(move)]
     lines = sorted({line for line, _ in own})
     return MADE_BEFORE.format(f"the optimizer of line {lines[0]}" if lines else "its optimizer")
 
 
 def _makes_optimizer(node: cst.Call, context: Workspace) -> bool:
-    """Whether `node` makes an optimizer itself; what a function of the project makes, is looked at there."""
+    """Whether `node` creates an optimizer itself. Functions of the project are analyzed separately."""
     places = context.calls.optimizers.created
     if places and context.place(node) in places:
         return True

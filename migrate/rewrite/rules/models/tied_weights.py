@@ -236,7 +236,7 @@ class TiedWeightsRule(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of a move of a model with shared weights, or the finding on a tie."""
+        """Yield the edits and findings for a move of a model with shared weights, or for a tie."""
         ties = context.calls.ties
         if not (ties.moves or ties.lost or ties.imported) or _is_swapped(context):
             return

@@ -157,7 +157,7 @@ class ApexAmp(Rule):
             message = "apex.amp.initialize → autocast on for XLA, in bfloat16"
             yield self.edit(line, replace, message, consumes=[call.func])
         else:
-            message = "apex.amp.initialize goes: float32"
+            message = "remove apex.amp.initialize: float32"
             yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[call.func])
 
     def _switch(

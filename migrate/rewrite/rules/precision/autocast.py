@@ -316,7 +316,7 @@ class Autocast(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one region, of one type that leads to it, or of one import."""
+        """Yield the edits and findings for one region, one type that leads to it, or one import."""
         if isinstance(node, cst.ImportAlias):
             yield from self._handed_on(node, context)
         elif isinstance(node, cst.Call):
@@ -690,7 +690,7 @@ def _is_by_shims(region: cst.Call, context: Workspace) -> bool:
 
 
 def _region_of(node: cst.CSTNode, context: Workspace) -> cst.Call | None:
-    """The autocast region that the type `node` reaches by way of an expression or of one name, if any."""
+    """Return the autocast region that the type `node` reaches through an expression or a name, if any."""
     below = node
     of_options = False
     for above in context.ancestors(node):

@@ -13,7 +13,7 @@ from migrate.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.catalogue.torch_other import TYPED_SCALERS
 from migrate.catalogue.words import words
 from migrate.check.hazard import Severity
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.reading.values.scalers import (
     SCALE,
     is_off,
@@ -370,7 +370,7 @@ class GradScaler(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of every scaler of the script, or the finding at one of its internals."""
+        """Yield the edits and findings for every scaler of the script, or a finding at its internals."""
         if isinstance(node, cst.Attribute):
             yield from self._internals(node, context)
             return
@@ -453,7 +453,7 @@ class GradScaler(Rule):
             )
 
     def _by_shims(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
-        """Yield the edit in the portable style: a scaler on CUDA and the CPU, one that rests on XLA."""
+        """Yield the edit in the portable style: a scaler for CUDA and the CPU, disabled on XLA."""
         name = context.qualified_name(call.func)
         if name in SHARDED:
             message = (

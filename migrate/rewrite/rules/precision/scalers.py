@@ -30,7 +30,7 @@ class ScalerChange:
 
 @dataclass
 class Removal:
-    """Removal of a scaler with every use of it, except those that save and load its state.
+    """Removal of a scaler with all its uses, except uses that save and load its state.
 
     Args:
         context: the script.
@@ -46,7 +46,7 @@ class Removal:
     _keeps: bool = False
 
     def plan(self) -> list[ScalerChange] | None:
-        """Return all changes, or None where some use is not plain: then the scaler has to stay."""
+        """Return all changes. None if a use is not plain: then the scaler has to stay."""
         assign = self.context.parent(self.call)
         if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
             return None
@@ -101,7 +101,7 @@ class Removal:
         return isinstance(scope, cst.ClassDef)
 
     def _plain(self, use: cst.Name) -> str | None:
-        """Plan what becomes of one use; return the method's name, or None where it is not plain."""
+        """Plan the change of one use. Return the name of the method, or None if the use is not plain."""
         attribute = self.context.parent(use)
         call = self.context.parent(attribute)
         if not isinstance(attribute, cst.Attribute) or not isinstance(call, cst.Call):
@@ -130,7 +130,7 @@ class Removal:
         if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
             return False
         self._lines.add(id(line))
-        message = f"removed: {code(statement)}"
+        message = f"remove {code(statement)}"
         # Not the whole line: another rule may edit what is in it, to no effect.
         call = next(nodes_of(statement, cst.Call))
         left = left_above(line, ABOUT)

@@ -86,7 +86,7 @@ def unseeded_here(
         return
     small = context.parent(node)
     if isinstance(small, cst.Expr):
-        message = f"{code(node)} goes: XLA must not be touched here"
+        message = f"remove {code(node)}: XLA must not be touched here"
         yield rule.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
     else:
         yield from rule.report(node, f"{code(node)}: XLA must not be touched here")

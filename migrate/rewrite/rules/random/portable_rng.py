@@ -32,7 +32,7 @@ BY_HAND = names(*RANDOM_SEEDS, *STATE_OF_ALL)
 def portable_rng(
     rule: Rule, node: cst.Call, name: str, context: Workspace
 ) -> Iterator[Edit | RuleFinding]:
-    """Yield what becomes of one call that seeds, or that keeps or makes a state.
+    """Yield the edits and findings for one call that seeds, or that keeps or makes a state.
 
     A seed of the process that launches the replicas stays: on no device do they inherit it.
     """
@@ -77,7 +77,7 @@ def _cuda_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit 
     if launches(node, context):
         return
     if _is_seeded(node, context) and isinstance(statement, cst.Expr):
-        message = f"{code(node)} goes: shims.manual_seed sets this seed"
+        message = f"remove {code(node)}: shims.manual_seed sets this seed"
         yield rule.edit(statement, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         return
     message = f"{code(node)} seeds GPUs only: shims.manual_seed(seed) seeds host and device"

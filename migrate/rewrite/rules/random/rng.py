@@ -430,7 +430,7 @@ class Rng(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one call that seeds, or that keeps or makes a state."""
+        """Yield the edits and findings for one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
         seeding, place = context.calls.seeding, context.place(node)
@@ -499,7 +499,7 @@ class Rng(Rule):
             if worker_seed(node, context) is None or not isinstance(small, cst.Expr):
                 yield from self.report(node, IN_THE_WORKER)
             else:
-                message = f"{code(node)} goes: the worker seeds XLA"
+                message = f"remove {code(node)}: the worker seeds XLA"
                 yield self.edit(
                     small,
                     lambda _: cst.RemoveFromParent(),
@@ -516,7 +516,7 @@ class Rng(Rule):
             earlier = context.position(twin).line < context.position(node).line
             same = context.parent(context.parent(context.parent(twin))) is block
             if earlier and same and isinstance(small, cst.Expr):
-                message = f"{code(node)} goes: XLA has this seed already"
+                message = f"remove {code(node)}: XLA has this seed already"
                 yield self.edit(
                     small,
                     lambda _: cst.RemoveFromParent(),

@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.random.seeds import AVAILABLE, in_worker
-from migrate.rewrite.rules.ranks.kept import Counted, kept_on
+from migrate.rewrite.rules.ranks.object_fields import Counted, kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes
 

@@ -10,7 +10,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
+from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -143,7 +143,7 @@ class DeviceCount(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one question for the number of devices."""
+        """Yield the edits and findings for one query of the number of devices."""
         assert isinstance(node, cst.Call)
         return as_bad_as_it_is(self._found(node, context), node, context)
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.words import HOST_NAME
 from migrate.reading.replicas.launch import INIT
-from migrate.rewrite.rules.ranks.kept import kept_on
+from migrate.rewrite.rules.ranks.object_fields import kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import keyword, last_part
 

@@ -143,7 +143,7 @@ class Mpi(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of one use of a communicator."""
+        """Yield the edits and findings for one use of a communicator."""
         if isinstance(node, cst.Assign):
             yield from self._assign(node, context)
         elif isinstance(node, cst.Call):
@@ -158,7 +158,7 @@ class Mpi(Rule):
 
     def _assign(self, node: cst.Assign, context: Workspace) -> Iterable[Edit]:
         if _only_for_the_address(node, context) or _is_replaced(node, context):
-            message = f"`{code(node)}` goes: the TPU runtime finds the other replicas"
+            message = f"remove `{code(node)}`: the TPU runtime finds the other replicas"
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
 
     def _edit(self, node: cst.Call | cst.Attribute, context: Workspace) -> Edit:

@@ -1,4 +1,4 @@
-"""RANK, LOCAL_RANK and WORLD_SIZE of the environment, in scripts that nobody sets them for."""
+"""RANK, LOCAL_RANK and WORLD_SIZE of the environment, in scripts whose launcher does not set them."""
 
 from __future__ import annotations
 

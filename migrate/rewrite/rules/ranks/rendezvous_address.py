@@ -307,7 +307,7 @@ class RendezvousAddress(Rule):
             if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
                 continue
             if isinstance(line.body[0], cst.Assign) and _asks_slurm(value, context):
-                message = f"`{code(line.body[0])}` goes: nothing uses it any more"
+                message = f"remove `{code(line.body[0])}`: nothing uses it any more"
                 yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
                 yield from self._only_for(line, context)
 

@@ -1,4 +1,4 @@
-"""Numbers of replicas that a script gives to its samplers: a number of its own, or one asked of the group."""
+"""Numbers of replicas that a script passes to its samplers: its own number, or the size of the group."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from migrate.catalogue.words import LOGGING_METHODS
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.ranks.derived_counts import derived_of
-from migrate.rewrite.rules.ranks.kept import Counted, ObjectField, kept_on
+from migrate.rewrite.rules.ranks.object_fields import Counted, ObjectField, kept_on
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
 

@@ -207,7 +207,7 @@ class Together(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield the edits of the branches for the first replica, and of those that they need."""
+        """Yield the edits of the branches for the first replica, and of the branches that they need."""
         if not context.guards.any:
             return
         branches: dict[int, BranchWork] = {}

@@ -121,7 +121,7 @@ class VisibleDevices(Rule):
             )
             yield from self.report(node, message)
             return
-        message = f"`{code(statement)}` goes: it has no effect on a TPU"
+        message = f"remove `{code(statement)}`: it has no effect on a TPU"
         yield self.edit(statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement])
 
 

@@ -351,7 +351,7 @@ class _Branch:
         return is_computed and values.on_device(value)
 
     def _runs_quietly(self, value: cst.CSTNode) -> bool:
-        """Whether a statement of its own is the call of a function of the project that does not act."""
+        """Whether a statement only calls a function of the project without external effects."""
         return (
             isinstance(value, cst.Call) and bool(self._context.run_by(value)) and self._quiet(value)
         )
@@ -431,7 +431,7 @@ class _Branch:
         return model or any(self._facts.values.on_device(arg.value) for arg in call.args)
 
     def _sort(self, block: cst.IndentedBlock, work: BranchWork) -> None:
-        """Note which statements of `block` stay, and go into those that go."""
+        """Record which statements of `block` stay, and inspect the statements that move."""
         work.blocks.append(block)
         for statement in block.body:
             if isinstance(statement, cst.SimpleStatementLine):

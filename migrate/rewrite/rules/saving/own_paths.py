@@ -1,4 +1,4 @@
-"""Whether the path of a save has the rank in it: every replica then writes a file of its own."""
+"""Whether the path of a save contains the rank, so that every replica writes its own file."""
 
 from __future__ import annotations
 

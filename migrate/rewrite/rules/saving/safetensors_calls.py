@@ -76,7 +76,7 @@ def as_safetensors_save(
 
 
 def as_load(call: cst.Call, context: Workspace) -> Callable[[cst.Call], cst.Call]:
-    """Return the edit of `call`, of safetensors.torch.load_model, into one that loads on the host."""
+    """Return the edit of `call`, a call of safetensors.torch.load_model, to load on the host."""
     safetensors = context.imports.require("safetensors.torch")
     name = context.definitions.require("load_weights", LOAD_MODEL.format(safetensors=safetensors))
     return _renamed(name, frozenset({"device"}), 3)

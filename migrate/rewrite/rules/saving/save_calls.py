@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
 NAMES = {"obj": "data", "f": "file_or_path"}
+ON_SOME_WAYS = "the path has the rank in it on some ways only"
+TO_CPU_FIRST = "to the CPU first"
 # What gives something that loads without running code.
 PLAIN_METHODS = frozenset({"cpu", "item", "state_dict", "tolist"})
 # Calls that give an open file, or a buffer.
@@ -50,8 +52,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
     if "pickle_module" in bound or "pickle_protocol" in bound:
         own = by_hand(context, own_file=names_replica(call, context))
         return (
-            f"torch.save with a pickle of its own: {own} has none; move the tensors to the "
-            "CPU first"
+            f"torch.save with a pickle of its own: {own} has none; move the tensors {TO_CPU_FIRST}"
         )
     if "f" in bound and is_open_file(bound["f"].value, context):
         return _into_open_file(call, bound["f"].value, context)
@@ -60,7 +61,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
     if context.qualified_name(call.func) in SAFETENSORS_SAVES:
         if names_replica(call, context) or context.effects.divides(call) is not None:
             return (
-                "each replica writes a safetensors file of its own: move what it holds to the CPU first, "
+                f"each replica writes a safetensors file of its own: move what it holds {TO_CPU_FIRST}, "
                 "`{name: value.cpu() for name, value in weights.items()}`, and save_file stays"
             )
         return None
@@ -93,7 +94,7 @@ def _into_open_file(call: cst.Call, file: cst.BaseExpression, context: Workspace
 
 def _at_times(context: Workspace) -> str:
     return (
-        "the path has the rank in it on some ways only, or what another file makes of the rank: "
+        f"{ON_SOME_WAYS}, or what another file makes of the rank: "
         f"{by_hand(context)} where one replica writes, "
         "a save of its own with `master_only=False` where each does"
     )
@@ -126,7 +127,7 @@ def as_shims_save(
         name: of the function.
         call: the original.
         local: whether the first replica of every host saves.
-        own_file: whether every replica does, to a file of its own.
+        own_file: whether every replica writes its own file.
         context: the script.
     """
     saved = (arguments(call, context) or {}).get("obj")

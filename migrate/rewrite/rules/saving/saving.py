@@ -17,7 +17,7 @@ from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.values.saved import arguments, is_of_host, is_save
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
-from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
+from migrate.rewrite.rules.saving.early_returns import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
@@ -25,10 +25,13 @@ from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
-from migrate.rewrite.rules.saving.unseen import unseen_condition
+from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, targets, used
 
+ON_ALL_RANKS = "must be called on all ranks"
+MAY_DIFFER = "may differ between the replicas"
+DECIDES_ALONE = "each decides by its own"
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
 WRITERS_OF_GROUPS = (
     "one replica of each group writes a file of its own; move the values to the CPU on all replicas, before "
@@ -64,7 +67,7 @@ class Saving:
     """The saves of one script.
 
     Args:
-        rule: in whose name the edits are made.
+        rule: name of the rule that requests the edits.
         context: the script.
     """
 
@@ -77,7 +80,7 @@ class Saving:
         self._calls_out: list[tuple[cst.Call, cst.If]] = []  # that save in another file
 
     def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | RuleFinding]:
-        """Yield what becomes of `calls`, the calls of torch.save, and of calls that save in other files."""
+        """Yield the edits and findings for `calls` of torch.save, and for calls that save in other files."""
         calls = [call for call in calls if not saves_of_the_host(call, self._context)]
         if not self._is_for_accelerators():
             for call in calls:
@@ -168,7 +171,7 @@ class Saving:
         return any(context.guards.asks(test) for test in tests)
 
     def _keep_rest(self, call: cst.Call) -> None:
-        """Take note that the function around `call` is one that other files call for the first replica."""
+        """Record that other files call the function around `call` on the first replica only."""
         function = self._context.function_around(call)
         if function is not None:
             line = self._context.position(function.name).line
@@ -205,12 +208,12 @@ class Saving:
         """Return what is to be done by hand about a call that saves in another file."""
         saved = self._context.effects.saves(call)
         where = saved.where if saved is not None else ""
-        return f"{code(call.func)} ({where}) must be called on all ranks, outside of a test of the rank"
+        return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank"
 
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""
         guard = self._context.guards.around(call)
-        todo = f"{by_hand(self._context)} must be called on all ranks"
+        todo = f"{by_hand(self._context)} {ON_ALL_RANKS}"
         if (reason := self._decided_alone(call, todo)) is not None:
             return reason
         if guard is None:
@@ -261,7 +264,7 @@ class Saving:
         return None
 
     def _decided_alone(self, call: cst.Call, todo: str) -> str | None:
-        """Return why `call` is not made by all replicas: each decides by a value of its own; or None.
+        """Return why not all replicas make `call`: each decides by its own value. None if all make it.
 
         Args:
             call: a save, or the call of a function that saves.
@@ -281,8 +284,8 @@ class Saving:
                 f"which is not followed, makes it so: make sure that it does, for {todo}"
             )
         return (
-            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
-            f"own `{code(value)}`; make that the same on all of them first, for {todo}"
+            f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
+            f"`{code(value)}`; make it the same on all replicas first, because {todo}"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:
@@ -359,12 +362,12 @@ class Saving:
             return f"under `elif {code(guard.test)}:`"
         if self._context.parent(statement) is not guard.body:
             return (
-                f"under `if {code(guard.test)}:` and a condition that may differ between the replicas, "
+                f"under `if {code(guard.test)}:` and a condition that {MAY_DIFFER}, "
                 f"or in a block of its own"
             )
         different = [part for part in rest.others if not same_on_all(part, self._context)]
         if different:
-            return f"`{code(different[0])}` may differ between the replicas"
+            return f"`{code(different[0])}` {MAY_DIFFER}"
         if self._context.guards.around(guard) is not None:
             return "under two tests of the rank"
         if self._is_together(guard):
@@ -426,7 +429,7 @@ class Saving:
     def _way(self, guarded: Guarded, moved: Sequence[cst.Call]) -> SaveMove:
         """Return how the statements of `guarded` go out of its test.
 
-        Where all replicas cannot compute a path, only the one that writes does.
+        If not all replicas can compute a path, only the writing replica does.
         """
         way = self._way_without(guarded, ())
         if not way.obstacle:

@@ -295,7 +295,7 @@ def _copies(arrangement: Arrangement, index: int) -> dict[str, str]:
 
 
 def _read_as_tensor(statement: Statement, name: str) -> bool:
-    """Whether `statement` reads the plain variable `name` as a tensor of its own."""
+    """Whether `statement` reads the plain variable `name` as an independent tensor."""
     if "." in name or name in statement.flow.written:
         return False
     for read in DeviceReads(statement.values, statement.context).inside(statement.node):

@@ -84,7 +84,7 @@ class DdpInputs(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of the arguments of one call of a wrapped model."""
+        """Yield the edits and findings for the arguments of one call of a wrapped model."""
         assert isinstance(node, cst.Call)
         moves_inputs = context.effects.moves_inputs(node)
         if moves_inputs or context.effects.given_moving(node):

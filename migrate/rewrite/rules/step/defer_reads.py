@@ -137,7 +137,7 @@ class DeferReads(Rule):
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        """Yield what becomes of the values that one loop reads, and a finding about those that stay."""
+        """Yield the edits and findings for the values that one loop reads, and for reads that stay."""
         assert isinstance(node, cst.For | cst.While)
         if not context.options.defer_reads or not isinstance(node.body, cst.IndentedBlock):
             return
@@ -146,5 +146,5 @@ class DeferReads(Rule):
             yield self.edit(edited, replace, message)
         if stays := deferring.stays:
             listed = "; ".join(f"`{what}` {why}" for what, why in stays)
-            message = f"values that every step goes on to read: {listed}"
+            message = f"values that are still read in every step: {listed}"
             yield from self.report(node, message)

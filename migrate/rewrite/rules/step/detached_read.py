@@ -1,4 +1,4 @@
-"""`value = tensor.item()`: a read whose tensor can stay in the step while the host looks at it later."""
+"""`value = tensor.item()`: a read that can be deferred, while its tensor stays in the step."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
 
 
 def _splits(body: Body, forward: list[int], context: Workspace) -> dict[int, TensorRead]:
-    """Return, of the statements with a forward, those that read what they compute."""
+    """Return the statements with a forward that read its result."""
     reads: dict[int, TensorRead] = {}
     for index in forward:
         statement = body.statements[index]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # What the call of a module runs: it takes tensors.
 FORWARDS = frozenset({"forward", "__call__"})
+NOT_MOVED = "It is not moved in the loop"
+NOT_SHOWN = "does not show where"
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,17 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []
-        return UnknownInputs(f"the script does not show where {listed} move to the device")
+        return UnknownInputs(f"the script {NOT_SHOWN} {listed} move to the device")
     functions = _given(unmoved, block, context)
     if any(f is not None and next(moves(f.body, context), None) is not None for f in functions):
         return []
     if functions:
-        return UnknownInputs(f"the script does not show where {listed} move to the device")
+        return UnknownInputs(f"the script {NOT_SHOWN} {listed} move to the device")
     if context.effects.is_marked(step.loop):
         message = f"see that {listed} are on the device: they are not moved in the loop"
         return UnknownInputs(message, Severity.INFO)
     if not isinstance(step.loop, cst.For) or len(names) < 2:
-        return UnknownInputs(f"is `{listed}` on the device? It is not moved in the loop")
+        return UnknownInputs(f"is `{listed}` on the device? {NOT_MOVED}")
     return unmoved
 
 

@@ -59,7 +59,7 @@ class TrainingStep:
         loop: the training loop; the function that is a part of a step, where a loop of another file runs it.
         body: the block: the loop's, or that of a function or an inner loop that it runs.
         batch: the names that the loop around the block binds to a batch.
-        parts: what becomes of its statements, one for each `with`, in their order.
+        parts: arrangements of its statements, one for each `with`, in their order.
     """
 
     loop: Loop | cst.FunctionDef
@@ -167,7 +167,7 @@ class TrainingSteps:
         return self._found.get(id(loop), ())
 
     def parts(self) -> Iterator[Arrangement]:
-        """Yield what becomes of the statements of every step of the script."""
+        """Yield the arrangements of the statements of every step of the script."""
         for steps in self._found.values():
             for step in steps:
                 if isinstance(step, TrainingStep):
@@ -335,7 +335,7 @@ def _apart(trained: Trained, index: int) -> list[Inner]:
 
 
 def _arranged(span: Span) -> Arrangement:
-    """Return what becomes of the statements of a span: up to the first end that has no obstacles."""
+    """Return the arrangement of the statements of a span, up to the first end without obstacles."""
     tried = [arrange(span.body, span.first, end) for end in span.ends]
     return next((arrangement for arrangement in tried if not arrangement.obstacles()), tried[-1])
 

@@ -1,4 +1,4 @@
-"""Put what one replica alone computes on the device into a graph of its own, apart from collectives."""
+"""Put device operations of a single replica into a separate graph, without collectives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.collectives.pending import Pending
-from migrate.reading.collectives.uneven import Uneven, UnevenGraphs
+from migrate.reading.collectives.uneven_graphs import Uneven, UnevenGraphs
 from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace

@@ -24,6 +24,11 @@ from migrate.rewrite.rules.step.layout import CutTail, StepLayout, new, original
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
 
+READS_INSIDE = "reads a value inside the step"
+WAITS = "each step waits for it"
+READ_AFTER = "read after each step"
+ONLY_TIMES = "only times its recording"
+
 
 @dataclass
 class Wrapping:
@@ -57,7 +62,10 @@ class Wrapping:
         for read in self._reads:
             message = f"{read.name} is read after the step"
             said = code_said(read.call, facts_of(self.context))
-            yield Edit(self.rule, read.edited, read.kept, message, code=said)
+            wrong = (
+                f"`{code(read.call)}` waits for the device within the step: read it after the step"
+            )
+            yield Edit(self.rule, read.edited, read.kept, message, wrong=wrong, code=said)
         for cut in self._tails:
             end = cut.tail
             message = "the end of the block comes after the step"
@@ -72,6 +80,7 @@ class Wrapping:
             statements[last],
             lambda run: self._made(run, layouts, step),
             self._message(),
+            f"XLA does not see where the step ends: put {self._block()}",
         )
 
     def _made(
@@ -136,14 +145,12 @@ class Wrapping:
         statement = part.body.statements[index]
         why = part.kept.get(index, "")
         if statement.outside is Outside.TIMER:
-            message = (
-                f"`{_head(statement.node)}` in the step only times its recording: time whole steps"
-            )
+            message = f"`{_head(statement.node)}` in the step {ONLY_TIMES}: time whole steps"
             self._findings.append(RuleFinding(self.rule, part.body.block.body[index], message))
         for read in DeviceReads(part.body.values, self.context).inside(statement.node):
             if id(read) in gone:
                 continue
-            message = f"`{code(read)}` reads a value inside the step"
+            message = f"`{code(read)}` {READS_INSIDE}"
             guard = self.context.guards.around(read)
             if isinstance(guard, cst.If) and _is_below(guard, statement.node):
                 message += (
@@ -155,9 +162,7 @@ class Wrapping:
             because = why or (
                 "it decides whether the step trains" if _decides(read, statement) else ""
             )
-            mend = (
-                f" ({because}): each step waits for it" if because else ": move it below the block"
-            )
+            mend = f" ({because}): {WAITS}" if because else ": move it below the block"
             self._findings.append(
                 RuleFinding(self.rule, read, message + mend, code=self._code([read]))
             )
@@ -170,18 +175,18 @@ class Wrapping:
         statements = part.body.statements
         if part.above:
             heads = ", ".join(_head(statements[i].node) for i in sorted(part.above))
-            self._notes.append(f"`{heads}` goes above the block")
+            self._notes.append(f"`{heads}` moved above the block")
         if part.below:
             count = len(part.below)
             what = (
-                "statements that log or read go"
+                "statements that log or read moved"
                 if count > 1
-                else "statement that logs or reads goes"
+                else "statement that logs or reads moved"
             )
             self._notes.append(f"{count} {what} below it")
         for index, names in feedback(part):
             message = (
-                f"{', '.join(names)}: read after each step, for the next one needs it: the device waits "
+                f"{', '.join(names)}: {READ_AFTER}, for the next one needs it: the device waits "
                 "for the host at every step"
             )
             reads = DeviceReads(part.body.values, self.context).inside(statements[index].node)
@@ -195,10 +200,12 @@ class Wrapping:
                 if may_stop(statement.node, self.context):
                     self._notes.append(f"`{_head(statement.node)}` stays between two steps")
 
+    def _block(self) -> str:
+        """Return the number of statements in the block, and its first line."""
+        return f"{many(self._inside, 'statement')} in `with {self.context.vocabulary.say('step')}:`"
+
     def _message(self) -> str:
-        message = (
-            f"{many(self._inside, 'statement')} in `with {self.context.vocabulary.say('step')}:`"
-        )
+        message = self._block()
         if self.moved:
             message += f"; {', '.join(self.moved)} moved to the device"
         return "; ".join([message, *self._notes])

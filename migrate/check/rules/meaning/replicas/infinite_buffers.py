@@ -137,7 +137,7 @@ class InfiniteBuffers(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one tensor that a model holds, or one that is broadcast."""
+        """Yield a hit for a tensor with infinities that a model holds or that is broadcast."""
         calls = facts.context.calls
         if facts.context.portable or not (calls.accelerated or facts.uses_xla):
             return

@@ -179,7 +179,7 @@ class LazyLayers(Hazard):
 
 
 def _makes_lazily(node: cst.Call | cst.Attribute | cst.Name, facts: Facts) -> bool:
-    """Whether `node` makes a lazy layer or the weight of one, or is the class of one that is handed on."""
+    """Whether `node` creates a lazy layer or its weight, or is a class of lazy layers that is passed on."""
     above = facts.context.parent(node)
     if isinstance(node, cst.Call):
         return _is_lazy(node.func, node, facts)
@@ -224,7 +224,7 @@ def _states(layer: cst.CSTNode, facts: Facts, depth: int = 0) -> Iterator[bool |
 
 
 def _makers(layer: cst.CSTNode, facts: Facts) -> Iterator[cst.CSTNode]:
-    """Yield the uses of the function that returns what is made, or of the class that holds it."""
+    """Yield the uses of the function that returns the created object, or of the class that holds it."""
     script = facts.context
     function, around = script.function_around(layer), script.class_around(layer)
     if function is not None and _returns(function, layer, facts):
@@ -243,7 +243,7 @@ def _makers(layer: cst.CSTNode, facts: Facts) -> Iterator[cst.CSTNode]:
 
 
 def _returns(function: cst.FunctionDef, layer: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a function returns what is made in it, itself or by a name."""
+    """Whether a function returns an object that it creates, directly or through a variable."""
     target = _kept_as(layer, facts)
     for returned in nodes_of(function.body, cst.Return):
         if returned.value is None:

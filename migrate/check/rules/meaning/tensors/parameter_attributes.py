@@ -19,7 +19,7 @@ HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 OF_LAYERS = frozenset({"bias", "weight"})
 DEEPEST = 4
-MEND = "set it after the move, or go by the parameter's name"
+MEND = "set it after the move, or use the parameter's name"
 MEND_HOOK = "register it after the move"
 
 

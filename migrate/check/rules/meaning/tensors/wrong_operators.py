@@ -28,7 +28,7 @@ class OperatorCall:
     Args:
         call: the call.
         value: the tensor; the call itself where it makes one.
-        facts: what is known of the script.
+        facts: facts about the script.
         last: the operator's name, without its module.
         is_method: whether the operator is a method of the tensor.
     """

@@ -1,4 +1,4 @@
-"""Causes of different graphs on the replicas between two collectives (XLA305), one cause a file."""
+"""Causes of different graphs on the replicas between two collectives (XLA305). Each file has one cause."""
 
 from __future__ import annotations
 

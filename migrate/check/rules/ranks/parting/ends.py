@@ -13,21 +13,21 @@ from migrate.reading.facts import Facts
 
 
 def synchronised(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield a sync between steps under a condition of the rank."""
+    """Yield a sync between steps under a test of the rank."""
     guard = facts.guards.around(node)
     if guard is None or not facts.steps.between(node):
         yield from cut_early(node, facts)
         return
     line = facts.context.position(guard).line
     message = (
-        f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
+        f"synchronised in some replicas only (line {line}): what is pending in the others is put into a "
         "later graph; synchronise in all"
     )
     yield GraphDifference(node, message)
 
 
 def cut_early(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield a call of some replicas that ends the graph while a collective is pending in all."""
+    """Yield a call on some replicas that ends the graph while a collective is pending on all."""
     name = facts.names.of(node.func) or ""
     waits = name in WAITS or facts.context.effects.waits(node)
     cut = ended_early(node, facts) if waits else None

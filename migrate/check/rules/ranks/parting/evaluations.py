@@ -1,4 +1,4 @@
-"""Work that some replicas alone do between steps: a function that computes and reads, an evaluation."""
+"""Work of some replicas only, between steps: a function that computes and reads, or an evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from migrate.syntax.tree import nodes_of
 
 
 def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield the call of a function that computes and reads, which some replicas only make."""
+    """Yield a call, on some replicas only, of a function that computes and reads."""
     guard = facts.guards.around(call)
     if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
         line = facts.context.position(guard).line
@@ -30,7 +30,7 @@ def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
 
 
 def evaluates(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call`, between steps, runs a function that computes on the device and reads what it has."""
+    """Whether `call`, between steps, runs a function that computes on the device and reads the result."""
     if not facts.steps.between(call):
         return False
     functions = facts.context.called(call)
@@ -56,7 +56,7 @@ def _is_step_of_some(call: cst.Call, facts: Facts) -> bool:
 
 
 def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
-    """Whether `function` reads something that it has computed on the device."""
+    """Whether `function` reads a value that it has computed on the device."""
     for node in nodes_of(function.body, cst.Call):
         guard = facts.guards.around(node)
         if guard is not None and facts.context.function_around(guard) is function:
@@ -70,13 +70,13 @@ def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
 
 
 def _is_there(read: cst.BaseExpression, node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether what is read at `node` is on the device; of the unknown, whether it is fetched from one."""
+    """Whether the value read at `node` is on the device. An unknown value counts if the read fetches it."""
     kind = facts.values.kind(read)
     return kind is Kind.ON_DEVICE or (kind is Kind.UNKNOWN and method(node) == "cpu")
 
 
 def is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `block` computes what is read in it, in the read itself or in a statement before."""
+    """Whether `block` computes the value that it reads, in the read itself or in an earlier statement."""
     if computes(read):
         return True
     inner = read

@@ -14,7 +14,7 @@ from migrate.syntax.tree import code
 
 
 def reads_at(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
-    """Yield what may be read at a node."""
+    """Yield the values that may be read at a node."""
     if isinstance(node, cst.FormattedStringExpression):
         yield node.expression
         return
@@ -34,7 +34,7 @@ def reads_at(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
 
 
 def _decides(node: cst.Comparison, facts: Facts) -> bool:
-    """Whether what a comparison gives decides what runs: `if loss < best`."""
+    """Whether the result of a comparison decides which code runs: `if loss < best`."""
     if any(isinstance(comparison.operator, cst.Is | cst.IsNot) for comparison in node.comparisons):
         return False
     below: cst.CSTNode = node
@@ -48,7 +48,7 @@ def _decides(node: cst.Comparison, facts: Facts) -> bool:
 
 
 def _parts(value: cst.BaseExpression) -> Iterable[cst.BaseExpression]:
-    """Yield `value`, or what it holds or shows: a logger is given `{"acc": acc}` or `"%f" % acc`."""
+    """Yield `value`, or the values that it holds or formats: `{"acc": acc}`, `"%f" % acc`."""
     if isinstance(value, cst.Dict | cst.Tuple | cst.List):
         for element in value.elements:
             yield element.value

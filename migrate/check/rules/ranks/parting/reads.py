@@ -1,4 +1,4 @@
-"""Reads that some replicas alone make: inside the step, of what all compute after it, or of their own."""
+"""Reads on some replicas only: in the step, of values that all compute after it, or of own values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
 from migrate.syntax.tree import nodes_of
 
-# Calls that run what is pending, in all replicas that make them.
+# Calls that run pending operations, on all replicas that make them.
 ENDS_GRAPHS = SYNCS | {"torch.distributed.reduce"}
 
 
@@ -27,7 +27,7 @@ def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[GraphDiffer
         parting = _reads(read, node, guard, facts) if facts.values.on_device(read) else None
         if parting is not None:
             yield parting
-            return  # once for each place
+            return  # once for each location
 
 
 def _reads(
@@ -53,10 +53,10 @@ def _reads(
 
 
 def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
-    """Whether the statement above `guard` runs in all replicas what is pending there.
+    """Whether the statement above `guard` runs the pending operations on all replicas.
 
-    What the first replica then computes and reads is a program of its own, without a collective.
-    `dist.reduce` ends the graph by itself; `dist.all_reduce` does not.
+    The first replica then computes and reads in a separate program without a collective. `dist.reduce` ends
+    the graph; `dist.all_reduce` does not.
     """
     block = facts.context.parent(guard)
     if not isinstance(guard, cst.If) or not isinstance(block, cst.IndentedBlock | cst.Module):
@@ -75,7 +75,7 @@ def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
 
 
 def handed_on(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield the call of a function of the script that reads a pending argument in some replicas only."""
+    """Yield the call of a function of the script that reads a pending argument on some replicas only."""
     functions = facts.context.called(call)
     for index, arg in enumerate(call.args) if functions and kept_from(call, facts) is None else ():
         if arg.star or not isinstance(arg.value, cst.Name):
@@ -105,7 +105,7 @@ def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -
 def _reads_parameter(
     function: cst.FunctionDef, index: int, keyword: cst.Name | None, facts: Facts
 ) -> Guard | None:
-    """Return the test under which `function` reads what it is given at `index`, or as `keyword`."""
+    """Return the test under which `function` reads the argument at `index`, or `keyword`."""
     names = parameters(function)
     name = keyword.value if keyword is not None else names[index] if index < len(names) else None
     mentions = {name}

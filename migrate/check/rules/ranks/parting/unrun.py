@@ -1,4 +1,4 @@
-"""Values that all replicas compute after a step and that are still pending when some of them read them."""
+"""Values that all replicas compute after a step, and that are still pending when some replicas read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When
 from migrate.syntax.tree import nodes_of
 
-DEPTH = 3  # so many functions are followed, one into another
+DEPTH = 3  # maximum number of nested functions to follow
 
 
 def computed_after(
@@ -56,7 +56,7 @@ def _pending(
 def _returned(
     name: cst.Name, assignment: Assignment, at: cst.CSTNode, facts: Facts, depth: int
 ) -> cst.BaseExpression | None:
-    """Return what a function of the script has left pending in its result, or a part of it, `name`."""
+    """Return the pending value in the result of a function of the script, or in its part `name`."""
     call = assignment.value
     if not depth or not isinstance(call, cst.Call) or _ran_between(name.value, call, at, facts):
         return None
@@ -91,24 +91,24 @@ def _returned(
 
 
 def kept_from(node: cst.CSTNode, facts: Facts) -> Guard | None:
-    """Return what keeps some replicas from `node`: a test of the rank, or of what only some hold."""
+    """Return the test that keeps some replicas from `node`: of the rank, or of a value of some replicas."""
     return facts.guards.around(node) or facts.guards.around_what_some_hold(node)
 
 
 def computes(value: cst.BaseExpression) -> bool:
-    """Whether a value is computed, not another name of what is there: `loss`, `loss.detach()`."""
+    """Whether a value is computed. Another name for an existing value is not: `loss`, `loss.detach()`."""
     inner = value
     while isinstance(inner, cst.Call) and method(inner) in ("detach", "data"):
         inner = inner.func.value if isinstance(inner.func, cst.Attribute) else inner
     if isinstance(inner, cst.Call) and HOLDS.fullmatch(method(inner) or ""):
-        return False  # what an object holds: `model.parameters()`
+        return False  # values that an object holds: `model.parameters()`
     return isinstance(inner, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
 
 
 def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -> bool:
-    """Whether all replicas synchronise or read a name between two places, or come to a collective.
+    """Whether all replicas synchronise, read a name or reach a collective between two locations.
 
-    A read runs the graph of what is read, and of no other. Of what a collective gives XLA308 speaks.
+    A read runs the graph of the read value only. XLA308 reports reads of the result of a collective.
     """
     first, last = place_of(value, facts), place_of(at, facts)
     return any(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.reading.facts import Facts
 from migrate.reading.recurrences.recurrences import recurrence
 from migrate.reading.steps.in_step import When

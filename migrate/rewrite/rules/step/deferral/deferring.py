@@ -115,7 +115,7 @@ class Deferring:
         self.stays.append((code(shown), why))
 
     def _take(self, reading: Reading, index: int) -> str | None:
-        """Note in `reading` what takes its value and what looks at it; return why it stays, or None."""
+        """Record in `reading` the uses and observers of its value. Return why it stays, or None."""
         for line in self._block[index + 1 :]:
             if not isinstance(line, cst.SimpleStatementLine):
                 continue
@@ -191,7 +191,7 @@ class Deferring:
         )
 
     def edits(self) -> Iterator[Found]:
-        """Yield the nodes to edit, what makes the new ones, and what is done."""
+        """Yield the nodes to edit, each with the function that makes the new node, and the message."""
         for reading in self._moved:
             yield from self._moves(reading)
         writing = [
@@ -230,7 +230,7 @@ class Deferring:
     def _flushing(
         self, guard: cst.If, flushed: Sequence[RecordedReading], moved: Sequence[Reading]
     ) -> Callable[[cst.If], Replacement]:
-        """Return what reads, at the start of `guard` or above it, what is looked at there."""
+        """Return the statements that read the values observed in `guard`, at its start or above it."""
         common = self._observers.common_test(guard) or []
         rank = len(common) and code(joined(tuple(common))) != code(guard.test)
 

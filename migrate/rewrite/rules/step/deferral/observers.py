@@ -18,6 +18,8 @@ from migrate.syntax.tree import code, nodes, nodes_of
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
+LOOKED_AT = "is looked at in every step"
+
 
 class Observers:
     """Code that observes the values that one loop reads.
@@ -51,18 +53,18 @@ class Observers:
         return frozenset({code(target)})
 
     def find(self, reading: Reading) -> str | None:
-        """Note in `reading` where its values are looked at; return why it has to stay, or None."""
+        """Record in `reading` where its values are observed. Return why it has to stay, or None."""
         mentioned: list[cst.Name] = []
         for name in sorted(reading.watched):
             names = self._variables.aliases(name) if name in reading.objects else {name}
             if names is None:
                 return f"adds to `{name}`, which others may hold"
             if name in reading.objects and not self._variables.is_sum(name):
-                return f"goes to `{name}`, of which the function does not show that it only adds up"
+                return f"is passed to `{name}`, of which the function does not show that it only adds up"
             for variable in names:
                 mentions = self._variables.mentions(variable)
                 if mentions is None:
-                    return f"goes to `{variable}`, which other functions see"
+                    return f"is assigned to `{variable}`, which other functions see"
                 mentioned.extend(mentions)
         flushes: dict[int, cst.If] = {}
         for mention in mentioned:
@@ -92,10 +94,10 @@ class Observers:
         return is_tensor and isinstance(place, cst.With) and isinstance(above, cst.AssignTarget)
 
     def _guard(self, mention: cst.Name) -> cst.If | str:
-        """Return the `if` in the loop whose body `mention` is in, or why there is none that helps."""
+        """Return the `if` in the loop around `mention`, or the reason why no `if` allows to defer."""
         place = self._place.get(id(mention))
         if not isinstance(place, cst.If):
-            return "is looked at in every step"
+            return LOOKED_AT
         if not any(node is mention for node in nodes(place.body)):
             return "decides what comes next"
         common = self.common_test(place)
@@ -108,7 +110,7 @@ class Observers:
     def common_test(self, guard: cst.If) -> list[cst.BaseExpression] | None:
         """Return the parts of the test of `guard` that have the same result on all replicas.
 
-        None where there are none, or where a part that does not ask for the rank may differ.
+        None if there are none, or if a part without the rank may differ.
         """
         asks = self._context.guards.asks
         common = [part for part in parts(guard.test) if not asks(part)]
@@ -137,11 +139,11 @@ class Observers:
         )
 
     def _is_part(self, node: cst.Name | cst.Attribute) -> bool:
-        """Whether `node` is a part of a longer dotted name, which is looked at as a whole."""
+        """Whether `node` is a part of a longer dotted name, which is inspected as a whole."""
         return isinstance(self._context.parent(node), cst.Attribute)
 
     def _is_caught(self, mentioned: list[cst.Name]) -> bool:
-        """Whether a `try` around the loop looks at the values when the loop was left by an exception."""
+        """Whether a `try` around the loop observes the values after an exception in the loop."""
         around: set[int] = set()
         below: cst.CSTNode = self._loop
         for above in self._context.ancestors(self._loop):

@@ -25,7 +25,7 @@ class Reading:
     """A value that is read in every step, and the statements that take it.
 
     Args:
-        read: the expression whose value is read, as it stands in the script: `loss.item()`.
+        read: the expression of the script that reads the value: `loss.item()`.
         tensor: the tensor that is read.
         line: the statement that reads.
         variable: the variable that the statement gives the value to, where it does no more.
@@ -33,8 +33,8 @@ class Reading:
         sums: the names of what they add to.
         objects: those of them that are objects: lists, meters.
         fresh: the names that are bound to the value, or to what is computed from it.
-        flushes: the `if`s whose body looks at any of that.
-        seen_after: whether something looks at it after the loop.
+        flushes: the `if`s whose bodies observe any of them.
+        seen_after: whether code after the loop observes it.
         kept: values of the step that they use beside it: `images.size(0)`.
     """
 

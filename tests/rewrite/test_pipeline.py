@@ -12,9 +12,9 @@ import pytest
 
 from migrate.check.hazard import Severity
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Rule, Safety, left_alone, reported
-from migrate.rewrite.story import rewrite_source
 from migrate.rewrite.withdrawn import Withdrawn
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.source import parse
@@ -172,7 +172,7 @@ class TestWithdrawn:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rules = (_Rename("a", "b"), _OtherRename("a", "c"), _RenameAll("q"), _Third("x", "y"))
-        monkeypatch.setattr("migrate.rewrite.story.all_rules", lambda: rules)
+        monkeypatch.setattr("migrate.rewrite.pipeline.all_rules", lambda: rules)
         script = "import torch\n\ntorch.cuda.synchronize()\nx = 1\na = 1\nq0 = 1\n"
         (tmp_path / "train.py").write_text(script)
         [file] = rewrite_folder(tmp_path, processes=1).files
@@ -396,7 +396,7 @@ class TestComments:
             """
         )
         messages = [(note.line, note.message) for note in done.edits if note.rule == "comments"]
-        assert messages == [(4, "goes with the code that it stands on: # any free port")]
+        assert messages == [(4, "removed with the code that it is about: # any free port")]
 
     def test_a_block_that_loses_its_last_statement_still_parses(self) -> None:
         script = """

@@ -244,6 +244,6 @@ def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
 
 @cache
 def _names() -> Mapping[str, str]:
-    """The names of the hazards, and of the rules that are no hazards, by their codes."""
+    """Names of the hazards, and of the rules without a hazard, by their codes."""
     rules = {code: name for rule in reversed(all_rules()) for code, name in rule.codes.items()}
     return rules | {hazard.code: hazard.name for hazard in all_hazards()}

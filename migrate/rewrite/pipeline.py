@@ -1,4 +1,4 @@
-"""Rewrite one script: read, plan, apply, and check that the result stands."""
+"""Rewrite one script: read, plan, apply, and check that the result is stable."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from migrate.errors import MigrateError
 from migrate.model.facts import ModuleCalls
 from migrate.reading.collectives.pending_values import COLLECTIVE
 from migrate.reading.facts import Facts, facts_of
+from migrate.rewrite.applied_plan import applied, impossible, in_order, notes_on, planned
 from migrate.rewrite.left.after import (
     Left,
     after_rewrite,
@@ -24,9 +25,8 @@ from migrate.rewrite.left.after import (
 )
 from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
-from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.left.selected import selected, with_used
-from migrate.rewrite.made import applied, impossible, in_order, notes_on, planned
+from migrate.rewrite.left.stepless_loops import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import refuse_own_shims
 from migrate.rewrite.plan import Plan
@@ -46,10 +46,10 @@ from migrate.syntax.source import (
     why_unread,
 )
 
-# The rules; those that look at what these have made; what the two enable; a rule that still finds something
-# to change after so many turns does not settle.
+# Turns: the rules; the rules on the result of other rules; what both enable. A rule that still changes
+# something after so many turns does not settle.
 TURNS = 6
-# The groups of hazards about CUDA's names: in a script that a framework runs, its finding lists the lines.
+# Groups of hazards about names of CUDA. If a framework runs the script, its finding lists the lines.
 OF_CUDA = ("XLA7", "XLA80", "XLA82")
 
 
@@ -66,7 +66,7 @@ class NotStableError(MigrateError):
 def rewrite(
     path: Path, rules: Sequence[Rule] | None = None, options: RewriteOptions = DEFAULT
 ) -> Rewrite:
-    """Return the rewritten form of the script at `path`; nothing is written.
+    """Return the rewritten form of the script at `path`, without writing it.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
@@ -86,9 +86,9 @@ def rewrite_source(
 
     Args:
         source: the script.
-        rules: all of them by default.
-        calls: what its calls run, where its project is known already.
-        options: the form of the output.
+        rules: the rules. Default: all.
+        calls: functions that its calls run, if its project is already analyzed.
+        options: options of the rewrite.
     """
     draft, script = first_turn(source, rules, calls=calls, options=options)
     if draft.led:
@@ -128,15 +128,15 @@ class Draft:
 
     Args:
         path, before: the file, and its content at first.
-        data: what it is after the turns so far.
-        edits, findings: what was done and what is left to do by hand, at the lines it had at first.
-        turns: how many turns there were. None if the script has to be begun again, with more withdrawn.
+        data: the content after the turns so far.
+        edits, findings: edits and remaining manual work, at lines of the original.
+        turns: number of turns. None if the script must be restarted with more edits withdrawn.
         withdrawn: the edits that are not made.
-        comments: which findings its comments silence.
-        hints: what else is left and costs little.
-        settled: whether the last of them changed nothing.
+        comments: comments that silence findings.
+        hints: further findings that cost little.
+        settled: whether the last turn changed nothing.
         led: whether a framework runs its training, so that it stays as it is.
-        named: the lines of such a script whose words of CUDA the finding of the framework lists.
+        named: lines of such a script whose CUDA names the finding of the framework lists.
     """
 
     path: Path
@@ -163,14 +163,13 @@ def first_turn(
 ) -> tuple[Draft, Workspace]:
     """Return the result of the first rules for a script, and the facts about it.
 
-    The rules that look at what others have made have their turn next, or now where there was nothing
-    to make.
+    Rules that inspect the result of other rules run in the next turn, or now if there were no edits.
 
     Args:
         source: the script.
-        rules: all of them by default.
-        calls: what its calls run, where its project is known already.
-        options: the form of the output.
+        rules: the rules. Default: all.
+        calls: functions that its calls run, if its project is already analyzed.
+        options: options of the rewrite.
         withdrawn: the edits that are not made.
     """
     script = Workspace(source, calls, options)
@@ -196,13 +195,13 @@ def first_turn(
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
     if later and not _without(withdrawn, plan).edits and (looks or script.guards.any):
         after = planned(script, later, rest=False)
-        if after.edits:  # what the first rules wanted to import is not wanted now
+        if after.edits:  # imports that the first rules asked for are not needed now
             script = Workspace(source, script.calls, options)
             after = planned(script, later, rest=False)
         findings += after.findings
         plan = after
     refuse_own_shims(plan, notes_on(plan, plan.edits))
-    wanted = notes_on(plan, plan.edits)  # also those that are withdrawn
+    wanted = notes_on(plan, plan.edits)  # also the withdrawn edits
     plan = _without(withdrawn, plan)
     if wrong := list(impossible(plan)):
         more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in wrong)
@@ -241,17 +240,17 @@ def next_turn(
 ) -> tuple[Draft, Workspace]:
     """Run the rules on the result of the turns so far.
 
-    The rules that look at what others have made have their turn. Another rule may change what the first turn
-    has enabled, but not its own result: that edit is withdrawn, and the script is begun again without it.
+    Rules that inspect the result of other rules run now. Another rule may edit what the first turn has
+    enabled, but not its own result: then its edit is withdrawn, and the script is restarted without it.
 
     Args:
-        draft: the script as the turn before has left it.
-        rules: all of them by default.
-        calls: what its calls run now, where its project is known already.
-        options: the form of the output.
+        draft: the script after the previous turn.
+        rules: the rules. Default: all.
+        calls: functions that its calls run now, if its project is already analyzed.
+        options: options of the rewrite.
 
     Returns:
-        What has become of the script, and what is known of it.
+        The script after the turn, and the facts about it.
     """
     first, later = _in_turns(all_rules() if rules is None else rules)
     try:
@@ -284,11 +283,11 @@ def next_turn(
 
 
 def _begin_again(draft: Draft, why: Mapping[str, str]) -> Draft:
-    """Return a script as it was at first, with all edits of some rules withdrawn.
+    """Return the original script, with all edits of some rules withdrawn.
 
     Args:
         draft: the script.
-        why: the names of the rules, and why they edit nothing.
+        why: names of the rules, each with the reason.
     """
     more = tuple(Withdrawn(rule, *EVERYWHERE, reason) for rule, reason in why.items())
     return Draft(
@@ -304,7 +303,7 @@ def _begin_again(draft: Draft, why: Mapping[str, str]) -> Draft:
 
 
 def _not_done(withdrawn: Iterable[Withdrawn], edits: Sequence[Note]) -> list[Note]:
-    """Return the findings that replace those of `edits` that are withdrawn, each once."""
+    """Return the findings that replace withdrawn edits among `edits`, each once."""
     return list(dict.fromkeys(note for part in withdrawn for note in part.notes(edits)))
 
 
@@ -319,7 +318,7 @@ def _statement(edit: Edit | Wrap, script: Workspace) -> tuple[int, int]:
 
 
 def _without(withdrawn: Sequence[Withdrawn], plan: Plan) -> Plan:
-    """Return a plan for the original script without the edits that are withdrawn."""
+    """Return a plan for the original script without the withdrawn edits."""
     if not withdrawn:
         return plan
     position = plan.context.position
@@ -336,13 +335,13 @@ def check_stable(
     calls: ModuleCalls | None = None,
     options: RewriteOptions = DEFAULT,
 ) -> Workspace:
-    """See that `data`, a rewritten form of the script at `path`, parses and would not change again.
+    """Check that `data`, a rewritten form of the script at `path`, parses and would not change again.
 
     Returns:
-        What is known of the rewritten script.
+        The facts about the rewritten script.
 
     Raises:
-        NotStableError: it would.
+        NotStableError: it does not parse, or would change again.
     """
     first, later = _in_turns(all_rules() if rules is None else rules)
     try:
@@ -363,11 +362,11 @@ def check_stable(
 
 
 def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
-    """Return a settled script with the hazards that it still has, in the order of the lines.
+    """Return a settled script with its remaining hazards, in the order of the lines.
 
     Args:
         draft: the script.
-        facts: what is known of it as it is now.
+        facts: facts about its present content.
         config: which findings are reported.
     """
     left = after_rewrite(decoded(draft.before, draft.path), facts, draft.findings)
@@ -385,7 +384,7 @@ def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
 
 
 def _is_named(hazard: Left, draft: Draft) -> bool:
-    """Whether the finding of a framework names the line already, or the hazard is a hint about speed."""
+    """Whether the finding of a framework already names the line, or the hazard is a hint about speed."""
     return hazard.severity is Severity.INFO or (
         hazard.line in draft.named and hazard.code.startswith(OF_CUDA)
     )
@@ -397,15 +396,15 @@ def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
 
 
 def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
-    """Return `draft` after one more turn, in which only the rules named `later` have something to say."""
-    # What no rule handles has been reported before.
+    """Return `draft` after one more turn, in which only findings of the rules `later` count."""
+    # Constructs that no rule handles were reported before.
     findings = [finding for finding in plan.findings if finding.rule in later]
     data, lost = applied(plan)
     edits = (*notes_on(plan, plan.edits), *lost)
     notes = list(_at_origin(draft, plan.context.source, edits))
     notes_left = _at_origin(draft, plan.context.source, notes_on(plan, findings))
-    more = [note for note in notes_left if note not in draft.findings]  # each turn finds it again
-    done = {(note.rule, note.line) for note in notes}  # once asked for by hand
+    more = [note for note in notes_left if note not in draft.findings]  # each turn reports it again
+    done = {(note.rule, note.line) for note in notes}  # once left to do by hand
     before = [note for note in draft.findings if (note.rule, note.line) not in done]
     return replace(
         draft,
@@ -418,13 +417,13 @@ def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
 
 
 def _at_origin(draft: Draft, now: Source, notes: Sequence[Note]) -> Iterator[Note]:
-    """Yield `notes` on a rewritten script at the lines that it had at first."""
+    """Yield `notes` on a rewritten script at the lines of the original."""
     if not notes:
         return
     before = decoded(draft.before, draft.path)
     lines = origins(before.splitlines(), now.text.splitlines())
     for note in notes:
-        # A line that the first rules added counts with the one above it.
+        # A line that the first rules added counts as the line above it.
         near = max((line for line in lines if line <= note.line), default=0)
         line, shift = lines.get(near, (1, 0))
         message = said_at_origin(note.message, lines)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from converters import Outcome, convert_to_pytree, plan
-from converters.mapping.flatten import flattened_inputs
+from converters.mapping.flattened_convolutions import flattened_inputs
 from converters.mapping.module_tree import read_slots
 from converters.modules.linen import LSTM, SpectralNorm, WeightNorm
 

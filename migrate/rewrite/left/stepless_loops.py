@@ -1,4 +1,4 @@
-"""The last look: no loop that trains on the accelerator may be left without a step and without a word."""
+"""Final check: each loop that trains on the accelerator has a step or a finding."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def without_launch(plan: Plan) -> Iterator[RuleFinding]:
 
 
 def without_step(plan: Plan) -> Iterator[RuleFinding]:
-    """Yield a finding for each loop that trains, is in no step, and has no other finding."""
+    """Yield a finding for each loop that trains outside of a step and has no other finding."""
     context = plan.context
     loops = [
         loop
@@ -85,7 +85,7 @@ def _covered(loop: Loop, context: Workspace, places: set[int]) -> bool:
         if any(id(node) in places for node in nodes(place)):
             return True
         if any(map(context.effects.nests, nodes_of(place, cst.Call))):
-            return True  # the functions that it runs get the blocks
+            return True  # the functions that it runs get the steps
         for callee in context.effects.callees([place]):
             if id(callee) not in seen:
                 seen.add(id(callee))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.hours import Hours
-from migrate.check.work import ManualWork
+from migrate.check.manual_work import ManualWork
 from migrate.fit.verdict import FitVerdict, SliceResult
 
 # Without these nothing trains on a TPU, and no rewrite takes them out.

@@ -23,20 +23,20 @@ from migrate.syntax.tree import nodes_of
 
 
 def planned(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
-    """Return what rules find in a script; of a notebook, edits within its cells.
+    """Return what rules find in a script. In a notebook, edits stay within its cells.
 
     Args:
         script: the script.
         rules: the rules to ask.
-        rest: whether what no rule handles is reported.
+        rest: whether constructs that no rule handles are reported.
     """
     rules_plan = plan(script, rules, rest=rest)
     return within_cells(rules_plan) if script.source.is_notebook else rules_plan
 
 
-@lru_cache(maxsize=1)  # asked whether it can be made, then made
+@lru_cache(maxsize=1)  # called to test whether a plan can be applied, and again to apply it
 def applied(plan: Plan) -> tuple[bytes, tuple[Note, ...]]:
-    """Return the script with the edits of a plan, and notes on the comments that went with the code."""
+    """Return the script with the edits of a plan, and notes on the comments that were removed with code."""
     script = plan.context
     if not plan.edits:
         return script.source.data, ()
@@ -53,7 +53,7 @@ def applied(plan: Plan) -> tuple[bytes, tuple[Note, ...]]:
 
 
 def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
-    """Yield a note for each comment of the script that its rewritten form does not have."""
+    """Yield a note for each comment of the script that the rewritten form lacks."""
     comments = context.all_of(cst.Comment)
     if not comments:
         return
@@ -63,7 +63,7 @@ def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
             kept[comment.value] -= 1
             continue
         position = context.position(comment)
-        message = f"goes with the code that it stands on: {comment.value}"
+        message = f"removed with the code that it is about: {comment.value}"
         yield Note(position.line, position.column + 1, "comments", message)
 
 
@@ -84,7 +84,7 @@ def _failure(plan: Plan, edits: Sequence[Edit | Wrap]) -> str:
         require_python(applied(replace(plan, edits=tuple(edits)))[0], source.path)
     except NotPythonError as error:
         if _is_newer_python(source):
-            return ""  # the next turn says whether it parses
+            return ""  # the next turn tests whether it parses
         return f"the result does not parse ({error.what.removeprefix(f'{source.path}:')})"
     except (MigrateError, RecursionError):
         raise
@@ -94,7 +94,7 @@ def _failure(plan: Plan, edits: Sequence[Edit | Wrap]) -> str:
 
 
 def _is_newer_python(source: Source) -> bool:
-    """Whether the script is of a newer Python than the one that runs this."""
+    """Whether the script needs a newer Python than the one that runs this program."""
     try:
         require_python(source.data, source.path)
     except NotPythonError:
@@ -127,6 +127,8 @@ def notes_on(plan: Plan, items: Sequence[Edit | Wrap | RuleFinding]) -> tuple[No
                 own_code=item.code,
                 subject=wrong.subject,
             )
+        else:
+            note = replace(note, wrong=item.wrong)
         notes.append(note)
     return tuple(notes)
 

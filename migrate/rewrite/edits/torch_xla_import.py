@@ -1,4 +1,4 @@
-"""The import of torch_xla by which torch knows the XLA device that the edits name."""
+"""Add the import of torch_xla that registers the XLA device with torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ XLA = "torch_xla"
 
 
 def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
-    """Have torch know the device that `edits` name; return the imports that go beside those of torch.
+    """Import torch_xla if `edits` name the device. Return the imports to add beside local imports of torch.
 
-    A program imports torch_xla at its head, and so does a file of tests. A module leaves that to the program,
-    unless one of the project names no device itself. Where the script
-    imports torch in its functions only, the programs that use it may import neither: torch_xla is then
-    imported where torch is, or at the head where that line may not have run.
+    A program or a file of tests imports torch_xla at its head. A module leaves the import to the program,
+    unless a program of the project names no device itself. If the script imports torch only in functions,
+    the programs that use it may import neither. torch_xla is then imported beside torch, or at the head if
+    the line that imports torch may not have run.
     """
     named = [edit.node for edit in edits if isinstance(edit, Edit) and edit.names_device]
     if not named or context.portable:
@@ -37,7 +37,7 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
 
 
 def _is_program(named: Sequence[cst.CSTNode], context: Workspace) -> bool:
-    """Whether the script is a program, or a file of tests, as opposed to a module."""
+    """Whether the script is a program or a file of tests, not a module."""
     if TEST.match(context.source.path.name):
         return True
     guarded = any(
@@ -48,7 +48,7 @@ def _is_program(named: Sequence[cst.CSTNode], context: Workspace) -> bool:
 
 
 def _runs_functions(context: Workspace) -> bool:
-    """Whether the script, as it is read, calls a function of its own: `main()` without a guard."""
+    """Whether the script calls its own function when it is imported: `main()` without a guard."""
     return any(
         context.function_around(call) is None
         and not any(isinstance(a, cst.Decorator | cst.ClassDef) for a in context.ancestors(call))
@@ -60,10 +60,10 @@ def _runs_functions(context: Workspace) -> bool:
 def _local_imports(
     named: Sequence[cst.CSTNode], context: Workspace
 ) -> list[cst.SimpleStatementLine | None]:
-    """Return the lines in functions that import torch for a device that is named there.
+    """Return the lines that import torch in functions that name a device.
 
     None stands for a device whose function imports torch in a branch that may not have run. The list is
-    empty where the script imports torch, or torch_xla, when it is read.
+    empty if the script imports torch or torch_xla at module level.
     """
     by_function: dict[int, list[cst.Import | cst.ImportFrom]] = {}
     for statement in context.all_of(cst.Import, cst.ImportFrom):
@@ -85,7 +85,7 @@ def _local_imports(
 def _above(
     node: cst.CSTNode, imports: Sequence[cst.Import | cst.ImportFrom], context: Workspace
 ) -> list[cst.SimpleStatementLine | None]:
-    """Return the first line of `imports` that has run wherever `node` is reached; none that is needed."""
+    """Return the first line of `imports` that has always run before `node`. Empty if it imports torch_xla."""
     blocks = {id(above) for above in context.ancestors(node)}
     for statement in imports:
         line = context.parent(statement)
@@ -111,7 +111,7 @@ def _roots(statement: cst.Import | cst.ImportFrom) -> set[str]:
 
 
 def _beside(line: cst.SimpleStatementLine) -> Edit:
-    """Return the edit that adds `import torch_xla` below `line`; above it where the line does more."""
+    """Return the edit that adds `import torch_xla` below `line`, or above a line of several statements."""
     added = cst.ensure_type(cst.parse_statement(f"import {XLA}"), cst.SimpleStatementLine)
 
     def replace(updated: cst.CSTNode) -> cst.FlattenSentinel[cst.BaseStatement]:

@@ -10,7 +10,7 @@ from converters.installing import require_installed
 from migrate.assess.code import code_of
 from migrate.assess.decide import Decision, decide
 from migrate.assess.errors import AssessError
-from migrate.assess.found import AssessmentFacts, Fitted, ObservedRun
+from migrate.assess.facts import AssessmentFacts, Fitted, ObservedRun
 from migrate.assess.hours import Hours
 from migrate.assess.money import TrainingPlan
 from migrate.assess.prices import Prices
@@ -18,8 +18,8 @@ from migrate.assess.run import Ready, rewritten_project, short_run
 from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.fit.batch import batch_option
+from migrate.fit.pipeline import FitOptions, ScriptTarget, fit
 from migrate.fit.products import Slice
-from migrate.fit.story import FitOptions, ScriptTarget, fit
 from migrate.progress import Progress
 from migrate.rewrite.folder import rewrite_folder
 from migrate.versions import NEEDS

@@ -20,6 +20,8 @@ from migrate.syntax.tree import code, last_part, nodes_of
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
+BEFORE_SAVING = "before it saves, not on all replicas"
+
 
 @dataclass
 class WaysOut:
@@ -48,9 +50,7 @@ def ways_out(
             if not _take(statement, ways_out, context):
                 line = context.position(statement).line
                 name = function.name.value
-                ways_out.obstacle = (
-                    f"line {line} may leave {name} before it saves, not on all replicas"
-                )
+                ways_out.obstacle = f"line {line} may leave {name} {BEFORE_SAVING}"
                 return ways_out
             ways_out.stays.append(statement)
     return ways_out

@@ -6,19 +6,19 @@ import importlib
 from functools import cache
 
 from migrate.catalogue.catalogue import of_import
+from migrate.check.manual_work import ManualWork
 from migrate.check.rules import all_hazards
-from migrate.check.work import ManualWork
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 
-# FSDP is reported by a rule, by a hazard and name by name.
+# FSDP is reported by a rule, by a hazard, and by single names.
 SHARDING = "XLA816"
 
 
 def work_of(note: Note) -> ManualWork:
-    """The kind of work; a call to change where no rule and no hazard has the name (`remaining`)."""
+    """Return the kind of work. It is a call to change if no rule and no hazard has the name (`remaining`)."""
     if note.rule == FRAMEWORKS:
         return _of_framework(note.subject)
     if code_of(note) == SHARDING:
@@ -36,7 +36,7 @@ def _by_name() -> dict[str, ManualWork]:
 
 
 def _of_framework(subject: str) -> ManualWork:
-    """Return the work on a framework: one with a code in the catalogue has no TPU backend."""
+    """Return the work for a framework. A framework with a code in the catalogue has no TPU backend."""
     entry = of_import(subject)
     if entry is None or not entry.code:
         return ManualWork.SWITCH

@@ -16,7 +16,7 @@ from migrate.syntax.tree import code, keyword, nodes_of
 
 
 def made(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield the first tensor that a condition of the rank makes on the device, before the training."""
+    """Yield the first tensor that is created on the device under a test of the rank, before the training."""
     guard = facts.guards.around(node)
     if not isinstance(guard, cst.If) or not facts.steps.found:
         return
@@ -26,14 +26,14 @@ def made(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"made on the device in some replicas only (line {line}): it goes into a graph that the "
+        f"made on the device in some replicas only (line {line}): it is put into a graph that the "
         "others do not have; make it in all, or on the CPU"
     )
     yield GraphDifference(node, message)
 
 
 def loaded(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
-    """Yield the load into a model on the device that some replicas make."""
+    """Yield the load into a model on the device that only some replicas run."""
     guard = facts.guards.around(node)
     model = receiver(node)
     if not isinstance(guard, cst.If) or not facts.context.moves_to_accelerator:
@@ -49,7 +49,7 @@ def loaded(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
 
 
 def is_made_on_device(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is `torch.zeros(…, device=device)` or its like."""
+    """Whether `call` is `torch.zeros(…, device=device)` or similar."""
     arg = keyword(call, "device")
     if arg is None or not (facts.names.of(call.func) or "").startswith("torch."):
         return False
@@ -62,7 +62,7 @@ def _first_made(guard: cst.If, facts: Facts) -> cst.Call | None:
 
 
 def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
-    """Whether a model is moved to the device above a place in its file, or elsewhere."""
+    """Whether a model is moved to the device above a location in its file, or in another file."""
     text = code(model)
     place = place_of(at, facts)
     moves = [

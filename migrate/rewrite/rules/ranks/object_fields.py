@@ -1,4 +1,4 @@
-"""Places in which an object keeps something: `args.world_size`, `cfg["world_size"]`."""
+"""Fields of objects: `args.world_size`, `cfg["world_size"]`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counted:
     Attributes:
         node: the assignment `args.gpus = n`, or `"gpus": n` of a dictionary.
         target: the place, as `args.gpus` or `options["gpus"]`.
-        value: what is given.
+        value: the assigned value.
     """
 
     node: cst.Assign | cst.DictElement

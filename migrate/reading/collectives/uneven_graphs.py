@@ -117,7 +117,7 @@ class _State:
 
 
 @dataclass
-class _Ran:
+class _FunctionEffects:
     """Effects of running a function.
 
     Args:
@@ -143,7 +143,7 @@ class UnevenGraphs:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.hits: dict[tuple[int, bool], Uneven] = {}
-        self._ran: dict[int, _Ran] = {}
+        self._effects: dict[int, _FunctionEffects] = {}
 
     def all(self) -> list[Uneven]:
         """Return the operations, in the order of the source."""
@@ -152,15 +152,15 @@ class UnevenGraphs:
             return []
         roots: list[Root] = [*context.all_of(cst.FunctionDef), context.module]
         for root in roots:
-            self.ran(root)
+            self.effects_of(root)
         return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
 
-    def ran(self, root: Root) -> _Ran:
+    def effects_of(self, root: Root) -> _FunctionEffects:
         """Return the effects of running `root`; empty while it is being analyzed."""
-        if id(root) not in self._ran:
-            self._ran[id(root)] = _Ran()
-            self._ran[id(root)] = _UnevenWalk(self, root).ran()
-        return self._ran[id(root)]
+        if id(root) not in self._effects:
+            self._effects[id(root)] = _FunctionEffects()
+            self._effects[id(root)] = _UnevenWalk(self, root).effects()
+        return self._effects[id(root)]
 
 
 class _UnevenWalk(StatementVisitor):
@@ -169,7 +169,7 @@ class _UnevenWalk(StatementVisitor):
     def __init__(self, graphs: UnevenGraphs, root: Root) -> None:
         self._graphs, self._facts, self._root = graphs, graphs.facts, root
         self._context = graphs.facts.context
-        self._ran = _Ran()
+        self._effects = _FunctionEffects()
         self._state = _State()
         self._aliases: dict[str, str] = {}  # variable -> the object it is a part of, or an alias
         self._log: list[tuple[str, str]] = []  # log of the current branch: names and operations
@@ -181,17 +181,18 @@ class _UnevenWalk(StatementVisitor):
         self._in_step = False
         self._parameters = _parameter_names(root) if isinstance(root, cst.FunctionDef) else set()
 
-    def ran(self) -> _Ran:
+    def effects(self) -> _FunctionEffects:
+        """Follow the function, and return its effects."""
         body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
         self._block(body)
-        self._ran.last = self._state
-        if isinstance(self._root, cst.FunctionDef) and self._goes_on(self._root):
+        self._effects.last = self._state
+        if isinstance(self._root, cst.FunctionDef) and self._continues_step(self._root):
             for name, alone in self._state.alone.items():
                 if self._is_visible(name):  # the step continues, in a graph with its gradients
                     self._hit(alone, None, before=False)
-        return self._ran
+        return self._effects
 
-    def _goes_on(self, function: cst.FunctionDef) -> bool:
+    def _continues_step(self, function: cst.FunctionDef) -> bool:
         """Whether `function` is a part of a training step that continues after it."""
         whole = self._context.effects.of(function.body) & BOTH == BOTH
         return self._whole and not whole and self._facts.steps.trains(function.body)
@@ -372,7 +373,7 @@ class _UnevenWalk(StatementVisitor):
                 self._add(name, LoneOperation(at, guard))
             return
         if self._is_visible(name) and name != RESULT:
-            self._ran.changes.add(name)
+            self._effects.changes.add(name)
         self._state.computed.add(name)
         self._copied.discard(name)
         if not in_place:
@@ -383,7 +384,7 @@ class _UnevenWalk(StatementVisitor):
         if self._state.shared is not None:
             self._hit(alone, self._state.shared, before=True)
         if self._state.open:
-            self._ran.opened.append(alone)
+            self._effects.opened.append(alone)
 
     def _expression(self, node: cst.CSTNode) -> None:
         """Follow the calls in an expression, the inner ones first."""
@@ -474,8 +475,8 @@ class _UnevenWalk(StatementVisitor):
                 self._hit(alone, at, before=False)
                 if earlier is not None:
                     self._hit(alone, earlier, before=True)
-        if self._state.open and self._ran.meets is None:
-            self._ran.meets = at
+        if self._state.open and self._effects.meets is None:
+            self._effects.meets = at
         name = self._facts.names.of(at.func) or ""
         at_once = name.startswith("shims.")
         if at_once and not self._whole and not self._in_step:
@@ -487,45 +488,45 @@ class _UnevenWalk(StatementVisitor):
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, guard: Guard | None) -> None:
         """Record the effects of the function of the script that `call` runs."""
-        ran = self._graphs.ran(function)
+        effects = self._graphs.effects_of(function)
         if guard is None and self._facts.guards.is_for_first(function):
             guard = function
         if guard is not None:
-            for name in ran.changes:
+            for name in effects.changes:
                 outer = self._outer(name, call, function)
                 if outer is not None and self._stays(outer, guard):
                     self._log.append((outer, code(call)))
                     self._add(outer, LoneOperation(call, guard))
             return
         if self._state.shared is not None:
-            for alone in ran.opened:
+            for alone in effects.opened:
                 self._hit(alone, self._state.shared, before=True)
-        if ran.meets is not None:
+        if effects.meets is not None:
             for alone in self._state.alone.values():
                 self._hit(alone, call, before=False)
-            if self._state.open and self._ran.meets is None:
-                self._ran.meets = call
+            if self._state.open and self._effects.meets is None:
+                self._effects.meets = call
         if self._state.open:
-            self._ran.opened += ran.opened
-        if not ran.last.open:
+            self._effects.opened += effects.opened
+        if not effects.last.open:
             self._state.end()
-        for name, alone in ran.last.alone.items():
+        for name, alone in effects.last.alone.items():
             outer = self._outer(name, call, function)
             if outer is not None:
                 self._state.alone[outer] = alone
-        for name in ran.changes:
+        for name in effects.changes:
             if (outer := self._outer(name, call, function)) is not None:
                 self._state.computed.add(outer)
                 if self._is_visible(outer):
-                    self._ran.changes.add(outer)
-        if ran.last.shared is not None:
+                    self._effects.changes.add(outer)
+        if effects.last.shared is not None:
             self._state.shared = call
             self._state.awaited.add(code(call))
 
     def _left(self, call: cst.Call) -> LoneOperation | None:
         """Return the operation that only some replicas leave pending in the result of `call`."""
         results = (
-            self._graphs.ran(function).last.alone.get(RESULT)
+            self._graphs.effects_of(function).last.alone.get(RESULT)
             for function in self._context.called(call)[:3]
         )
         return next((alone for alone in results if alone is not None), None)
@@ -592,7 +593,7 @@ class _UnevenWalk(StatementVisitor):
         return guard if inside else None
 
     def _hit(self, alone: LoneOperation, collective: cst.CSTNode | None, before: bool) -> None:
-        unknown = self._entered and alone in self._ran.opened
+        unknown = self._entered and alone in self._effects.opened
         hit = Uneven(alone, collective, before, unknown)
         self._graphs.hits.setdefault((id(alone.operation), before), hit)
 
