@@ -28,7 +28,7 @@ _MESSAGE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Report:
-    """What a host says of itself.
+    """Report of a host about itself.
 
     Attributes:
         problem: what is wrong with it; empty: nothing.
@@ -41,7 +41,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all hosts do next.
+    """Decision for all hosts.
 
     Attributes:
         lines: why the job cannot continue; empty: the program starts.
