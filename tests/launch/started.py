@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -36,6 +37,24 @@ class Started:
         assert self.process.poll() is None, self.text()
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
+
+    def lost(self) -> None:
+        """Kill the script and all that it started."""
+        assert self.process.poll() is None, self.text()
+        for number in _tree(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        self.process.wait(LIMIT)
+
+
+def _tree(parent: int) -> list[int]:
+    """Return a process, which is stopped first, and all below it."""
+    try:
+        os.kill(parent, signal.SIGSTOP)  # it starts no more
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    except (OSError, ProcessLookupError):
+        return []
+    return [parent, *(number for child in children for number in _tree(int(child)))]
 
 
 def start(

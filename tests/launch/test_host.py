@@ -18,7 +18,7 @@ import pytest
 from migrate.launch.host import __main__ as main
 from migrate.launch.host.bucket import Mirror, Pushing, exists, pull, write_text
 from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
-from migrate.launch.host.meeting import meet
+from migrate.launch.host.meeting import Report, Verdict, meet
 from migrate.launch.host.settings import HostSettings, read_settings
 from migrate.launch.host.training import HostTraining
 from tests.launch.jobs import written
@@ -99,16 +99,14 @@ class TestNumber:
 
 
 class TestMeeting:
-    def meeting(self, problems: dict[int, str], patience: float) -> dict[int, list[str]]:
+    def meeting(self, reports: dict[int, Report], patience: float) -> dict[int, Verdict]:
         port = int(free_port())
-        verdicts: dict[int, list[str]] = {}
+        verdicts: dict[int, Verdict] = {}
 
         def come(index: int) -> None:
-            verdicts[index] = meet(
-                SliceHost(index, 3, "localhost"), problems[index], patience, port
-            )
+            verdicts[index] = meet(SliceHost(index, 3, "localhost"), reports[index], patience, port)
 
-        threads = [threading.Thread(target=come, args=(index,)) for index in problems]
+        threads = [threading.Thread(target=come, args=(index,)) for index in reports]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -116,15 +114,26 @@ class TestMeeting:
         return verdicts
 
     def test_of_sound_hosts(self) -> None:
-        assert self.meeting({0: "", 1: "", 2: ""}, 30) == {0: [], 1: [], 2: []}
+        verdicts = self.meeting({0: Report(), 1: Report(), 2: Report()}, 30)
+        assert verdicts == {host: Verdict() for host in range(3)}
 
     def test_names_the_host_at_fault_to_all(self) -> None:
-        verdicts = self.meeting({0: "", 1: "chip 3 differs", 2: ""}, 30)
-        assert verdicts == {host: ["host 1: chip 3 differs"] for host in range(3)}
+        verdicts = self.meeting({0: Report(), 1: Report("chip 3 differs"), 2: Report()}, 30)
+        assert verdicts == {host: Verdict(("host 1: chip 3 differs",)) for host in range(3)}
 
     def test_names_a_missing_host_within_the_limit(self) -> None:
-        verdicts = self.meeting({0: "", 2: ""}, 1.5)
-        assert verdicts == {host: ["host 1 of 3 did not come within 1.5 s"] for host in (0, 2)}
+        verdicts = self.meeting({0: Report(), 2: Report(ended="exit code 1")}, 1.5)
+        line = "host 1 of 3 did not come within 1.5 s"
+        assert verdicts == {host: Verdict((line,)) for host in (0, 2)}
+
+    def test_a_program_that_ended_on_all_hosts_ends(self) -> None:
+        reports = {host: Report(ended=f"exit code {host}") for host in range(3)}
+        lines = tuple(f"host {host}: exit code {host}" for host in range(3))
+        assert self.meeting(reports, 30) == {host: Verdict(lines, ended=True) for host in range(3)}
+
+    def test_where_a_host_is_new_all_start_again(self) -> None:
+        reports = {0: Report(ended="exit code 1"), 1: Report(), 2: Report(ended="exit code 1")}
+        assert self.meeting(reports, 30) == {host: Verdict() for host in range(3)}
 
     @pytest.mark.parametrize("index", [0, 1])
     def test_a_host_that_is_stopped_no_longer_waits(self, index: int) -> None:
@@ -133,7 +142,7 @@ class TestMeeting:
 
         def come() -> None:
             host = SliceHost(index, 2, "localhost")
-            verdict.extend(meet(host, "", 10 * LIMIT, int(free_port()), stop.is_set))
+            verdict.extend(meet(host, Report(), 10 * LIMIT, int(free_port()), stop.is_set).lines)
 
         waiting = threading.Thread(target=come)
         waiting.start()
@@ -149,9 +158,8 @@ class TestMeeting:
             port = server.getsockname()[1]
 
             def come() -> None:
-                verdict.extend(
-                    meet(SliceHost(1, 3, "localhost"), "", 10 * LIMIT, port, stop.is_set)
-                )
+                host = SliceHost(1, 3, "localhost")
+                verdict.extend(meet(host, Report(), 10 * LIMIT, port, stop.is_set).lines)
 
             waiting = threading.Thread(target=come)
             waiting.start()
@@ -162,8 +170,9 @@ class TestMeeting:
         assert verdict == ["host 1 was stopped"]
 
     def test_of_one_host_needs_no_network(self) -> None:
-        assert meet(SliceHost(0, 1, "localhost"), "", 1) == []
-        assert meet(SliceHost(0, 1, "localhost"), "bad chip", 1) == ["host 0: bad chip"]
+        alone = SliceHost(0, 1, "localhost")
+        assert meet(alone, Report(), 1) == Verdict()
+        assert meet(alone, Report("bad chip"), 1) == Verdict(("host 0: bad chip",))
 
 
 class TestBucket:

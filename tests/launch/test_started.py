@@ -10,6 +10,7 @@ import pytest
 from migrate.launch.host.training import PREEMPTED, STOPPED
 from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
 from tests.launch.started import Started, free_port, losses, start
+from tests.waiting import until
 
 pytestmark = pytest.mark.xla
 
@@ -123,6 +124,29 @@ def test_a_host_that_comes_back_alone(tmp_path: Path, uninterrupted_on_two: str)
     assert losses(again) == uninterrupted_on_two
     assert second.ended() == 0
     assert "this host is still here: the program starts again" in second.text()
+
+
+def test_a_host_that_is_lost_and_replaced(tmp_path: Path, uninterrupted_on_two: str) -> None:
+    """The other host's program fails with an error of its own, and waits whether all are still there."""
+    folder = written(tmp_path, "skypilot", **TWO).folder
+    ports = {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+    first, second = two_hosts(folder, tmp_path, "lost", ports)
+    until(lambda: first.steps() >= 8, "step 8")
+    second.lost()
+    until(lambda: "the program ended with exit code" in first.text(), "the failure of host 0")
+    (again,) = two_hosts(folder, tmp_path, "again", ports, hosts=(1,))
+    assert losses(first) == uninterrupted_on_two
+    assert again.ended() == 0
+    assert "a host was lost and is back: the program starts again" in first.text()
+
+
+@pytest.mark.long
+def test_a_host_that_is_lost_for_good_is_a_preemption(tmp_path: Path) -> None:
+    folder = written(tmp_path, "skypilot", patience=20, **TWO).folder
+    first, second = two_hosts(folder, tmp_path, "lost")
+    until(lambda: first.steps() >= 8, "step 8")
+    second.lost()
+    assert first.ended() == PREEMPTED
 
 
 def test_two_hosts_of_a_jax_program(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from migrate.launch.host import bucket
 from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
-from migrate.launch.host.meeting import PORT, meet
+from migrate.launch.host.meeting import PORT, Report, meet
 from migrate.launch.host.settings import SKIP_DOCTOR, TRIAL, HostSettings, read_settings
 from migrate.launch.host.training import PREEMPTED, SIGNALS, STOPPED, HostTraining
 from shims.tpu import tpu_device_files
@@ -42,15 +43,25 @@ def main(arguments: list[str]) -> int:
     mirrors = _prepare(settings, host, work)
     problem = "" if os.environ.get(SKIP_DOCTOR) else _diagnose(settings, host)
     log = work / "logs" / f"host-{host.index}.log"
-    starts = aborts = 0
+    starts = aborts = code = 0
+    ended = ""
     while True:
         port = int(os.environ.get("JOB_PORT") or PORT)
-        lines = meet(host, problem, settings.patience, port, lambda: training.terminated)
+        report = Report(problem, ended)
+        verdict = meet(host, report, settings.patience, port, lambda: training.terminated)
         if training.terminated:
             return PREEMPTED
-        if lines:
+        if verdict.ended:
+            if code:
+                _print(settings, host, "; ".join(verdict.lines))
+            return code
+        if verdict.lines:
+            if ended and bucket.exists(f"{settings.bucket}/done"):
+                return code
             # After a preemption a host may come back on another machine, with the next start of the job.
-            return PREEMPTED if starts else _stop(lines, settings)
+            return PREEMPTED if starts else _stop(verdict.lines, settings)
+        if ended:
+            _print(settings, host, "a host was lost and is back: the program starts again")
         starts += 1
         if settings.copies and host.index:
             # Host 0 has copied its last checkpoint before it came to the meeting.
@@ -65,14 +76,15 @@ def main(arguments: list[str]) -> int:
             return PREEMPTED
         code = code if code >= 0 else 128 - code
         aborts += code in SIGNALS
-        if code != PREEMPTED and (code not in SIGNALS or aborts > _MOST_ABORTS):
-            break
-        why = "preempted" if code == PREEMPTED else f"ended by a signal ({code})"
-        _print(settings, host, f"{why}, and this host is still here: the program starts again")
-    if code or host.index == 0:
-        bucket.write_text(f"{settings.bucket}/{'failed' if code else 'done'}", f"{code}\n")
-    _print(settings, host, f"the program ended with exit code {code}")
-    return code
+        if code == PREEMPTED or (code in SIGNALS and aborts <= _MOST_ABORTS):
+            why = "preempted" if code == PREEMPTED else f"ended by a signal ({code})"
+            _print(settings, host, f"{why}, and this host is still here: the program starts again")
+            ended = ""
+            continue
+        ended = f"the program ended with exit code {code}"
+        if code or host.index == 0:
+            bucket.write_text(f"{settings.bucket}/{'failed' if code else 'done'}", f"{code}\n")
+        _print(settings, host, ended)
 
 
 def _prepare(settings: HostSettings, host: SliceHost, work: Path) -> list[bucket.Mirror]:
@@ -119,7 +131,7 @@ def _diagnose(settings: HostSettings, host: SliceHost) -> str:
     return ""
 
 
-def _stop(lines: list[str], settings: HostSettings) -> int:
+def _stop(lines: Sequence[str], settings: HostSettings) -> int:
     line = f"{settings.name}: stopped before training; {'; '.join(lines)}\n"
     sys.stderr.write(line)
     bucket.write_text(f"{settings.bucket}/failed", line)
