@@ -428,9 +428,10 @@ class Values:
         """Whether `node` is a number of an optimizer's group: `group["lr"]`, `opt.param_groups[0]["lr"]`."""
         first = node.slice[0].slice
         key = string_value(first.value) if isinstance(first, cst.Index) else None
-        if key is None or key == "params":
-            return False
-        group = node.value
+        return key is not None and key != "params" and self.is_group(node.value)
+
+    def is_group(self, group: cst.BaseExpression) -> bool:
+        """Whether `group` is a group of an optimizer: one of `opt.param_groups`."""
         if isinstance(group, cst.Subscript):
             return last_part(group.value) == "param_groups"
         if not isinstance(group, cst.Name):

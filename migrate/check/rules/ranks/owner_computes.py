@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
+from migrate.reading.flow.index_numbers import follows_index
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
 from migrate.syntax.tree import code, nodes, string_value
 
@@ -177,7 +178,7 @@ def _is_by_rank(node: cst.Subscript, facts: Facts) -> bool:
 
 def _follows_rank(node: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `node` is the replica's index, or a name that a line or a loop computes of it."""
-    if facts.guards.is_index(node):
+    if facts.guards.is_index(node) or follows_index(node, facts):
         return True
     if not isinstance(node, cst.Name):
         return False
