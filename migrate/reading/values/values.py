@@ -251,7 +251,7 @@ class Values:
             # A method of this name that the project defines has its own meaning.
             own = any(callee.name == "cuda" for callee in self._context.run_by(call))
             return self._context.qualified_name(call.func) is None and not own
-        if call.func.attr.value != "to":
+        if call.func.attr.value not in ("to", "to_empty"):
             return False
         arg = device_argument(call)
         if arg is not None and isinstance(arg.value, cst.Integer):
