@@ -21,7 +21,7 @@ def words(text: str) -> frozenset[str]:
 # Methods and attributes that describe a tensor and are plain Python values.
 DESCRIBES = words(
     "shape dtype device ndim is_cuda is_leaf requires_grad layout itemsize nbytes is_sparse is_quantized "
-    "name training grad_fn names"
+    "name training grad_fn names device_mesh placements"
 )
 # Methods that read a tensor's values from the device: the host waits for them.
 READ_METHODS = words("cpu item numpy tolist")

@@ -12,6 +12,7 @@ from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
+from migrate.reading.steps.evaluating import sampling_loop
 from migrate.reading.steps.in_step import When
 from migrate.reading.values.device_values import OF_TENSORS, has_gradients
 from migrate.syntax.tree import code, last_part
@@ -44,6 +45,12 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
         message = f"{what} at every step: the host waits for the device; read every N steps"
         hit = hazard.hit(node, message, Severity.INFO)
         yield replace(hit, unless=GUARDED) if guarded else hit
+    elif sampling_loop(node, facts) is not None:
+        message = (
+            f"{what} in every turn of a loop that samples from a model: the host waits, and each turn is cut "
+            "in two; read what is the same in all turns once before the loop, and the rest after it"
+        )
+        yield hazard.hit(node, message, Severity.INFO)
 
 
 def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:

@@ -36,6 +36,7 @@ from migrate.model.objects.collating import collating_of, gathering_of
 from migrate.model.objects.feeding import feeding_of
 from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
+from migrate.model.objects.given_parameters import given_parameters
 from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
 from migrate.model.objects.nested import nested_of
@@ -215,6 +216,10 @@ class ModuleCalls:
         given_moving: the calls that get a model which moves its inputs to the GPU itself.
         of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
             from it, wherever in the project; those that the file computes with, or gives to a call.
+        may_run: the methods of classes made by name that each call of an object of unknown class may run.
+        given_parameters: the parameters of its functions, each by the line of the function and its name, for
+            which a call anywhere in the project passes parameters or gradients of a model; only in a file
+            that computes with the index of a replica.
         host_tensors: the CPU tensors that collectives get, also through other functions and files, with the
             code that puts them there.
         mixed_groups: the calls that join a process group for CPU and GPU tensors, with a tensor of unknown
@@ -326,6 +331,8 @@ class ModuleCalls:
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
+    may_run: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    given_parameters: frozenset[tuple[int, str]] = frozenset()
     generators: frozenset[End] = frozenset()
     norms_over_replicas: bool = True
     narrow_regions: tuple[tuple[Path, int], ...] = ()
@@ -527,9 +534,14 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module) for call in given_moving_models(analysis, scope)
         ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
-        of_index=frozenset(
-            _end(node, scope.module)
-            for node in (indices_of(analysis, scope) if _is_replicated(analysis) else ())
+        of_index=(of_index := frozenset(_of_index(analysis, scope))),
+        may_run={
+            _end(call, scope.module): tuple(_definition(method, {}) for method in methods)
+            for call, methods in registries_of(analysis).may_run(scope)
+        },
+        given_parameters=frozenset(
+            (function.line, name)
+            for function, name in (given_parameters(analysis, scope) if of_index else ())
         ),
         host_tensors=dict(_host_tensors(analysis, scope)) if _joins_by_itself(analysis) else {},
         mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
@@ -903,6 +915,11 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
             why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
             marks |= dict.fromkeys(region.marks, why)
     return marks
+
+
+def _of_index(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
+    if _is_replicated(analysis):
+        yield from (_end(node, scope.module) for node in indices_of(analysis, scope))
 
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:

@@ -420,3 +420,23 @@ def train(net, loader):
 def test_parameters_that_are_filtered_stay_parameters(kept: str) -> None:
     source = parse(NORMS.format(kept=kept).encode(), Path("train.py"))
     assert "XLA201" in {f.code for f in check_source(source, Config())}
+
+
+def test_what_describes_a_distributed_tensor_is_no_value() -> None:
+    text = HEAD + textwrap.dedent(
+        """
+        class Own(torch.optim.Optimizer):
+            def step(self):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        g = p.grad.clone()
+                        if p.device_mesh.get_group(0) != self.group:
+                            raise ValueError
+                        if g.placements == p.placements:
+                            p.sub_(g)
+                        if g.sum() == 0:
+                            break
+        """
+    )
+    found = check_source(parse(text.encode(), Path("own.py")), Config(select=("XLA110",)))
+    assert [text.splitlines()[f.line - 1].strip() for f in found] == ["if g.sum() == 0:"]

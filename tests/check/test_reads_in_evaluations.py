@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.project import check_paths
+from migrate.syntax.source import parse
 
 METRIC = """\
 import torch
@@ -58,3 +60,30 @@ def test_a_function_of_another_file(tmp_path: Path, line: str, after: str, repor
     (tmp_path / "train.py").write_text(SCRIPT.format(line=line, after=after))
     found = check_paths([tmp_path], Config()).findings
     assert bool([f for f in found if f.code == "XLA208" and f.path.name == "train.py"]) is reported
+
+
+def test_a_loop_over_batches_that_moves_them_does_not_sample() -> None:
+    text = """
+import torch
+
+
+@torch.no_grad()
+def evaluate(model, loader):
+    model.cuda()
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        print(model(x).sum().item())
+
+
+@torch.no_grad()
+def sample(model, z, scales):
+    model.cuda()
+    scales = scales.cuda()
+    for turn in range(50):
+        z = model(z) * scales[turn].item()
+    return z
+"""
+    found = check_source(parse(text.encode(), Path("train.py")), Config(select=("XLA201",)))
+    assert [text.splitlines()[f.line - 1].strip() for f in found] == [
+        "z = model(z) * scales[turn].item()"
+    ]

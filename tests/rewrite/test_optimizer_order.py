@@ -244,3 +244,24 @@ def test_a_model_that_the_base_class_does_not_move_is_told(tmp_path: Path, held:
 def test_a_container_with_a_part_that_has_not_moved_is_told(tmp_path: Path) -> None:
     held = "nn.ModuleList([self.network, nn.Linear(2, 2)])"
     assert reports_of_trainer(tmp_path, held, moved="model.cuda()")
+
+
+def test_to_empty_moves_a_model() -> None:
+    script = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+with torch.device("meta"):
+    model = torch.nn.Linear(4, 1)
+model.to_empty(device="cuda")
+torch.nn.init.zeros_(model.weight)
+model = DDP(model)
+optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+"""
+    findings = rewrite_source(parse(script.encode(), Path("script.py"))).findings
+    assert {finding.rule for finding in findings} & {"ddp", "optimizer-order"} == set()
+    other = script.replace('device="cuda"', 'device="cpu"')
+    findings = rewrite_source(parse(other.encode(), Path("script.py"))).findings
+    assert "ddp" in {finding.rule for finding in findings}

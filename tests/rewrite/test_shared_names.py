@@ -40,3 +40,19 @@ def test_a_variable_of_a_comprehension_is_no_use() -> None:
     script = script.replace("def show", "LAYERS = [3 for _ in range(2)]\n\n\ndef show")
     text = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
     assert "global" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "declared"),
+    [
+        ("names = {x for x in range(3)}", "global names"),
+        ("table = {x: value for x, value in enumerate('ab')}", "global table"),
+        ("total = sum(x for x in range(3))", "global total"),
+        ("names = [(last := x) for x in range(3)]", "global last, names"),  # binds a name outside
+    ],
+)
+def test_variables_of_comprehensions_are_their_own(line: str, declared: str) -> None:
+    script = SCRIPT.format(used="") + f"    {line}\n\n\n"
+    script += "def other():\n    return x, value, last, names, table, total\n"
+    text = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
+    assert [row.strip() for row in text.splitlines() if "global" in row] == [declared]

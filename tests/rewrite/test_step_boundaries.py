@@ -910,3 +910,63 @@ def test_a_backward_pass_of_an_autograd_function_is_no_part_of_the_loop(tmp_path
     assert "model(" in block(text)
     assert "optimizer.step()" in block(text)
     assert not findings
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        # Nothing shows that these are on the device, except for what autocast is, and for the backward pass.
+        """with torch.autocast("cuda", dtype=torch.bfloat16):
+            losses = criterion(encode(fetch(turn)))
+        shown = torch.stack([value.cuda() for value in losses.values()])
+        total = losses.get("loss") + 0 * shown.sum()""",
+        """losses = criterion(encode(fetch(turn)))
+        total = losses["loss"]""",
+        """batch = fetch(turn)
+        total = torch.nn.functional.mse_loss(encode(batch), criterion(batch))""",
+    ],
+)
+def test_a_forward_of_unknown_functions_belongs_to_the_step(tmp_path: Path, forward: str) -> None:
+    source = f"""
+import torch
+from models import criterion, encode, fetch
+
+
+def fit(optimizer):
+    for turn in range(100):
+        rate = adjust(turn)
+        {forward}
+        total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+fit(torch.optim.SGD(torch.nn.Linear(1, 1).cuda().parameters(), 0.1))
+"""
+    text, _ = after(tmp_path, source)
+    inside = block(text)
+    assert "criterion(" in inside
+    assert "encode(" in inside
+    assert "adjust(" not in inside
+
+
+def test_code_that_a_known_forward_follows_stays_above(tmp_path: Path) -> None:
+    source = """
+import torch
+from data import fetch
+
+
+def fit(net, optimizer):
+    for turn in range(100):
+        batch = fetch(turn)
+        names = describe(batch)
+        loss = net(batch.cuda()).mean()
+        loss.backward()
+        optimizer.step()
+
+
+net = torch.nn.Linear(1, 1).cuda()
+fit(net, torch.optim.SGD(net.parameters(), 0.1))
+"""
+    text, _ = after(tmp_path, source)
+    assert block(text).split("\n")[0].strip() == 'loss = net(batch.to("xla")).mean()'

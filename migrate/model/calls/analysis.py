@@ -127,6 +127,9 @@ class Analysis:
             if not argument.values <= known:
                 new.add(parameter)
                 known |= argument.values
+            node = argument.node
+            if node is not None and self.evaluator.contents.hold(parameter, node, argument.scope):
+                new.add(parameter)
         return new
 
     def _spread(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from migrate.catalogue.launchers import LAUNCHERS, PROCESS, SCRIPT
+from migrate.model.calls.contents import Item
 from migrate.model.calls.kind import Kind
-from migrate.model.calls.kinds import TRAITS, UNKNOWN, DeviceValue, External, Values
+from migrate.model.calls.kinds import NOTHING, TRAITS, UNKNOWN, DeviceValue, External, Values
 from migrate.model.calls.scopes import Class, Function, Scope
 from migrate.model.calls.training import Running
 from migrate.model.calls.values import Evaluator
@@ -26,12 +27,14 @@ class Passed(NamedTuple):
         to, name: the function or data class, and its parameter or field.
         values: the possible values of the argument.
         node: the expression, or None if no single expression is the argument.
+        scope: the scope of the expression.
     """
 
     to: Function | Class
     name: str
     values: Values
-    node: ast.expr | None = None
+    node: ast.expr | None
+    scope: Scope
 
 
 def passed_by(ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
@@ -57,7 +60,7 @@ def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[P
     for arg in (*ran.call.args, *(keyword.value for keyword in ran.call.keywords)):
         for function in _functions(arg, ran.scope, evaluator):
             for name in function.parameters[function.is_bound :]:
-                yield Passed(function, name, frozenset([UNKNOWN]))
+                yield Passed(function, name, frozenset([UNKNOWN]), None, ran.scope)
 
 
 def _known(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Values:
@@ -83,7 +86,9 @@ def _of_external(name: str, ran: Running, evaluator: Evaluator) -> Iterator[Pass
         for function in _functions(target, ran.scope, evaluator):
             if not of_process and len(function.parameters) > function.is_bound:
                 index = frozenset([DeviceValue(Kind.INDEX)])
-                yield Passed(function, function.parameters[function.is_bound], index)
+                yield Passed(
+                    function, function.parameters[function.is_bound], index, None, ran.scope
+                )
             if isinstance(args, ast.Tuple | ast.List):
                 yield from _to_function(function, args.elts, [], ran, evaluator, not of_process)
 
@@ -100,24 +105,63 @@ def _to_function(
     names = function.parameters[function.is_bound + skip :]
     left = set(names)
     named = {keyword.arg for keyword in keywords}
-    for name, arg in zip(names, args, strict=False):
-        if isinstance(arg, ast.Starred):
-            left.clear()
-            break
+    given, is_whole = _positional(args, ran.scope, evaluator)
+    for name, (arg, at) in zip(names, given, strict=False):
         left.discard(name)
-        yield Passed(function, name, _known(arg, ran.scope, evaluator), arg)
+        yield Passed(function, name, _known(arg, at, evaluator), arg, at)
+    if not is_whole:
+        left.clear()
     for keyword in keywords:
         if keyword.arg in function.bindings:
             values = _known(keyword.value, ran.scope, evaluator)
-            yield Passed(function, str(keyword.arg), values, keyword.value)
+            yield Passed(function, str(keyword.arg), values, keyword.value, ran.scope)
         elif keyword.arg is None:
-            rest = [name for name in names[len(args) :] if name not in named]
+            rest = [name for name in names[len(given) :] if name not in named]
             yield from _unpacked(function, keyword.value, rest, named, ran, evaluator)
             left.clear()
         left.discard(str(keyword.arg))
     for name in left & function.optional:
         # The function finds another value for it.
-        yield Passed(function, name, frozenset([UNKNOWN]))
+        yield Passed(function, name, frozenset([UNKNOWN]), None, ran.scope)
+    yield from _gathered(function, args[len(names) :], keywords, ran, evaluator)
+
+
+def _positional(
+    args: Sequence[ast.expr], scope: Scope, evaluator: Evaluator
+) -> tuple[list[Item], bool]:
+    """Return the positional arguments, and whether these are all: those of `*args`, where these are known."""
+    given: list[Item] = []
+    for arg in args:
+        if not isinstance(arg, ast.Starred):
+            given.append((arg, scope))
+            continue
+        evaluator.values(arg, scope)  # the call is followed again if this changes
+        spread = evaluator.contents.spread(arg.value, scope)
+        if spread is None:
+            return given, False
+        given += spread
+    return given, True
+
+
+def _gathered(
+    function: Function,
+    args: Sequence[ast.expr],
+    keywords: Sequence[ast.keyword],
+    ran: Running,
+    evaluator: Evaluator,
+) -> Iterator[Passed]:
+    """Yield what a function gathers in `*args` and `**kwargs`."""
+    arguments, contents = function.arguments, evaluator.contents
+    if arguments.vararg is not None and args:
+        display = contents.gathered(ran.call, function, ast.Tuple([*args], ast.Load()))
+        yield Passed(function, arguments.vararg.arg, NOTHING, display, ran.scope)
+    more = [k for k in keywords if k.arg is None or k.arg not in function.bindings]
+    if arguments.kwarg is not None and more:
+        keys: list[ast.expr | None] = [
+            ast.Constant(k.arg) if k.arg is not None else None for k in more
+        ]
+        display = contents.gathered(ran.call, function, ast.Dict(keys, [k.value for k in more]))
+        yield Passed(function, arguments.kwarg.arg, NOTHING, display, ran.scope)
 
 
 def _unpacked(
@@ -135,10 +179,17 @@ def _unpacked(
         case ast.Call(func=ast.Name(id="vars"), args=[of]):
             for name in names:
                 for options in evaluator.values(of, ran.scope):
-                    yield Passed(function, name, evaluator.attribute(options, name))
-        case ast.Name() | ast.Attribute():
+                    values = evaluator.attribute(options, name)
+                    yield Passed(function, name, values, None, ran.scope)
+        case _:
+            evaluator.values(value, ran.scope)  # the call is followed again if this changes
             for name in names:
-                yield Passed(function, name, evaluator.at_key(value, name, ran.scope))
+                values = evaluator.at_key(value, name, ran.scope)
+                items = [*evaluator.items_at(value, name, ran.scope)]
+                for node, at in items:
+                    yield Passed(function, name, values, node, at)
+                if not items:
+                    yield Passed(function, name, values, None, ran.scope)
 
 
 def _to_fields(class_: Class, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
@@ -151,11 +202,11 @@ def _to_fields(class_: Class, ran: Running, evaluator: Evaluator) -> Iterator[Pa
     for (name, owner), arg in zip(owners.items(), ran.call.args, strict=False):
         if isinstance(arg, ast.Starred):
             break
-        yield Passed(owner, name, evaluator.values(arg, ran.scope), arg)
+        yield Passed(owner, name, evaluator.values(arg, ran.scope), arg, ran.scope)
     for keyword in ran.call.keywords:
         if keyword.arg in owners:
             values = evaluator.values(keyword.value, ran.scope)
-            yield Passed(owners[keyword.arg], keyword.arg, values, keyword.value)
+            yield Passed(owners[keyword.arg], keyword.arg, values, keyword.value, ran.scope)
 
 
 def _functions(node: ast.expr | None, scope: Scope, evaluator: Evaluator) -> Iterator[Function]:

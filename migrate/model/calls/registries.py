@@ -1,4 +1,4 @@
-"""Loops that train through an object whose class is chosen by name while the script runs.
+"""Objects whose class is chosen by name while the script runs: loops that train through one, calls of one.
 
 `model = build_model(opt)` of a registry, `construct_class_by_name(**options)` and hydra's `instantiate` are
 examples: the source does not show what `model.optimize_parameters()` runs. The loop has to be decided by hand
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from migrate.catalogue.words import HIDDEN_TRAINING
+from migrate.catalogue.words import HIDDEN_TRAINING, NO_GRADIENTS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import BOTH, Effect
 from migrate.model.calls.kinds import UNKNOWN
@@ -29,6 +29,9 @@ MAKES_BY_NAME = re.compile(
 )
 # Possible names of the method if the loop itself does the other half: `loss.accumulate_gradients()`.
 HALF = re.compile("backward|grad|loss|optimi|step|train")
+# Methods that a call of an object runs.
+CALLED = ("forward", "__call__")
+LEAST_LETTERS = 4  # that the names of an object and of its class share
 # Bindings of a name that may stand for any class: assignment, loop.
 VARIABLE = frozenset({"value", "item", "element"})
 # A class named only by such a string: 'training.loss.StyleGAN2Loss'.
@@ -69,18 +72,21 @@ class Registries:
 
     analysis: Analysis
     _methods: dict[str, list[tuple[Class, Effect]]] = field(init=False)
+    _called: dict[str, list[tuple[str, Function]]] = field(init=False)
     _found: set[Region] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         named = self._named()
         self._methods = defaultdict(list)
+        self._called = defaultdict(list)
         for scope in self.analysis.scopes.values():
             for class_ in scope.classes:
-                by_name = class_.name in named or any(
-                    registers(decorator) for decorator in class_.decorators
-                )
-                for name, effect in self._training(class_) if by_name else ():
+                if class_.name not in named and not any(map(registers, class_.decorators)):
+                    continue
+                for name, effect in self._training(class_):
                     self._methods[name].append((class_, effect))
+                for name, method in self._all_methods(class_):
+                    self._called[name].append((class_.name, method))
 
     def loops(self, scope: ModuleScope) -> Iterator[Hidden]:
         """Yield the loops of a module that train only through such methods."""
@@ -211,16 +217,64 @@ class Registries:
                     methods[name].append((class_, effect))
         return methods
 
+    def may_run(self, scope: ModuleScope) -> Iterator[tuple[ast.Call, list[Function]]]:
+        """Yield the calls in a module of unknown objects, with the methods of classes named like them.
+
+        The name of the object is all that the source shows of its class. A `forward` with gradients is left
+        out: it runs in a step, whoever calls it.
+        """
+        for call, at in self.analysis.calls_in(scope) if self._called else ():
+            func = call.func
+            if self.analysis.running[call].functions or not self._is_unknown(func, at):
+                continue
+            of_object = [method for name in CALLED for method in self._called.get(name, ())]
+            methods = _closest(_last(func), of_object)
+            if isinstance(func, ast.Attribute):
+                methods += _closest(_last(func.value), self._called.get(func.attr, []))
+            found = [m for _, m in methods if _fits(call, m) and not _runs_anyway(m)]
+            if found:
+                yield call, list(dict.fromkeys(found))
+
+    def methods_of(self, call: ast.Call) -> list[Function]:
+        """Return the methods that `call` may run if it calls an unknown object."""
+        return self._open_methods.get(call, [])
+
+    @cached_property
+    def _open_methods(self) -> Mapping[ast.Call, list[Function]]:
+        return {
+            call: methods
+            for scope in self.analysis.scopes.values()
+            for call, methods in self.may_run(scope)
+        }
+
+    def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether `node` may be an object of any class: a variable, or an attribute, of unknown value."""
+        if self.analysis.evaluator.values(node, scope) - {UNKNOWN}:
+            return False
+        if isinstance(node, ast.Attribute):
+            return True
+        bindings = (
+            [*self.analysis.evaluator.bindings_of(node.id, scope)]
+            if isinstance(node, ast.Name)
+            else []
+        )
+        return any(binding.kind in VARIABLE | {"param"} for binding in bindings)
+
     def _training(self, class_: Class) -> Iterator[tuple[str, Effect]]:
         """Yield the training methods of a class, inherited ones included."""
+        for name, method in self._all_methods(class_):
+            if effect := self.analysis.effects.get(method, Effect.NONE):
+                yield name, effect
+
+    def _all_methods(self, class_: Class) -> Iterator[tuple[str, Function]]:
+        """Yield the methods of a class, inherited ones included."""
         seen: set[str] = set()
         for ancestor in self.analysis.evaluator.ancestors(class_):
             for name, bindings in ancestor.bindings.items():
                 for binding in bindings:
                     if isinstance(binding.scope, Function) and name not in seen:
                         seen.add(name)
-                        if effect := self.analysis.effects.get(binding.scope, Effect.NONE):
-                            yield name, effect
+                        yield name, binding.scope
 
     def _named(self) -> set[str]:
         """Return the last parts of dotted names in the strings of a project that uses such names."""
@@ -245,6 +299,41 @@ def registers(decorator: ast.expr) -> bool:
     """Whether a decorator registers the decorated object by name."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return REGISTERS.search(_last(called)) is not None
+
+
+def _closest(name: str, methods: list[tuple[str, Function]]) -> list[tuple[str, Function]]:
+    """Return those of `methods` whose class is named like the object `name`: HungarianMatcher, `matcher`."""
+    plain = name.replace("_", "").lower()
+    if len(plain) < LEAST_LETTERS:
+        return []
+    return [
+        (class_, method)
+        for class_, method in methods
+        if plain in class_.lower() or class_.replace("_", "").lower() in plain
+    ]
+
+
+def _fits(call: ast.Call, method: Function) -> bool:
+    """Whether `method` can take the arguments of `call`."""
+    arguments = method.arguments
+    names = method.parameters[method.is_bound :]
+    is_starred = any(isinstance(arg, ast.Starred) for arg in call.args)
+    named = {keyword.arg for keyword in call.keywords}
+    if arguments.vararg is None and len(call.args) - is_starred > len(names):
+        return False
+    known = {*names, *(argument.arg for argument in arguments.kwonlyargs)}
+    if arguments.kwarg is None and named - known - {None}:
+        return False
+    if is_starred or None in named:
+        return True
+    needed = set(names[len(call.args) : len(names) - len(arguments.defaults)])
+    return needed <= named
+
+
+def _runs_anyway(method: Function) -> bool:
+    """Whether `method` is a forward with gradients, which is a step of its own."""
+    without = {name.rpartition(".")[2] for name in NO_GRADIENTS}
+    return method.name == "forward" and not method.is_a(*without)
 
 
 def _last(node: ast.expr) -> str:

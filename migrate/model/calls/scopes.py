@@ -173,6 +173,7 @@ class Function(Scope):
     )
     returns: list[ast.expr] = field(default_factory=list)
     yields: list[ast.expr] = field(default_factory=list)
+    delegates: list[ast.expr] = field(default_factory=list)  # the values of `yield from`
     elsewhere: dict[str, Scope] = field(default_factory=dict)  # names declared global or nonlocal
 
     @property
@@ -344,6 +345,8 @@ class _ScopeWalk:
                 scope.returns.append(value)
             case ast.Yield(value=ast.expr() as value) if isinstance(scope, Function):
                 scope.yields.append(value)
+            case ast.YieldFrom(value=value) if isinstance(scope, Function):
+                scope.delegates.append(value)
             case ast.Global() | ast.Nonlocal() if isinstance(scope, Function):
                 outer = self.top if isinstance(node, ast.Global) else scope.parent
                 scope.elsewhere.update(dict.fromkeys(node.names, outer or self.top))
@@ -376,7 +379,8 @@ class _ScopeWalk:
     def _make_function(self, name: str, line: int, args: ast.arguments, scope: Scope) -> Function:
         function = Function(self.top.module, scope, name, line=line, arguments=args)
         function.owner = scope if isinstance(scope, Class) else None
-        for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+        gathering = [argument for argument in (args.vararg, args.kwarg) if argument is not None]
+        for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs, *gathering):
             function.bindings[argument.arg].append(
                 ValueBinding("param", function, name=argument.arg)
             )
@@ -449,6 +453,8 @@ class _ScopeWalk:
                     self._home(scope, part.id)[part.id].append(binding)
                 elif isinstance(part, ast.Attribute):
                     self._bind_attribute(part, binding, scope)
+                elif isinstance(part, ast.Subscript) and (key := key_of(part.slice)) is not None:
+                    self.top.assigned[key].append((part.value, binding))
 
     def _put_by_method(self, call: ast.Call, scope: Scope) -> None:
         """Record values put into a container: `meters.append(value)`, `meters.setdefault(name, value)`."""

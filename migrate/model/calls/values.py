@@ -22,6 +22,7 @@ from migrate.catalogue.words import (
     MODULE_METHODS,
 )
 from migrate.model.calls import devices
+from migrate.model.calls.contents import Contents
 from migrate.model.calls.families import Families
 from migrate.model.calls.kinds import (
     MODULES,
@@ -106,6 +107,7 @@ class Evaluator(Families):
                 self._put[name] += put
             for name, bindings in scope.assigned.items():
                 self._assigned[name] += bindings
+        self.contents = Contents(self)
         super().__init__(class_ for scope in scopes.values() for class_ in scope.classes)
 
     def forget(self, changed: Set[Parameter]) -> None:
@@ -124,6 +126,10 @@ class Evaluator(Families):
         """Return the parameters that were asked for since the last call."""
         asked, self._asked = self._asked, set()
         return ANY if len(asked) > MOST_PARAMETERS else asked
+
+    def ask_for(self, parameter: Parameter) -> None:
+        """Record that the value that is being evaluated depends on `parameter`."""
+        self._asked.add(parameter)
 
     def depends_on_parameters(self, node: ast.expr, scope: Scope) -> bool:
         """Whether the cached values of `node` depend on the arguments of calls."""
@@ -204,7 +210,12 @@ class Evaluator(Families):
                 return self.values(one, scope) | self.values(other, scope) | on_some
             case ast.BoolOp(values=parts):
                 return self._union(self.values(part, scope) for part in parts)
-            case ast.NamedExpr(value=value) | ast.Await(value=value):
+            case (
+                ast.NamedExpr(value=value)
+                | ast.Await(value=value)
+                | ast.YieldFrom(value=value)
+                | ast.Starred(value=value)
+            ):
                 return self.values(value, scope)
             case ast.Lambda():
                 return self._union(self._bound(b) for b in scope.bindings[lambda_name(node)])
@@ -251,24 +262,37 @@ class Evaluator(Families):
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
         """Return the possible values of `container[key]`."""
+        return self._once(
+            (f"key {key}", id(container), id(scope)), lambda: self._at_key(container, key, scope)
+        )
+
+    def _at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
         values = devices.of_environment(container, key, scope, self)
         for node, at in self._containers(container, scope):
-            if isinstance(node, ast.Dict):
-                for name, value in zip(node.keys, node.values, strict=True):
-                    if name is None or not isinstance(name, ast.Constant) or name.value == key:
-                        values |= self.values(value, at)
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict":
-                values |= self._union(
-                    self.values(k.value, at) for k in node.keywords if k.arg == key
-                )
-            else:
+            is_dict = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict"
+            if not isinstance(node, ast.Dict) and not is_dict:
                 values |= self.elements(node, at)
+        values |= self._union(
+            self.values(node, at) for node, at in self.contents.at_key(container, key, scope)
+        )
+        return values | self._union(map(self._bound, self._set_at(container, key)))
+
+    def items_at(
+        self, container: ast.expr, key: str, scope: Scope
+    ) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield the expressions whose value `container[key]` may be."""
+        yield from self.contents.at_key(container, key, scope)
+        for binding in self._set_at(container, key):
+            if binding.kind == "value" and binding.value is not None:
+                yield binding.value, binding.scope
+
+    def _set_at(self, container: ast.expr, key: str) -> Iterator[ValueBinding]:
+        """Yield the assignments `container[key] = value`, by the text of the container."""
         if key in self._assigned:
             as_container = self._dumped(container)
             for receiver, binding in self._assigned[key]:
                 if self._dumped(receiver) == as_container:
-                    values |= self._bound(binding)
-        return values
+                    yield binding
 
     def _dumped(self, node: ast.expr) -> str:
         if node not in self._dumps:
@@ -371,12 +395,15 @@ class Evaluator(Families):
         if last in COLLECTIONS:
             named = (self._flat(keyword.value, scope) for keyword in call.keywords)
             return self._union(self.elements(arg, scope) for arg in call.args) | self._union(named)
-        return self._union(
-            self.elements(returned, value)
-            for value in self.values(function, scope)
-            if isinstance(value, Function)
-            for returned in value.returns
-        )
+        called = [f for f in self.values(function, scope) if isinstance(f, Function)]
+        return self._union(map(self._elements_given, called))
+
+    def _elements_given(self, function: Function) -> Values:
+        """Return the elements of what `function` returns, or those that it yields."""
+        if not function.yields and not function.delegates:
+            return self._union(self.elements(returned, function) for returned in function.returns)
+        yielded = self._union(self._flat(value, function) for value in function.yields)
+        return yielded | self._union(self.elements(of, function) for of in function.delegates)
 
     def _made_by(self, factory: ast.expr, scope: Scope) -> Values:
         """Return the instances of project classes that `factory()` makes."""
@@ -649,6 +676,8 @@ class Evaluator(Families):
                 return frozenset([Super(own)])
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
+            if call.func.id == "next" and call.args:
+                return self.elements(call.args[0], scope)
         values: set[Value] = set(devices.of_call(call, scope, self))
         if isinstance(call.func, ast.Attribute):
             if call.func.attr in MODULE_METHODS:

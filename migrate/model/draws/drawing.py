@@ -74,7 +74,7 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
             continue
         for passed in passed_by(ran, analysis.evaluator):
             place = (passed.to, passed.name)
-            if place in asked and _is_drawn(passed.node, ran.scope, analysis, drawing):
+            if place in asked and _is_drawn(passed.node, passed.scope, analysis, drawing):
                 attributes |= asked[place]
     return frozenset(attributes)
 

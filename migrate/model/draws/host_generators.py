@@ -133,7 +133,7 @@ def _is_passed(function: Function, name: str, analysis: Analysis, depth: int) ->
     return any(
         passed.to is function
         and passed.name == name
-        and _may_be_generator(passed.node, scope, analysis, depth)
-        for call, scope in callers_of(analysis).get(function, ())
+        and _may_be_generator(passed.node, passed.scope, analysis, depth)
+        for call, _ in callers_of(analysis).get(function, ())
         for passed in passed_by(analysis.running[call], analysis.evaluator)
     )

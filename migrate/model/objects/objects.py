@@ -470,7 +470,9 @@ class Objects:
         arguments: dict[tuple[Function | Class, str], list[CallArgument]] = defaultdict(list)
         for call, ran in self._analysis.running.items():
             for passed in passed_by(ran, self._evaluator):
-                arguments[passed.to, passed.name].append(CallArgument(passed.node, ran.scope, call))
+                arguments[passed.to, passed.name].append(
+                    CallArgument(passed.node, passed.scope, call)
+                )
         return dict(arguments)
 
     @cached_property

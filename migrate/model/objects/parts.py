@@ -188,5 +188,5 @@ def passed_nodes(analysis: Analysis) -> dict[tuple[Function, str], list[Part]]:
     for ran in list(analysis.running.values()):
         for passed in passed_by(ran, analysis.evaluator):
             if passed.node is not None and isinstance(passed.to, Function):
-                parts[passed.to, passed.name].append((passed.node, ran.scope))
+                parts[passed.to, passed.name].append((passed.node, passed.scope))
     return parts

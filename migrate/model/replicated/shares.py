@@ -448,7 +448,9 @@ class Shares:
     ) -> dict[str, Share | None]:
         """Return the arguments of `call` for the parameters of `function`, which it runs."""
         return {
-            passed.name: self.of(passed.node, scope, bound, depth + 1)
+            passed.name: self.of(
+                passed.node, passed.scope, bound if passed.scope is scope else None, depth + 1
+            )
             for passed in passed_by(self._analysis.running[call], self._evaluator)
             if passed.to is function and passed.node is not None
         }

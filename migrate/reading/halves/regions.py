@@ -67,6 +67,11 @@ def region_around(node: cst.CSTNode, context: Script) -> AutocastRegion | None:
     return None
 
 
+def is_region(block: cst.With, context: Script) -> bool:
+    """Whether `block` is an autocast region."""
+    return any(_region(item.item, context) is not None for item in block.items)
+
+
 def _region(node: cst.BaseExpression, context: Script, depth: int = 0) -> AutocastRegion | None:
     """Return the region that `node` is: an autocast call, or a name bound to such a call."""
     if depth > DEEPEST:

@@ -116,6 +116,11 @@ class Parsed:
         later = self.calls.later
         return later.get(self.place(call), ()) if later else ()
 
+    def may_run(self, call: cst.Call) -> tuple[Definition, ...]:
+        """Return the methods that `call` may run if it calls an object whose class is chosen by name."""
+        may_run = self.calls.may_run
+        return may_run.get(self.place(call), ()) if may_run else ()
+
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
         return self.here(self.run_by(call))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import libcst as cst
 from migrate.catalogue.words import NO_GRADIENTS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.kind import Kind
+from migrate.model.calls.registries import registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region
 from migrate.model.facts import Definition, ModuleCalls
 from migrate.reading.facts import Facts
@@ -44,7 +46,8 @@ def leaving(
     calls = [(call, origin, False) for call, origin in facts.steps.calls]
     calls += [(call, at, True) for call, at in facts.steps.beside.calls if id(call) not in inside]
     for call, origin, beside in calls:
-        ran = [definition for definition in facts.context.run_by(call) if definition.path != here]
+        may_run = (*facts.context.run_by(call), *facts.context.may_run(call))
+        ran = [definition for definition in may_run if definition.path != here]
         later = [
             definition for definition in facts.context.run_later(call) if definition.path != here
         ]
@@ -171,8 +174,7 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
         seen.add(region)
         waiting += region.inner
         for call, scope in region.calls:
-            ran = analysis.running[call]
-            for callee in (*ran.functions, *ran.later):
+            for callee in _callees(call, analysis):
                 waiting.append(callee.region)
                 if callee.module is not scope.module:
                     paths.add(callee.module.path)
@@ -190,13 +192,21 @@ def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
         seen.add(function)
         for region in analysis.regions(function.region):
             for call, _ in region.calls:
-                ran = analysis.running[call]
-                for callee in (*ran.functions, *ran.later):
+                bound = analysis.running[call].bound
+                for callee in _callees(call, analysis):
                     if callee.module is scope.module:
                         waiting.append(callee)
-                    elif callee in ran.bound or not _is_known_to_run(callee):
+                    elif callee in bound or not _is_known_to_run(callee):
                         return True
     return False
+
+
+def _callees(call: ast.Call, analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that `call`, or the backward pass for it, runs or may run."""
+    ran = analysis.running[call]
+    yield from ran.functions
+    yield from ran.later
+    yield from registries_of(analysis).methods_of(call)
 
 
 def _is_known_to_run(function: Function) -> bool:

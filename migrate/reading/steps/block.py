@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -23,6 +24,7 @@ from migrate.syntax.tree import base_name, nodes, nodes_of
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+BUILTINS = frozenset(dir(builtins))
 ON_STATE = re.compile(
     "eval|named_parameters|parameters|requires_grad_|state_dict|step|train|unscale_|zero_grad"
 )
@@ -92,7 +94,15 @@ class Body:
 
         Going upwards, a statement belongs if it works on the device and binds or changes a name that a later
         statement of the step uses, or if it clears gradients. Code that only the host computes stays above.
+        Something has to run the model: if no such statement does, calls of unknown functions belong, too.
         """
+        first = self._first(backward, unknown=False)
+        if any(map(self._may_run_model, range(first, backward + 1))):
+            return first
+        return self._first(backward, unknown=True)
+
+    def _first(self, backward: int, *, unknown: bool) -> int:
+        """Return that index; with calls of unknown functions, or without."""
         first = backward
         used = self._inputs(backward)
         for index in range(backward - 1, -1, -1):
@@ -106,11 +116,35 @@ class Body:
                         n for n in used if n.split(".")[0] not in assigned and n not in assigned
                     }
                 used |= self._inputs(index)
-                if statement.on_device or statement.clears_gradients:
+                belongs = statement.on_device or statement.clears_gradients
+                if unknown and statement.outside is None:
+                    belongs = belongs or self._may_run_model(index)
+                if belongs:
                     first = index
             elif statement.clears_gradients and statement.outside is None:
                 first = index
         return first
+
+    def _may_run_model(self, index: int) -> bool:
+        """Whether the statement at `index` calls a model, or anything that may run one."""
+        return any(map(self._is_open, nodes_of(self.statements[index].node, cst.Call)))
+
+    def _is_open(self, call: cst.Call) -> bool:
+        """Whether `call` is of a model, or of anything from outside of the block but a library."""
+        if self.values.is_state(call) or self.context.values.calls_model(call):
+            return True
+        name = (base_name(call.func) or "").split(".")[0]
+        if not name or name in BUILTINS or name in self._bound:
+            return False
+        root = (self.context.qualified_name(call.func) or "").partition(".")[0]
+        return root != "torch" and root not in HOST_ROOTS
+
+    @cached_property
+    def _bound(self) -> frozenset[str]:
+        """Names that the block binds."""
+        return frozenset(
+            name.split(".")[0] for statement in self.statements for name in statement.flow.assigned
+        )
 
     def _inputs(self, index: int) -> set[str]:
         """Return the names that the statement at `index` reads, without host values that it moves."""

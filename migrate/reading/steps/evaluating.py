@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.steps.effects import Effect
-from migrate.reading.steps.unended import without_gradients
+from migrate.reading.steps.unended import is_sampling, without_gradients
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -29,6 +29,16 @@ def evaluating_loop(node: cst.CSTNode, facts: Facts) -> Loop | None:
             return None
         if isinstance(above, cst.For | cst.While) and _evaluates(above, node, facts):
             return above
+    return None
+
+
+def sampling_loop(node: cst.CSTNode, facts: Facts) -> Loop | None:
+    """Return the innermost loop around `node` if it samples: it runs a model on its own results."""
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return None
+        if isinstance(above, cst.For | cst.While):
+            return above if is_sampling(above, facts) else None
     return None
 
 

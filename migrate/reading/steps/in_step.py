@@ -339,7 +339,11 @@ class StepCode:
         while self._followed < len(self.calls):
             call, origin = self.calls[self._followed]
             self._followed += 1
-            ran = (*self._context.run_by(call), *self._context.run_later(call))
+            ran = (
+                *self._context.run_by(call),
+                *self._context.run_later(call),
+                *self._context.may_run(call),
+            )
             for callee in self._context.here(ran):
                 self._edges.append((call, callee))
                 self._enter(callee, origin, self.in_mark(call), self.in_training(call))

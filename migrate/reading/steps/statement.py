@@ -11,6 +11,7 @@ import libcst as cst
 
 from migrate.catalogue.words import AVERAGES
 from migrate.reading.flow.dataflow import Flow, flow
+from migrate.reading.halves.regions import is_region
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside, why_outside
 from migrate.reading.values.device_values import DeviceValues
@@ -125,10 +126,15 @@ class Statement:
     @cached_property
     def on_device(self) -> bool:
         """Whether the statement works on the device: it moves or computes tensors there."""
+        if isinstance(self.node, cst.FunctionDef | cst.ClassDef):
+            return False  # its body runs where it is called
         if self.moves or _edits_tensors(self.node):
             return True
         for node in nodes(self.node):
             if isinstance(node, cst.Call) and self.values.is_state(node):
+                return True
+            # Whatever it calls: code puts a computation on the accelerator into such a region.
+            if isinstance(node, cst.With) and is_region(node, self.context):
                 return True
             computes = isinstance(node, cst.Call | cst.Subscript | cst.BinaryOperation)
             if computes and self.values.mentions(node):

@@ -64,6 +64,27 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     return None if ends_graph(loop, facts) else call
 
 
+def is_sampling(loop: Loop, facts: Facts) -> bool:
+    """Whether `loop` runs a model without gradients in each turn, on what the turn before computed."""
+    if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
+        return False
+    given = carried(loop)
+    if isinstance(loop, cst.For):  # a turn starts with these anew
+        given -= {name.value for name in nodes_of(loop.target, cst.Name)}
+    if not given or not _accelerated(loop, facts):
+        return False
+    return any(
+        without_gradients(loop, call, facts)
+        for call in _models(loop.body, facts)
+        if any(name.value in given for arg in call.args for name in nodes_of(arg.value, cst.Name))
+    )
+
+
+def computed_in(loop: Loop, facts: Facts) -> DeviceValues:
+    """Return the values that a turn of `loop` computes, as far as names show them."""
+    return DeviceValues(loop.body, _bound(loop), facts.context)
+
+
 def _turns(loop: Loop, facts: Facts) -> float:
     """Return the number of turns of `loop`, as far as the script shows it; otherwise infinity."""
     return _length(loop.iter, facts) if isinstance(loop, cst.For) else float("inf")
@@ -368,7 +389,7 @@ def ends_graph(loop: Loop, facts: Facts) -> bool:
         return True
     if any(is_step(block, context) for block in nodes_of(loop.body, cst.With)):
         return True
-    values = DeviceValues(loop.body, _bound(loop), context)
+    values = computed_in(loop, facts)
     if next(DeviceReads(values, context).inside(loop.body), None) is not None:
         return True
     if isinstance(loop, cst.While) and values.mentions(loop.test):

@@ -1,4 +1,4 @@
-"""Expressions that hold the parameters of a model: `model.parameters()`, `group["params"]`."""
+"""Expressions that hold the parameters of a model or their gradients: `group["params"]`, `p.grad`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED = words("parameters named_parameters")
 def holds_parameters(
     node: cst.CSTNode | None, context: Script, seen: set[int] | None = None
 ) -> bool:
-    """Whether `node` is made from parameters, also through names, attributes and calls of this script.
+    """Whether `node` is made from parameters or gradients, also through names, attributes and calls.
 
     Args:
         node: an expression.
@@ -31,7 +31,7 @@ def holds_parameters(
     seen.add(id(node))
     for part in nodes(node):
         if isinstance(part, cst.Attribute):
-            if part.attr.value in ASKED | {"param_groups"}:
+            if part.attr.value in ASKED | {"grad", "param_groups"}:
                 return True
         elif _is_group_key(part, context):
             return True
@@ -111,6 +111,9 @@ def _is_given_parameters(param: cst.Param, context: Script, seen: set[int]) -> b
     if id(param) in seen or not isinstance(function, cst.FunctionDef):
         return False
     seen.add(id(param))
+    line = context.position(function.name).line
+    if (line, param.name.value) in context.calls.given_parameters:
+        return True
     names = [parameter.name.value for parameter in function.params.params]
     if function.name.value == "__init__" and is_in_optimizer(function, context):
         return names[1:2] == [param.name.value]

@@ -251,7 +251,7 @@ class Values:
             # A method of this name that the project defines has its own meaning.
             own = any(callee.name == "cuda" for callee in self._context.run_by(call))
             return self._context.qualified_name(call.func) is None and not own
-        if call.func.attr.value != "to":
+        if call.func.attr.value not in ("to", "to_empty"):
             return False
         arg = device_argument(call)
         if arg is not None and isinstance(arg.value, cst.Integer):
@@ -428,9 +428,10 @@ class Values:
         """Whether `node` is a number of an optimizer's group: `group["lr"]`, `opt.param_groups[0]["lr"]`."""
         first = node.slice[0].slice
         key = string_value(first.value) if isinstance(first, cst.Index) else None
-        if key is None or key == "params":
-            return False
-        group = node.value
+        return key is not None and key != "params" and self.is_group(node.value)
+
+    def is_group(self, group: cst.BaseExpression) -> bool:
+        """Whether `group` is a group of an optimizer: one of `opt.param_groups`."""
         if isinstance(group, cst.Subscript):
             return last_part(group.value) == "param_groups"
         if not isinstance(group, cst.Name):

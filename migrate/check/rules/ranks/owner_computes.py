@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import SYNCS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
+from migrate.reading.flow.index_numbers import follows_index
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
-from migrate.syntax.tree import code, nodes, string_value
+from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
 MESSAGE = (
     "each replica computes with other parameters than the others, so that their graphs differ, and "
@@ -31,7 +33,8 @@ class OwnerComputes(Hazard):
     **What to do.** Compute every update on every replica, and leave out the collective that hands it on: the
     gradients are equal everywhere, so the results are too. Where memory is short,
     `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer` shards every parameter, so that
-    all replicas run one graph.
+    all replicas run one graph. Where each replica has to compute its own, end the graph before and after
+    it: `torch_xla.sync()` right above and right below the test.
 
     Source: torch_xla 2.9; two simulated replicas part at the collective.
     """
@@ -106,6 +109,22 @@ class OwnerComputes(Hazard):
                 return u[:, :rank], s[:rank]
             """
         ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def step(model, flat, rank, world_size):
+                for i, p in enumerate(model.parameters()):
+                    torch_xla.sync()
+                    if i % world_size == rank:
+                        flat[i] = newton_schulz(p.grad)
+                    torch_xla.sync()
+                dist.all_reduce(flat)
+            """
+        ),
     )
     mended = example(
         """
@@ -127,9 +146,27 @@ class OwnerComputes(Hazard):
         else:
             assert isinstance(node, cst.If | cst.IfExp | cst.CompIf)
             chosen = _asks_for_owner(node.test, facts) and _is_of_parameters(node, facts)
+            chosen = chosen and not _is_cut_out(node, facts)
         if chosen and (is_in_optimizer(node, facts.context) or _meets(facts)):
             where = node if isinstance(node, cst.Subscript) else node.test
             yield self.hit(where, MESSAGE)
+
+
+def _is_cut_out(node: cst.If | cst.IfExp | cst.CompIf, facts: Facts) -> bool:
+    """Whether the graph ends right before and right after the test, so that no collective is in its graph."""
+    block = facts.context.parent(node)
+    if not isinstance(node, cst.If) or not isinstance(block, cst.IndentedBlock):
+        return False
+    at = next(index for index, statement in enumerate(block.body) if statement is node)
+    beside = (block.body[at - 1] if at else None, *block.body[at + 1 : at + 2])
+    return len(beside) == 2 and all(
+        statement is not None
+        and any(
+            facts.context.qualified_name(call.func) in SYNCS
+            for call in nodes_of(statement, cst.Call)
+        )
+        for statement in beside
+    )
 
 
 def _asks_for_owner(test: cst.BaseExpression, facts: Facts) -> bool:
@@ -177,7 +214,7 @@ def _is_by_rank(node: cst.Subscript, facts: Facts) -> bool:
 
 def _follows_rank(node: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `node` is the replica's index, or a name that a statement or a loop computes from it."""
-    if facts.guards.is_index(node):
+    if facts.guards.is_index(node) or follows_index(node, facts):
         return True
     if not isinstance(node, cst.Name):
         return False

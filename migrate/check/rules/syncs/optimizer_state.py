@@ -1,4 +1,4 @@
-"""The step count of an optimizer is moved to the device."""
+"""A number that an optimizer reads is on the device: its step count, or the learning rate."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import OPTIMIZER_CLASS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import device_argument
-from migrate.reading.values.parameters import value_of
-from migrate.syntax.tree import nodes, nodes_of, string_value
+from migrate.reading.values.parameters import is_in_optimizer, value_of
+from migrate.syntax.tree import keyword, last_part, nodes, nodes_of, string_value
 
 # Optimizers without a step count in their state.
 WITHOUT_STEP = frozenset({"torch.optim.SGD", "torch.optim.LBFGS"})
@@ -22,25 +23,34 @@ MESSAGE = (
     "load_state_dict of the optimizer puts the rest where the parameters are"
 )
 
+RATE = (
+    "a learning rate on the device: the optimizer, or the scheduler that changes it, reads it at every step; "
+    "a Python number, or a tensor on the host, is an input of the graph and is not compiled anew"
+)
+
 
 class OptimizerState(Hazard):
-    """The step count of an optimizer is moved to the device.
+    """A number that an optimizer reads is on the device: its step count, or the learning rate.
 
     **Why.** Adam and most other optimizers keep a tensor `step` in the state of each parameter, on the host,
     and read it at every step. A loop that moves all tensors of the state to the device moves it too: then
-    the host waits for the device once for each parameter, at every step.
+    the host waits for the device once for each parameter, at every step. A learning rate that is a tensor
+    of the device is read as well: by the optimizer (unless it is `capturable`), and by `step` of the
+    scheduler, which fills in the next one.
 
     **What to do.** Leave the loop out: `optimizer.load_state_dict` puts the moments where the parameters are,
-    and `step` stays on the host. Or skip it: `if key != "step"`.
+    and `step` stays on the host. Or skip it: `if key != "step"`. Make the learning rate a Python number, or
+    a tensor on the host: it is an input of the graph, and no value of it is compiled.
 
-    Source: torch 2.9 (`torch.optim.Optimizer._process_value_according_to_param_policy`), torch_xla 2.9.
+    Source: torch 2.9 (`torch.optim.Optimizer._process_value_according_to_param_policy`), torch_xla 2.9
+    (measured: `LambdaLR` and most other schedulers read such a rate at every step, and so do SGD and AdamW).
     """
 
     code = "XLA209"
     name = "optimizer-state"
     severity = Severity.WARNING
-    nodes = (cst.Call,)
-    words = "state"
+    nodes = (cst.Call, cst.Assign, cst.DictElement)
+    words = "state|lr"
     examples = (
         example(
             """
@@ -91,6 +101,49 @@ class OptimizerState(Hazard):
             import torch
 
 
+            def optimizers(model, device):
+                rate = torch.tensor(0.1, device="cuda")
+                one = torch.optim.SGD(model.parameters(), lr=rate)  # XLA209
+                groups = [{"params": model.parameters(), "lr": rate}]  # XLA209
+                other = torch.optim.AdamW(groups, lr=torch.tensor(0.1))
+                for group in other.param_groups:
+                    group["lr"] = torch.full((), 0.1).cuda()  # XLA209
+                return one, other
+
+
+            class Own(torch.optim.Optimizer):
+                def __init__(self, params, lr, device):
+                    super().__init__(params, dict(lr=lr))
+                    self.param_groups[0]["lr"] = torch.empty((), device=device).fill_(lr)  # XLA209
+
+                def hold(self, index, name, device):
+                    group = self.param_groups[index]
+                    group[name] = torch.empty((), device=device).fill_(group[name])  # XLA209
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def optimizers(model, log, device):
+                one = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
+                rate = torch.tensor(0.1, device="cuda")
+                two = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
+                log["lr"] = torch.tensor(0.1, device="cuda")
+                for group in one.param_groups:
+                    group["lr"] = group["lr"] * 0.5
+                    group["momentum"] = torch.tensor(0.9, device="cuda")
+                for name in log:
+                    log[name] = torch.tensor(0.1, device="cuda")
+                return one, two
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             def resume(model, saved, device):
                 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
                 optimizer.load_state_dict(saved)
@@ -108,8 +161,12 @@ class OptimizerState(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one move of a value that a loop takes out of the state."""
-        assert isinstance(node, cst.Call)
+        """Yield one move of a value that a loop takes out of the state, or one learning rate on the device."""
+        rate = _rate(node, facts)
+        if rate is not None and facts.values.on_device(rate):
+            yield self.hit(rate, RATE)
+        if not isinstance(node, cst.Call):
+            return
         if not _moves(node, facts) or _has_no_step(facts):
             return
         moved = cst.ensure_type(node.func, cst.Attribute).value
@@ -119,6 +176,43 @@ class OptimizerState(Hazard):
         if levels < 2 or _leaves_step(node, facts):
             return
         yield self.hit(node, MESSAGE)
+
+
+def _rate(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
+    """Return the learning rate that `node` gives an optimizer, or one of its groups."""
+    if isinstance(node, cst.Assign):
+        targets = [target.target for target in node.targets]
+        named = any(isinstance(t, cst.Subscript) and _is_rate_of_group(t, facts) for t in targets)
+        return node.value if named else None
+    if isinstance(node, cst.DictElement):
+        display = facts.context.parent(node)
+        elements = display.elements if isinstance(display, cst.Dict) else ()
+        keys = [string_value(e.key) for e in elements if isinstance(e, cst.DictElement)]
+        return node.value if string_value(node.key) == "lr" and "params" in keys else None
+    assert isinstance(node, cst.Call)
+    name = facts.names.of(node.func) or ""
+    is_torch = name.startswith("torch.optim.") and "lr_" not in name
+    capturable = keyword(node, "capturable")
+    if capturable is not None and getattr(capturable.value, "value", "") == "True":
+        return None
+    rate = keyword(node, "lr")
+    if is_torch and rate is None and len(node.args) > 1 and node.args[1].keyword is None:
+        rate = node.args[1]
+    if rate is None:
+        return None
+    is_group = last_part(node.func) == "dict" and (
+        keyword(node, "params") is not None or is_in_optimizer(node, facts.context)
+    )
+    made = is_torch or is_group or OPTIMIZER_CLASS.search(last_part(node.func))
+    return rate.value if made else None
+
+
+def _is_rate_of_group(target: cst.Subscript, facts: Facts) -> bool:
+    """Whether `target` is `group["lr"]` of an optimizer, or `group[name]`, which may be that."""
+    key = target.slice[0].slice
+    if not isinstance(key, cst.Index) or string_value(key.value) not in ("lr", None):
+        return False
+    return facts.values.is_group(target.value)
 
 
 def _moves(call: cst.Call, facts: Facts) -> bool:

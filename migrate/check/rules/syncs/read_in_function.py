@@ -8,10 +8,13 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import TENSORS
+from migrate.model.facts import Definition
 from migrate.reading.facts import Facts
-from migrate.reading.steps.evaluating import in_evaluation
+from migrate.reading.steps.evaluating import in_evaluation, sampling_loop
 from migrate.reading.steps.in_step import When
+from migrate.reading.steps.loops import Loop
 from migrate.reading.steps.metrics import ROOT, is_gathered, read_by_metric
+from migrate.reading.steps.unended import computed_in
 from migrate.syntax.tree import code, dotted
 
 OF_EVALUATION = " of the evaluation"
@@ -19,13 +22,16 @@ OFTEN, AFTER = "every N steps", "after the loop"
 
 
 class ReadInFunction(Hazard):
-    """A function that the training loop, or an evaluation, calls at every step reads values of the device.
+    """A function that a loop of training, evaluation or sampling calls in every turn reads from the device.
 
     **Why.** The host waits for the device at every step, as it does for `.item()` in the loop itself; the
     line in the loop does not show it, and the function may lie in another file.
 
     A metric of torchmetrics reads, too: MeanMetric and its like ask at each update whether a value is NaN,
     and `compute()` gathers the states of all replicas.
+
+    A loop that samples runs a model many times for one batch; a schedule on the device of which each turn
+    reads a number (`sigmas[i].item()`) makes the host wait as often.
 
     **What to do.** Let the function return tensors, and read them every N steps, where they are shown (in an
     evaluation: after its loop). Where the loop itself reads (`meter.update(loss.item())`),
@@ -187,6 +193,38 @@ class ReadInFunction(Hazard):
                         print(quiet.compute())
             """
         ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            def advance(output, z, sigmas, i):
+                largest = sigmas[1].item()
+                return z + (sigmas[i + 1] - sigmas[i]) * output.clamp(max=largest)
+
+
+            def on_device(output, z, sigmas, i):
+                return z + (sigmas[i + 1] - sigmas[i]) * output.clamp(max=sigmas[1])
+
+
+            @torch.no_grad()
+            def sample(model, z, sigmas):
+                model.to("xla")
+                for i in range(len(sigmas) - 1):
+                    z = advance(model(z), z, sigmas, i)  # XLA208
+                return z
+
+
+            @torch.no_grad()
+            def sample_on_device(model, z, sigmas):
+                model.to("xla")
+                for i in range(len(sigmas) - 1):
+                    z = on_device(model(z), z, sigmas, i)
+                    torch_xla.sync()
+                return advance(z, z, sigmas, 0)
+            """
+        ),
     )
     mended = example(
         """
@@ -219,6 +257,10 @@ class ReadInFunction(Hazard):
         if not facts.context.effects.reads(node):
             return
         evaluates = facts.steps.when(node) is not When.EVERY_STEP
+        loop = sampling_loop(node, facts) if evaluates else None
+        if loop is not None and facts.guards.around(node) is None:
+            yield from self._sampling(node, loop, facts)
+            return
         if evaluates and not in_evaluation(node, facts):
             return
         moves = facts.context.effects.moves(
@@ -228,15 +270,26 @@ class ReadInFunction(Hazard):
             return
         if facts.guards.around(node) is not None:
             return  # XLA305 reports that
-        for ran in facts.context.run_by(node):
-            where = "" if ran.path == facts.context.file else f"{ran.path.name}:"
-            line = f"line {ran.line}" if not where else f"{where}{ran.line}"
+        for ran in facts.context.run_by(node)[:1]:
+            of = OF_EVALUATION * evaluates
             message = (
-                f"{ran.name} ({line}) reads values of the device, at every step{OF_EVALUATION * evaluates}: "
+                f"{_located(ran, facts)} reads values of the device, at every step{of}: "
                 f"the host waits; return tensors from it, and read them {AFTER if evaluates else OFTEN}"
             )
             yield self.hit(node, message)
+
+    def _sampling(self, node: cst.Call, loop: Loop, facts: Facts) -> Iterable[Hit]:
+        """Yield a call that reads in every turn of a sampling loop."""
+        computed = computed_in(loop, facts)
+        if not any(_is_on_device(arg, facts) or computed.mentions(arg.value) for arg in node.args):
             return
+        for ran in facts.context.run_by(node)[:1]:
+            message = (
+                f"{_located(ran, facts)} reads values of the device in every turn of this loop, which "
+                "samples from a model: the host waits, and each turn is cut in two; read what is the same "
+                "in all turns once before the loop, and compute the rest with tensors"
+            )
+            yield self.hit(node, message)
 
     def _metric(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a call of a metric of torchmetrics in the step, or at every step."""
@@ -259,6 +312,12 @@ class ReadInFunction(Hazard):
                 f"{read}: at every step the host waits for the device; every N steps, or at the end"
             )
             yield self.hit(node, message)
+
+
+def _located(ran: Definition, facts: Facts) -> str:
+    """Return the name of a function with its line, and with its file if that is another one."""
+    where = "" if ran.path == facts.context.file else f"{ran.path.name}:"
+    return f"{ran.name} (line {ran.line})" if not where else f"{ran.name} ({where}{ran.line})"
 
 
 def _is_on_device(arg: cst.Arg, facts: Facts) -> bool:

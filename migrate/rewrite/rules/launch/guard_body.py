@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import nodes, targets
+from migrate.syntax.tree import nodes, nodes_of, targets
 
 
 def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
@@ -82,12 +82,28 @@ class _WithoutScopes(cst.CSTTransformer):
     def leave_ListComp(
         self, original_node: cst.ListComp, updated_node: cst.ListComp
     ) -> cst.BaseExpression:
-        return cst.Name("None")
+        return _leaked(updated_node)
+
+    def leave_SetComp(
+        self, original_node: cst.SetComp, updated_node: cst.SetComp
+    ) -> cst.BaseExpression:
+        return _leaked(updated_node)
+
+    def leave_DictComp(
+        self, original_node: cst.DictComp, updated_node: cst.DictComp
+    ) -> cst.BaseExpression:
+        return _leaked(updated_node)
 
     def leave_GeneratorExp(
         self, original_node: cst.GeneratorExp, updated_node: cst.GeneratorExp
     ) -> cst.BaseExpression:
-        return cst.Name("None")
+        return _leaked(updated_node)
+
+
+def _leaked(comprehension: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the assignments `(name := value)` in a comprehension: they bind names of the scope around it."""
+    leaked = list(nodes_of(comprehension, cst.NamedExpr))
+    return cst.Tuple([cst.Element(node) for node in leaked]) if leaked else cst.Name("None")
 
 
 class WithoutAnnotations(cst.CSTTransformer):

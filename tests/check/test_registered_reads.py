@@ -1,0 +1,96 @@
+"""Reads in objects whose class is chosen by name from a registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.check.check import check_source
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+from migrate.syntax.source import parse
+
+MATCHER = """
+import torch
+from registry import register
+
+
+@register()
+class HungarianMatcher(torch.nn.Module):
+    @torch.no_grad()
+    def forward(self, outputs, targets, epoch=0):
+        return (outputs - targets).abs().cpu()
+"""
+CRITERION = """
+import torch
+from registry import register
+
+
+@register()
+class Criterion(torch.nn.Module):
+    def __init__(self, matcher, weight):
+        super().__init__()
+        self.matcher = matcher
+
+    def forward(self, outputs, targets, epoch):
+        {call}
+        return (outputs - targets).mean()
+"""
+TRAIN = """
+def train(model, criterion, loader, optimizer):
+    for x, y in loader:
+        loss = criterion(model(x.cuda()), y.cuda(), 0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def reported(text: str) -> list[int]:
+    findings = check_source(parse(text.encode(), Path("script.py")), Config(select=("XLA203",)))
+    return [finding.line for finding in findings]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "self.matcher(outputs, targets, epoch=epoch)",
+        "found = self.matcher(outputs, targets)",
+        "self.matcher.forward(outputs, targets)",
+    ],
+)
+def test_a_step_is_followed_into_a_class_made_by_name(call: str) -> None:
+    assert reported(MATCHER + CRITERION.format(call=call) + TRAIN) == [10]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "self.loss(outputs, targets)",  # named otherwise
+        "self.matcher(outputs)",  # takes other arguments
+        "self.matcher(outputs, targets, eps=1)",
+        "pass",
+    ],
+)
+def test_a_step_is_not_followed_into_any_other(call: str) -> None:
+    assert reported(MATCHER + CRITERION.format(call=call) + TRAIN) == []
+
+
+def test_a_class_that_no_registry_knows_is_none() -> None:
+    text = MATCHER.replace("@register()\n", "")
+    call = CRITERION.format(call="self.matcher(outputs, targets)")
+    assert reported(text + call + TRAIN) == []
+
+
+def test_a_step_is_followed_into_a_class_of_another_file(tmp_path: Path) -> None:
+    files = {
+        "registry.py": "def register():\n    return lambda cls: cls\n",
+        "matcher.py": MATCHER,
+        "criterion.py": CRITERION.format(call="self.matcher(outputs, targets, epoch=epoch)"),
+        "train.py": TRAIN,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    findings = check_paths([tmp_path], Config(select=("XLA203",))).findings
+    assert [(f.path.name, f.line) for f in findings] == [("matcher.py", 10)]
