@@ -105,8 +105,8 @@ def _to_function(
     names = function.parameters[function.is_bound + skip :]
     left = set(names)
     named = {keyword.arg for keyword in keywords}
-    given, is_whole = _positional(args, ran.scope, evaluator)
-    for name, (arg, at) in zip(names, given, strict=False):
+    positional, is_whole = _positional(args, ran.scope, evaluator)
+    for name, (arg, at) in zip(names, positional, strict=False):
         left.discard(name)
         yield Passed(function, name, _known(arg, at, evaluator), arg, at)
     if not is_whole:
@@ -116,7 +116,7 @@ def _to_function(
             values = _known(keyword.value, ran.scope, evaluator)
             yield Passed(function, str(keyword.arg), values, keyword.value, ran.scope)
         elif keyword.arg is None:
-            rest = [name for name in names[len(given) :] if name not in named]
+            rest = [name for name in names[len(positional) :] if name not in named]
             yield from _unpacked(function, keyword.value, rest, named, ran, evaluator)
             left.clear()
         left.discard(str(keyword.arg))
@@ -130,17 +130,17 @@ def _positional(
     args: Sequence[ast.expr], scope: Scope, evaluator: Evaluator
 ) -> tuple[list[Item], bool]:
     """Return the positional arguments, and whether these are all: those of `*args`, where these are known."""
-    given: list[Item] = []
+    items: list[Item] = []
     for arg in args:
         if not isinstance(arg, ast.Starred):
-            given.append((arg, scope))
+            items.append((arg, scope))
             continue
         evaluator.values(arg, scope)  # the call is followed again if this changes
         spread = evaluator.contents.spread(arg.value, scope)
         if spread is None:
-            return given, False
-        given += spread
-    return given, True
+            return items, False
+        items += spread
+    return items, True
 
 
 def _gathered(

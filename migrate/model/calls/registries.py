@@ -231,9 +231,9 @@ class Registries:
             methods = _closest(_last(func), of_object)
             if isinstance(func, ast.Attribute):
                 methods += _closest(_last(func.value), self._called.get(func.attr, []))
-            found = [m for _, m in methods if _fits(call, m) and not _runs_anyway(m)]
-            if found:
-                yield call, list(dict.fromkeys(found))
+            fitting = [m for _, m in methods if _fits(call, m) and not _runs_anyway(m)]
+            if fitting:
+                yield call, list(dict.fromkeys(fitting))
 
     def methods_of(self, call: ast.Call) -> list[Function]:
         """Return the methods that `call` may run if it calls an unknown object."""

@@ -68,15 +68,15 @@ def is_sampling(loop: Loop, facts: Facts) -> bool:
     """Whether `loop` runs a model without gradients in each turn, on what the turn before computed."""
     if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
         return False
-    given = carried(loop)
+    carries = carried(loop)
     if isinstance(loop, cst.For):  # a turn starts with these anew
-        given -= {name.value for name in nodes_of(loop.target, cst.Name)}
-    if not given or not _accelerated(loop, facts):
+        carries -= {name.value for name in nodes_of(loop.target, cst.Name)}
+    if not carries or not _accelerated(loop, facts):
         return False
     return any(
         without_gradients(loop, call, facts)
         for call in _models(loop.body, facts)
-        if any(name.value in given for arg in call.args for name in nodes_of(arg.value, cst.Name))
+        if any(name.value in carries for arg in call.args for name in nodes_of(arg.value, cst.Name))
     )
 
 

@@ -161,7 +161,7 @@ class OptimizerState(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one move of a value that a loop takes out of the state, or one learning rate on the device."""
+        """Yield a move of a value that a loop takes out of the state, or a learning rate on the device."""
         rate = _rate(node, facts)
         if rate is not None and facts.values.on_device(rate):
             yield self.hit(rate, RATE)
@@ -203,8 +203,8 @@ def _rate(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
     is_group = last_part(node.func) == "dict" and (
         keyword(node, "params") is not None or is_in_optimizer(node, facts.context)
     )
-    made = is_torch or is_group or OPTIMIZER_CLASS.search(last_part(node.func))
-    return rate.value if made else None
+    is_optimizer = is_torch or is_group or OPTIMIZER_CLASS.search(last_part(node.func))
+    return rate.value if is_optimizer else None
 
 
 def _is_rate_of_group(target: cst.Subscript, facts: Facts) -> bool:
