@@ -2,7 +2,7 @@
 
     python benchmarks/port_zoo.py [--set transformers|timm|torchvision|diffusers|gallery] [--only TYPE…]
                                   [--again STATUS…] [--limit N] [--seconds 120] [--shuffle SEED] [--quick]
-                                  [--csv benchmarks/port_zoo.csv] [--summary]
+                                  [--api linen|nnx] [--csv benchmarks/port_zoo.csv] [--summary]
 
 Each model of `benchmarks/zoo.py` is built tiny and random and ported in a process of its own. "Proven" is:
 
@@ -19,6 +19,8 @@ named with --again ("all": any), and its last row counts. Other statuses: values
 that does not refuse), no second size (the constructor does not give the model again), and those of
 `benchmarks/zoo.py`: missing ops, export failed, refused, weights refused, ties, crash, time (so many seconds
 of CPU), random.
+
+With `--api nnx` the port is written in Flax NNX; its rows are in benchmarks/port_zoo_nnx.csv.
 
 Not run here, and part of `migrate port`: layer by layer, a TPU's precision, bfloat16, training, `init`.
 """
@@ -62,7 +64,8 @@ _PATIENCE = 6
 def main(words: list[str]) -> int:
     """Run what is asked, and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
+    parser.add_argument("--api", choices=("linen", "nnx"), default="linen")
+    parser.add_argument("--csv", type=Path)
     parser.add_argument("--set", choices=SETS, default="transformers")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--again", nargs="*", default=[], help="statuses, or all")
@@ -72,6 +75,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="first what took least in zoo.py")
     parser.add_argument("--summary", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
+    ending = "" if asked.api == "linen" else f"_{asked.api}"
+    asked.csv = asked.csv or Path(__file__).with_name(f"port_zoo{ending}.csv")
     if not asked.summary and not run(asked):
         print("nothing to run")
     print(summary(asked.set, list(read(asked.csv, asked.set).values())))
@@ -94,7 +99,7 @@ def run(asked: argparse.Namespace) -> int:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(zoo.PRELOADED)
     for number, (name, kind) in enumerate(wanted, 1):
-        row = in_process(context, SETS[asked.set], name, asked.seconds) | {"kind": kind}
+        row = in_process(context, SETS[asked.set], name, asked.seconds, asked.api) | {"kind": kind}
         append(asked.csv, {"set": asked.set, "date": f"{datetime.now(UTC):%Y-%m-%d}", **row})
         said = (
             f"{number} of {len(wanted)} {name}: {row['status']} {row['seconds']} s {row['reason']}"
@@ -109,10 +114,12 @@ def earlier(name_of_zoo: str) -> dict[str, float]:
     return {name: float(row["seconds"] or "inf") for name, row in zoo.read(file).items()}
 
 
-def in_process(context: Any, name_of_zoo: str, name: str, seconds: int) -> dict[str, str]:
+def in_process(
+    context: Any, name_of_zoo: str, name: str, seconds: int, api: str = "linen"
+) -> dict[str, str]:
     """The row of a model, made in a process of its own."""
     patience = _PATIENCE * seconds
-    row, ended = zoo.answered(context, prove, (name_of_zoo, name), patience, cpu=seconds)
+    row, ended = zoo.answered(context, prove, (name_of_zoo, name, api), patience, cpu=seconds)
     if ended not in (None, -signal.SIGXCPU):
         row = Row(name, status="crash", reason=f"its process ended ({ended})")
     row = row or Row(name, status="time", reason=f"over {seconds} s")

@@ -23,6 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
+# Pieces that are shown in Flax NNX, too.
+IN_NNX = ("llama",)
 NUMBER = re.compile(r"\d[\d.]*e[-+]?\d+")
 # Gemma 3 of transformers goes over a set of the kinds of its layers.
 os.environ |= {"HF_HUB_OFFLINE": "1", "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "1"}
@@ -52,12 +54,27 @@ def files(name: str) -> dict[str, str]:
         (folder / "config.py").write_text(made.config)
         formatted(folder)
         found = {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
-    found["README.md"] = page(piece, model, made, found["modeling.py"], proof)
+    if name in IN_NNX:
+        in_nnx = port(model, inputs, watch.starts(model), api="nnx")
+        proof["as recorded, in Flax NNX"] = compared(in_nnx, model, inputs)
+        with tempfile.TemporaryDirectory() as scratch:
+            source = Path(scratch) / "modeling.py"
+            source.write_text(in_nnx.modeling)
+            formatted(source.parent)
+            found["nnx/modeling.py"] = source.read_text()
+    found["README.md"] = page(piece, model, made, found, proof)
     return found
 
 
-def page(piece: gallery.Piece, model: Any, made: Any, source: str, proof: dict[str, float]) -> str:
+def page(
+    piece: gallery.Piece,
+    model: Any,
+    made: Any,
+    sources: dict[str, str],
+    proof: dict[str, float],
+) -> str:
     """The page of a piece."""
+    source, in_nnx = sources["modeling.py"], sources.get("nnx/modeling.py")
     package = type(model).__module__
     needs = f"{piece.needs} {installed(piece.needs) or ''}".strip()
     shapes = ", ".join(f"`{one.name}` [{', '.join(map(str, one.shape))}]" for one in made.inputs)
@@ -68,6 +85,15 @@ def page(piece: gallery.Piece, model: Any, made: Any, source: str, proof: dict[s
         f"`{type(model).__name__}` of `{package}` ({needs}), a small configuration with random weights, as",
         f"`migrate port` writes it: [modeling.py](modeling.py), {code_lines(source)} lines of code, and",
         "[config.py](config.py).",
+        *(
+            [
+                "",
+                f"With `--api nnx`: [nnx/modeling.py](nnx/modeling.py), {code_lines(in_nnx)} lines of code",
+                "([Flax NNX](../../port/nnx.md)).",
+            ]
+            if in_nnx
+            else []
+        ),
         "",
         f"Inputs: {shapes}; what has a name may have any size.",
         "",
@@ -122,7 +148,7 @@ def stale(name: str, write: bool) -> list[str]:
             continue
         found.append(f"docs/gallery/{name}/{file}")
         if write:
-            folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     return found
 

@@ -166,7 +166,7 @@ def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
     return model(**inputs)
 
 
-def _ported(model: Any, inputs: dict[str, Any], found: dict[str, Any]) -> Any:
+def _ported(model: Any, inputs: dict[str, Any], found: dict[str, Any], api: str = "linen") -> Any:
     if importlib.util.find_spec("converters.graph") is None:
         raise _StoppedError("no compiler", "converters.graph is not there", **found)
     graph = importlib.import_module("converters.graph")
@@ -175,7 +175,7 @@ def _ported(model: Any, inputs: dict[str, Any], found: dict[str, Any]) -> Any:
     from converters.errors import ConversionError
 
     try:
-        made = graph.port(model, dict(inputs.items()))
+        made = graph.port(model, dict(inputs.items()), api=api)
     except ConversionError as error:
         exporting = any("trace.py" in file for file, _ in _frames(error))
         kind = "export failed" if exporting else "refused"
@@ -192,10 +192,11 @@ def _in_flax(
 ) -> dict[str, Any]:
     """What the port gives, jitted, with weights that `converters` brought over."""
     import jax
-    from safetensors.numpy import save_file
+    from safetensors.numpy import load_file, save_file
 
     from converters.errors import ConversionError
     from converters.output import load_pytree
+    from migrate.port.nnx_model import NnxPort, is_nnx
     from migrate.port.weights import INITIAL, PARAMS, write_weights
 
     package = scratch / "ported_model"
@@ -209,7 +210,7 @@ def _in_flax(
     images = all(one.is_floating_point() for one in inputs.values())
     example = tuple(tuple(one.shape) for one in inputs.values()) if images else None
     try:
-        weights = write_weights(model, "zoo", made.constants, example, package, scratch)
+        weights = write_weights(model, "zoo", made.constants, example, package, scratch, made.api)
     except ConversionError as error:
         raise _StoppedError("weights refused", _said(error), **found) from error
     variables = load_pytree(package / PARAMS) if weights.state else {}
@@ -221,7 +222,12 @@ def _in_flax(
         modeling = importlib.import_module("ported_model.modeling")
         config = importlib.import_module("ported_model.config")
         cls, sizes = getattr(modeling, made.model_class), getattr(config, made.config_class)()
-        flax_model = cls(sizes) if "config" in cls.__dataclass_fields__ else cls()
+        if is_nnx(cls):
+            flax_model: Any = NnxPort(cls, sizes)
+            own = load_file(package / PARAMS) if weights.state else {}
+            variables = {name: own[name] for name in flax_model.shapes()} | flax_model.rest()
+        else:
+            flax_model = cls(sizes) if "config" in cls.__dataclass_fields__ else cls()
         with jax.default_matmul_precision("highest"):
             given = jax.jit(flax_model.apply)(variables, **arrays)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 import warnings
@@ -68,7 +69,7 @@ class _Found:
     columns: dict[str, str] = field(default_factory=dict)
 
 
-def prove(zoo: str, name: str) -> Row:
+def prove(zoo: str, name: str, api: str = "linen") -> Row:
     """The row of a model; what it raises, too, is a row."""
     import torch
 
@@ -77,7 +78,7 @@ def prove(zoo: str, name: str) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            _prove(zoo, name, found)
+            _prove(zoo, name, api, found)
             status, reason = "proven", ""
         except _StoppedError as stop:
             status, reason = stop.args[0], stop.args[1]
@@ -87,7 +88,7 @@ def prove(zoo: str, name: str) -> Row:
     return replace(Row(name), **found.columns, seconds=f"{time.process_time() - began:.1f}")
 
 
-def _prove(zoo: str, name: str, found: _Found) -> None:
+def _prove(zoo: str, name: str, api: str, found: _Found) -> None:
     import torch
 
     from migrate.port.sizes.construction import constructions
@@ -96,7 +97,7 @@ def _prove(zoo: str, name: str, found: _Found) -> None:
     with constructions() as seen:
         model, inputs = builder(zoo)(name)
     _require_deterministic(model, inputs)
-    made = _ported(model, inputs, {})
+    made = _ported(model, inputs, {}, api)
     found.columns["lines"] = str(code_lines(made.modeling))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "net"
@@ -146,9 +147,9 @@ def write_sources(made: Any, inputs: Mapping[str, Any], place: Path) -> None:
     names = made.model_class, made.config_class, "a model", shapes
     (place / "modeling.py").write_text(made.modeling)
     (place / "config.py").write_text(made.config)
-    (place / "__init__.py").write_text(package_text(*names))
+    (place / "__init__.py").write_text(package_text(*names, api=made.api))
     if (place / "params.safetensors").exists() and (unused := unused_paths(place)):
-        (place / "__init__.py").write_text(package_text(*names, unused))
+        (place / "__init__.py").write_text(package_text(*names, unused, api=made.api))
 
 
 def _write(made: Any, model: Any, inputs: Mapping[str, Any], place: Path, scratch: Path) -> None:
@@ -162,7 +163,7 @@ def _write(made: Any, model: Any, inputs: Mapping[str, Any], place: Path, scratc
     images = all(one.is_floating_point() for one in inputs.values())
     example = tuple(tuple(one.shape) for one in inputs.values()) if images else None
     try:
-        write_weights(model, "zoo", made.constants, example, place, scratch)
+        write_weights(model, "zoo", made.constants, example, place, scratch, made.api)
     except ConversionError as error:
         raise _StoppedError("weights refused", _said(error)) from error
     if made.initial:
@@ -311,7 +312,7 @@ def _flax_gradients(
 
     from migrate.parity.ground.draws import Draws
     from migrate.parity.sides.jax.draws import drawn
-    from migrate.port.sizes.flax import nested, refused
+    from migrate.port.sizes.flax import refused
     from migrate.port.sizes.instance import SEED, flat, quiet
 
     def floating(items: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,13 +325,14 @@ def _flax_gradients(
         }
 
     weights, inputs = widened(there.weights()), widened(there.inputs)
-    trained = {path: one for path, one in floating(weights).items() if path.startswith("params/")}
+    parameters = there.parameters()
+    trained = {path: one for path, one in floating(weights).items() if path in parameters}
     wanted = trained | {f"inputs/{name}": one for name, one in floating(inputs).items()}
 
     def total(changed: dict[str, Any], weights: Any, inputs: Any, seeds: Any) -> Any:
         arrays = {path: changed.get(path, one) for path, one in weights.items()}
         given = {name: changed.get(f"inputs/{name}", one) for name, one in inputs.items()}
-        outputs = list(flat(there.apply(nested(arrays), **given)))
+        outputs = list(flat(there.apply(there.variables(arrays), **given)))
         parts = [
             jnp.sum(one * seed.astype(one.dtype))
             for one, seed in zip(outputs, seeds, strict=True)
@@ -344,7 +346,7 @@ def _flax_gradients(
         function = jax.jit(jax.grad(total, has_aux=True))
         given = wanted, weights, inputs, cotangents
         # Code of no optimisation is compiled soonest, but a convolution's gradient is a loop in it.
-        loops = "nn.Conv" in (there.folder / "modeling.py").read_text()
+        loops = re.search(r"nnx?\.Conv", (there.folder / "modeling.py").read_text())
         options = {"xla_backend_optimization_level": 0} if quick and not loops else {}
         with drawn(Draws(SEED)):  # as the original is
             program = function.lower(*given)
@@ -377,7 +379,8 @@ def _as_flax(one: _Pass, model: Any, package: Any, place: Path, there: Any) -> d
             made = torch.from_numpy(one.weights[name].astype(np.float64))
             state[name] = shared.setdefault(id(parameter), made)
     made = flatten(convert_to_pytree(state, mapping=place / MAPPING))
-    return wanted | {path: array for path, array in made.items() if path.startswith("params/")}
+    trained = there.parameters()
+    return wanted | {path: array for path, array in made.items() if path in trained}
 
 
 def _worst(truth: list[Any], theirs: list[Any], mine: list[Any]) -> tuple[float, str]:

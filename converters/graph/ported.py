@@ -31,7 +31,7 @@ from converters.graph.recording.guards import Bound
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace
 from converters.graph.starts.watch import Starts
-from converters.graph.writing import linen
+from converters.graph.writing import linen, nnx
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
@@ -39,6 +39,7 @@ from converters.graph.writing.model import Class, Limits, Model
 from converters.graph.writing.patterns import plain, pruned
 from converters.graph.writing.training import MODE, refusal
 from converters.host_draws import HostDraw
+from converters.mapping.paths import Api
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class Port:
             each with the reason.
         methods: methods of the original, beside its forward, that it has.
         methods_left: those that it does not have.
+        api: the API of Flax that it is written in.
     """
 
     modeling: str
@@ -150,6 +152,7 @@ class Port:
     left: Mapping[str, str] = field(default_factory=dict)
     methods: tuple[FurtherMethod, ...] = ()
     methods_left: tuple[str, ...] = ()
+    api: Api = "linen"
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that reject sizes outside these limits."""
@@ -175,6 +178,7 @@ def port(
     inputs: Tensors,
     starts: Starts | None = None,
     methods: Mapping[str, Tensors] | None = None,
+    api: Api = "linen",
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -186,22 +190,23 @@ def port(
         starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
             watched, and `init` draws as Flax does.
         methods: further methods that are ported, each with what it is called with.
+        api: the API of Flax.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
     for method in methods or {}:
-        require_method(module, method)
+        require_method(module, method, api)
     both, options, others = _recordings(module, inputs, methods or {})
     try:
-        graph, drafter, model = _written(module, both, options, others, starts)
+        graph, drafter, model = _written(module, both, options, others, starts, api)
     except GraphError as error:
         if both.evaluation is None and all(
             recorded_method.evaluation is None for recorded_method in others.values()
         ):
             raise
         both, others = _without_training(both, others, error.what)
-        graph, drafter, model = _written(module, both, options, others, starts)
+        graph, drafter, model = _written(module, both, options, others, starts, api)
     recorded, full_graph = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
@@ -210,7 +215,8 @@ def port(
         model.classes[-1].takes_mode = True
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
-    title = f"{name} in Flax, ported from {_where(module)}."
+    flax = "Flax NNX" if api == "nnx" else "Flax"
+    title = f"{name} in {flax}, ported from {_where(module)}."
     plain_methods = dict(model.classes[-1].methods)
 
     def write(limits: Limits, exact: bool) -> tuple[str, str]:
@@ -227,7 +233,7 @@ def port(
             with_demands = replace(method, body=[*demands, *method.body])
             model.classes[-1].methods[called] = with_demands
         layers = drafter.classes_of_ours()
-        modeling = linen.modeling(
+        modeling = (nnx if api == "nnx" else linen).modeling(
             model, config, title, drafter.functions, layers, drafter.stubs, exact=exact
         )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
@@ -285,6 +291,7 @@ def port(
         bounds=bounds,
         write=write,
         left=options.refused,
+        api=api,
     )
 
 
@@ -350,6 +357,7 @@ def _written(
     options: Options,
     others: Mapping[str, Both],
     starts: Starts | None,
+    api: Api,
 ) -> tuple[Graph, Drafter, Model]:
     """The graph in its final form, and the classes written from it.
 
@@ -384,7 +392,7 @@ def _written(
         *(method_recording.modes.statistics for method_recording in others.values())
     )
     modes = replace(both.modes, statistics=statistics)
-    drafter = Drafter(graph, module, constants, modes, starts)
+    drafter = Drafter(graph, module, constants, modes, starts, api)
     model = classes(drafter)
     for path in sorted(modes.statistics):
         layer = drafter.layer(path)

@@ -63,7 +63,7 @@ class _WithScript(SectionedCommand):
 )
 @click.option(
     "--api",
-    type=click.Choice(["linen"]),
+    type=click.Choice(["linen", "nnx"]),
     default="linen",
     show_default=True,
     help="Flax API of the source.",
@@ -152,6 +152,7 @@ def _said(arguments: dict[str, Any]) -> list[str]:
     from converters.remote.names import without_secrets
 
     words = [word for spec in arguments["inputs"] for word in ("--inputs", spec)]
+    words += ["--api", arguments["api"]] if arguments["api"] != "linen" else []
     for name in ("name", "weights", "lowerings"):
         if arguments[name] is not None:
             words += [f"--{name}", without_secrets(str(arguments[name]))]

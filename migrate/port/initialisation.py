@@ -11,6 +11,7 @@ import numpy as np
 
 from converters.errors import ConversionError
 from migrate.parity.ground.errors import ParityError
+from migrate.port.nnx_model import NnxPort, is_nnx
 from migrate.port.original import SEED, OriginalModel
 from migrate.port.results import Initialisation
 from migrate.port.sizes.flax import package_of
@@ -56,11 +57,11 @@ def compared(
     total = sum(parameter.numel() for parameter in original.module.parameters())
     builds = _BUILDS if total > _SMALL else _BUILDS_OF_SMALL
     try:
-        theirs, placed = _originals(original, name, builds, example, work)
+        theirs, placed = _originals(original, name, builds, example, work, port.api)
         if not theirs:
             why = "the user named a module that was made, no factory"
             return Initialisation(0, 0, port.otherwise, {}, why)
-        ours = _ports(folder, len(theirs))
+        ours, apart = _ports(folder, len(theirs))
     except (ParityError, ConversionError) as error:
         return Initialisation(0, 0, port.otherwise, {}, str(error))
     except Exception as error:  # whatever a source that does not run raises
@@ -73,7 +74,7 @@ def compared(
         if (said := difference([draw[path] for draw in theirs], ours[path]))
     }
     # Arrays that no checkpoint has are not among the original's: their start is the port's own constant.
-    lone = [path for path in ours if path not in theirs[0] and not path.startswith("buffers/")]
+    lone = [path for path in ours if path not in theirs[0] and path not in apart]
     differs |= dict.fromkeys(lone, "the original has no such array")
     otherwise = {
         key: why
@@ -91,6 +92,7 @@ def _originals(
     builds: int,
     example: Sequence[tuple[int, ...]] | None,
     work: Path,
+    api: Any,
 ) -> tuple[list[dict[str, Array]], Mapping[str, tuple[str, ...]]]:
     """The arrays of new models, as `migrate weights` places them, and the paths of each key."""
     from safetensors.numpy import load_file
@@ -103,19 +105,26 @@ def _originals(
             break
         place = work / f"new{build}"
         place.mkdir()
-        placed = write_weights(module.float(), name, {}, example, place, place).paths
+        placed = write_weights(module.float(), name, {}, example, place, place, api).paths
         draws.append(load_file(place / PARAMS))
         (place / PARAMS).unlink()
     return draws, placed
 
 
-def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
-    """Return the arrays of `init`, once for each seed."""
+def _ports(folder: Path, builds: int) -> tuple[dict[str, list[Array]], set[str]]:
+    """Return the arrays of `init`, once for each seed, and the paths of buffers."""
     import jax
 
     arrays_by_path: dict[str, list[Array]] = {}
     with package_of(folder) as package:
         model = package.build()
+        if is_nnx(type(model)):
+            nnx_port = NnxPort(type(model), model.config)
+            draw_nnx = jax.jit(nnx_port.drawn)
+            for build in range(builds):
+                for path, leaf in draw_nnx(jax.random.key(SEED + build)).items():
+                    arrays_by_path.setdefault(path, []).append(np.asarray(leaf))
+            return arrays_by_path, arrays_by_path.keys() - nnx_port.parameters()
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
         draw = jax.jit(lambda key: model.init(key, **inputs))
         for build in range(builds):
@@ -124,7 +133,7 @@ def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
                 arrays_by_path.setdefault("/".join(str(step.key) for step in path), []).append(
                     np.asarray(leaf)
                 )
-    return arrays_by_path
+    return arrays_by_path, {path for path in arrays_by_path if path.startswith("buffers/")}
 
 
 def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:

@@ -37,6 +37,7 @@ def inputs_of_methods(
     specs: Mapping[str, Sequence[str]],
     count: int,
     folder: Path,
+    api: str = "linen",
 ) -> dict[str, InputSet]:
     """Make the inputs of each method; the model's method must take them.
 
@@ -46,12 +47,15 @@ def inputs_of_methods(
         specs: method → what the user says of its inputs; nothing: they are those of the forward, by name.
         count: how many inputs to make.
         folder: folder for the inputs.
+        api: API of Flax.
 
     Raises:
         GraphError: the model has no such method.
         InputsError: nothing says what its inputs are, or it takes others.
         ParityError: it raises; the line names the place.
     """
+    for name in specs:
+        require_method(original_inputs.model, name, api)
     return {
         name: _inputs(original, original_inputs, name, own, count, folder / name)
         for name, own in specs.items()
@@ -70,7 +74,6 @@ def _inputs(
 
     from migrate.parity.sides.torch.call import call, parameters
 
-    require_method(original_inputs.model, method)
     shown = f"{original.target.shown}, method {method}"
     with as_forward(original_inputs.model, method):
         takes = parameters(original_inputs.model)

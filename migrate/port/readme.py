@@ -121,6 +121,8 @@ def _use(name: str, port: Any, weights: bool) -> str:
         if weights
         else f"variables = model.init(jax.random.key(0), {call_arguments})"
     )
+    if port.api == "nnx":
+        return _in_nnx(name, port, call_arguments, shapes)
     lines = [
         "```python",
         "import jax",
@@ -134,6 +136,27 @@ def _use(name: str, port: Any, weights: bool) -> str:
         f"Inputs: {shapes}; laid out as torch has them.",
         *_methods(port),
         *(["", _DRAWS] if rngs else []),
+    ]
+    return "\n".join(lines)
+
+
+def _in_nnx(name: str, port: Any, call_arguments: str, shapes: str) -> str:
+    """Describe the use of an nnx model."""
+    lines = [
+        "```python",
+        "from flax import nnx",
+        f"from {name} import build",
+        "",
+        "model = build()  # with the weights, in evaluation mode",
+        "run = nnx.jit(lambda model, inputs: model(**inputs))",
+        f"outputs = run(model, dict({call_arguments}))",
+        "```",
+        "",
+        f"`{port.model_class}({port.config_class}(), rngs=nnx.Rngs(0))` is a new model, in training mode.",
+        "",
+        f"Inputs: {shapes}; laid out as torch has them.",
+        *_methods(port),
+        *(["", _DRAWS] if port.streams else []),
     ]
     return "\n".join(lines)
 
@@ -180,7 +203,8 @@ def _methods(port: Any) -> list[str]:
     lines = ["", "Further methods:", "", "```python"]
     for method in port.methods:
         call_arguments = ", ".join(f"{input_.name}={input_.name}" for input_ in method.inputs)
-        lines.append(f'model.apply(variables, {call_arguments}, method="{method.name}")')
+        call = f'model.apply(variables, {call_arguments}, method="{method.name}")'
+        lines.append(f"model.{method.name}({call_arguments})" if port.api == "nnx" else call)
     return [*lines, "```"]
 
 
@@ -204,9 +228,11 @@ def _weights(weights: str) -> str:
 
 def _training(port: Any) -> str:
     """Describe how to train the port, or why it refuses."""
+    nnx = port.api == "nnx"
     if port.refused:
+        raises = "`model.train()` makes its calls raise" if nnx else "`deterministic=False` raises"
         return (
-            "## Training\n\n`deterministic=False` raises: what the original does in training is not in this "
+            f"## Training\n\n{raises}: what the original does in training is not in this "
             f"port: {port.refused}."
         )
     if not port.trains:
@@ -218,8 +244,11 @@ def _training(port: Any) -> str:
     outputs = "outputs, updates" if port.statistics else "outputs"
     rngs = ", rngs={'dropout': key}" if port.draws else ""
     call = f"model.apply(variables, {call_arguments}, deterministic=False{rngs}{mutable})"
-    lines += [f"{outputs} = {call}".replace("'", '"')]
-    lines += ["variables = {**variables, **updates}"] if port.statistics else []
+    if nnx:
+        lines += ["model.train()", f"outputs = model({call_arguments})"]
+    else:
+        lines += [f"{outputs} = {call}".replace("'", '"')]
+        lines += ["variables = {**variables, **updates}"] if port.statistics else []
     lines += ["```"]
     for drawn in port.drawn:
         place = f"{PurePath(drawn.place[0]).name}:{drawn.place[1]}"
@@ -345,7 +374,8 @@ def _start(port: Any, start: Initialisation | None) -> str:
         lines += [f"- **differs**: `{path}`: {said}" for path, said in start.differs.items()]
         if not start.error and not start.differs and not start.otherwise:
             lines.append("All of them match.")
-    return "\n\n".join([lines[0], "\n".join(lines[1:])])
+    text = "\n\n".join([lines[0], "\n".join(lines[1:])])
+    return text.replace("`init`", "the constructor") if port.api == "nnx" else text
 
 
 def _row(case: ProofCase) -> str:

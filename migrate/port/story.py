@@ -144,11 +144,12 @@ def port_model(
         own, of_methods = specs_by_method(specs, options.methods)
         original_inputs = given_inputs(original, own, options.count, work / "inputs")
         methods = inputs_of_methods(
-            original, original_inputs, of_methods, options.count, work / "methods"
+            original, original_inputs, of_methods, options.count, work / "methods", options.api
         )
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         how["starts"] = original.starts
+        how["api"] = options.api
         how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
         port_result = compiled(
             original_inputs.model,
@@ -378,8 +379,9 @@ def _written(
     }
     names = (port_result.model_class, port_result.config_class, what, shapes)
     example = _example(original_inputs)
-    weights = write_weights(original.module, name, port_result.constants, example, place, work)
-    sources["__init__.py"] = package_text(*names, frozen=weights.frozen)
+    api = port_result.api
+    weights = write_weights(original.module, name, port_result.constants, example, place, work, api)
+    sources["__init__.py"] = package_text(*names, frozen=weights.frozen, api=api)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
@@ -388,6 +390,7 @@ def _written(
             spec,
             weights.by_mapping,
             bool(port_result.constants),
+            api,
         )
     if port_result.initial:
         from safetensors.numpy import save_file
@@ -408,13 +411,14 @@ def _written(
         port_result.streams,
         tuple(methods),
         tuple(padded),
+        api,
     )
     sources["test_parity.py"] = test_text(*how)
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
     if unused := unused_paths(place):
-        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
+        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen, api))
     if padded:
         write_padding(place / TEST_PADDING, original_inputs.inputs[0], padded)
     first = {"": original_inputs.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}
@@ -471,8 +475,9 @@ def _stirred(
     model, count = stirred(original.module, SEED)
     folder = work / "stirred"
     folder.mkdir()
+    example = _example(original_inputs)
     weights = write_weights(
-        model, name, port_result.constants, _example(original_inputs), folder, folder
+        model, name, port_result.constants, example, folder, folder, port_result.api
     )
     note = f"compared with noise on {count} constant tensors (zeros hide what they multiply)"
     return weights.state, folder / PARAMS, [note] if count else []

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
+from migrate.port.nnx_texts import nnx_package_text
+
 TEST_INPUTS = "test_inputs.safetensors"
 # Masks of padded batches, and positions beside them: "left.attention_mask".
 TEST_PADDING = "test_padding.safetensors"
@@ -27,6 +29,7 @@ def package_text(
     inputs: Mapping[str, tuple[tuple[int, ...], str]],
     unused: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    api: str = "linen",
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -37,7 +40,10 @@ def package_text(
         inputs: shape and dtype of each input of the recording.
         unused: paths of weights that the original has and its forward does not read.
         frozen: paths of weights that the original does not train (`requires_grad=False`).
+        api: API of Flax.
     """
+    if api == "nnx":
+        return nnx_package_text(model, config, what, unused, frozen)
     shapes = "".join(
         f'    "{name}": jax.ShapeDtypeStruct({shape!r}, "{dtype}"),\n'
         for name, (shape, dtype) in inputs.items()
@@ -154,9 +160,12 @@ def trainable(params: Any) -> Any:
 '''
 
 
-def convert_text(model: str, config: str, original: str, by_mapping: bool, constants: bool) -> str:
+def convert_text(
+    model: str, config: str, original: str, by_mapping: bool, constants: bool, api: str = "linen"
+) -> str:
     """`convert.py`: another checkpoint of the architecture."""
     how = 'mapping=HERE / "mapping.yaml"' if by_mapping else "model=ORIGINAL"
+    how += ', to="nnx"' if api == "nnx" and not by_mapping else ""
     extra = ", extra=constants" if constants else ""
     paths = ", *constants" if constants else ""
     lines = [
@@ -244,6 +253,7 @@ def test_text(
     streams: Sequence[str],
     methods: Sequence[str],
     paddings: Sequence[str],
+    api: str,
 ) -> str:
     """`test_parity.py`: the port against the original, without this project unless it draws.
 
@@ -255,17 +265,24 @@ def test_text(
         streams: streams of random numbers that the model draws from.
         methods: methods of the port beside its forward.
         paddings: names of the padded batches whose masks are in `TEST_PADDING`.
+        api: API of Flax.
     """
+    nnx = api == "nnx"
     weights = "package.load_params()" if params else "{}"
-    rngs = ", ".join(f'"{name}": jax.random.key(0)' for name in streams)
-    parts = (_PARAMETRIZED, _METHOD, _RUN_METHOD) if methods else ("", _FORWARD, _RUN_FORWARD)
+    rngs = "" if nnx else ", ".join(f'"{name}": jax.random.key(0)' for name in streams)
+    run_method, run_forward = (_NNX_METHOD, _NNX_FORWARD) if nnx else (_RUN_METHOD, _RUN_FORWARD)
+    parts = (_PARAMETRIZED, _METHOD, run_method) if methods else ("", _FORWARD, run_forward)
     masked = _PADDED.format(paddings=list(paddings), inputs=TEST_INPUTS, padding=TEST_PADDING)
     rows = "".join(f'("{name}", "{inputs_file(name)}"), ' for name in methods)
     return _text(_TEST).format(
         parametrized=parts[0].format(rows=f'("forward", "{TEST_INPUTS}"), {rows}'.rstrip(", ")),
         signature=parts[1],
         inputs="inputs" if methods else f'"{TEST_INPUTS}"',
-        partial="from functools import partial\n" if methods else "",
+        partial="from functools import partial\n" if methods and not nnx else "",
+        nnx="from flax import nnx\n" if nnx else "",
+        variables="model = package.build()" if nnx else f"variables = {weights}",
+        first="model" if nnx else "variables",
+        jit="nnx" if nnx else "jax",
         method=', method: str = "forward"' if methods else "",
         run=", method" if methods else "",
         padded=masked.rstrip() if paddings else "",
@@ -281,7 +298,6 @@ def test_text(
         load=how.load,
         seed=seed,
         limit=LIMIT,
-        weights=weights,
     )
 
 
@@ -376,6 +392,11 @@ _RUN_METHOD = (
     'partial(package.build().apply, method="__call__" if method == "forward" else method)',
 )
 _RUN_FORWARD = ("module", "package.build().apply")
+_NNX_METHOD = (
+    "getattr(module, method)",
+    'lambda model, **inputs: getattr(model, "__call__" if method == "forward" else method)(**inputs)',
+)
+_NNX_FORWARD = ("module", "lambda model, **inputs: model(**inputs)")
 _PADDED = """
 
 @pytest.mark.parametrize("padding", {paddings})
@@ -406,7 +427,7 @@ _TEST = '''\
     import jax
     import numpy as np
     import pytest
-    from safetensors.numpy import load_file
+    {nnx}from safetensors.numpy import load_file
 
     torch = pytest.importorskip("torch")
     {draws}
@@ -466,10 +487,10 @@ _TEST = '''\
             tensors = {{name: torch.from_numpy(array) for name, array in given.items()}}
             expected = dict(leaves({called}(**tensors)))
         package = port()
-        variables = {weights}
+        {variables}
         with jax.default_matmul_precision("highest"){jax_draws}:
-            run = jax.jit({applied})
-            found = dict(leaves(run(variables, **given{rngs})))
+            run = {jit}.jit({applied})
+            found = dict(leaves(run({first}, **given{rngs})))
         if expected.keys() != found.keys():
             found = dict(zip(expected, found.values(), strict=True))
         assert expected

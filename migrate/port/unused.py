@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.sides.jax.weights import numberless
+from migrate.port.nnx_model import is_nnx
 from migrate.port.sizes.flax import package_of
 from migrate.port.weights import PARAMS
 
@@ -45,6 +46,8 @@ def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> 
     notes = []
     try:
         with package_of(folder) as package:
+            if is_nnx(type(package.build())):
+                return []  # an nnx model makes all its weights
             known = package.model_paths()
             for method, arrays in methods.items():
                 shapes = {

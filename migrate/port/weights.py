@@ -11,6 +11,7 @@ from converters.conversion import convert
 from converters.copied import copied
 from converters.mapping import Outcome, Plan, Row, read_slots
 from converters.mapping.file import load_mapping, save_mapping
+from converters.mapping.paths import Api
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,7 @@ def write_weights(
     example: Sequence[tuple[int, ...]] | None,
     folder: Path,
     work: Path,
+    api: Api = "linen",
 ) -> PortWeights:
     """Write the module's weights and the port's constants as Flax has them, and the mapping of keys to paths.
 
@@ -60,6 +62,7 @@ def write_weights(
         example: the shapes of the model's inputs; None: not images.
         folder: the port's.
         work: folder for intermediate files.
+        api: API of Flax whose names the paths have.
 
     Raises:
         ConversionError: a weight has no place in Flax; all of them are named.
@@ -78,8 +81,10 @@ def write_weights(
         output=folder / PARAMS,
         extra=dict(constants),
         keep_parts=True,
+        to=api,
     )
-    save_mapping(_with_computed(done.plan, module, example), folder / MAPPING, done.api)
+    plan = _with_computed(done.plan, module, example, api)
+    save_mapping(plan, folder / MAPPING, done.api)
     if constants:
         from safetensors.numpy import save_file
 
@@ -91,13 +96,13 @@ def write_weights(
 
 
 def _with_computed(
-    plan: Plan, module: torch.nn.Module, example: Sequence[tuple[int, ...]] | None
+    plan: Plan, module: torch.nn.Module, example: Sequence[tuple[int, ...]] | None, api: Api
 ) -> Plan:
     """Return a plan that also drops what the model computes itself, for checkpoints of older versions."""
     there = {row.key for row in plan.rows}
     rows = [
         Row(slot.key, slot.shape, None, slot.outcome, kind=slot.kind, note=slot.note)
-        for slot in read_slots(module, example=example, keep_parts=True).values()
+        for slot in read_slots(module, api, example=example, keep_parts=True).values()
         if slot.outcome is Outcome.DROPPED and slot.key not in there
     ]
     return replace(plan, rows=(*plan.rows, *rows))

@@ -78,7 +78,7 @@ def _computes(tree: ast.AST, held: Collection[str]) -> bool:
     )
 
 
-def require_method(module: torch.nn.Module, method: str) -> None:
+def require_method(module: torch.nn.Module, method: str, api: str = "linen") -> None:
     """Raise GraphError if the model has no such method, or Flax has another method of that name."""
     there = further_methods(module)
     known = inspect.getattr_static(type(module), method, None)
@@ -92,16 +92,19 @@ def require_method(module: torch.nn.Module, method: str) -> None:
         raise GraphError(
             f"{type(module).__name__} has no method {method} of its own", f"its methods: {names}"
         )
-    if method in _of_flax():
+    if method in _of_flax(api):
         raise GraphError(
             f"{type(module).__name__}.{method}: every Flax module has a {method} already",
             "give the original's method another name",
         )
 
 
-def _of_flax() -> frozenset[str]:
+def _of_flax(api: str) -> frozenset[str]:
     """Names of the attributes of every module of a port."""
-    from flax import linen
+    from flax import linen, nnx
+
+    if api == "nnx":
+        return frozenset({*dir(nnx.Module), *_OF_PORTS})
 
     class Plain(linen.Module):
         pass

@@ -876,15 +876,16 @@ class _Writer:
         shape, dtype = tuple(tensor.shape), self.drafter.graph.dtype_of(value.key, tensor)
         if value.key in self.drafter.graph_constants:
             return Tensor(shape, dtype, _literal(tensor))
+        between = "." if self.drafter.api == "nnx" else "_"  # nnx has lists of parameters
         while is_container(self.drafter.modules[owner]):
             owner, _, last = owner.rpartition(".")
-            name = f"{last}_{name}"
+            name = f"{last}{between}{name}"
         self.drafter.read.add(value.key)
         if owner == self.call.path:
             placed = weight_of(self.module, name)
             attribute = placed.linen if placed else name
             self.made.held[attribute] = value.key
-            own: ast.expr = ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Load())
+            own = _attribute(ast.Name("self", ast.Load()), attribute)
             return Tensor(shape, dtype, placed.turned(own) if placed else own)
         if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
             access = layer.weight(self.access(owner), name, self.drafter.settings)
@@ -897,7 +898,7 @@ class _Writer:
                 placed = weight_of(inner, name)
                 attribute = placed.linen if placed else name
                 self.drafter.lent.setdefault(owner, {})[attribute] = value.key
-                lent: ast.expr = ast.Attribute(below, attribute, ast.Load())
+                lent = _attribute(below, attribute)
                 return Tensor(shape, dtype, placed.turned(lent) if placed else lent)
         raise GraphError(
             f"{value.key}: is used by {self.call.path or 'the model'}, which does not hold it",
@@ -1385,3 +1386,12 @@ def _literal(tensor: torch.Tensor) -> ast.expr:
     kind = dtype_name(tensor.dtype).split(".")
     dtype = ast.Attribute(ast.Name(kind[0], ast.Load()), kind[1], ast.Load())
     return code("jnp.array({v}, {d})", v=tensor.tolist(), d=dtype)
+
+
+def _attribute(of: ast.expr, name: str) -> ast.expr:
+    """An attribute; "scales.0" is an entry of a list or dict."""
+    first, *keys = name.split(".")
+    whole: ast.expr = ast.Attribute(of, first, ast.Load())
+    for key in keys:
+        whole = code("{x}[{k}]", x=whole, k=int(key) if key.isdigit() else key)
+    return whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,7 @@ _CONFIG = "config"
 _TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
 _OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG, *READ)
+_OF_NNX = ("rngs", "deterministic", "cast", "train", "eval", "sow", "perturb", "set_attributes")
 
 
 @dataclass
@@ -86,6 +87,7 @@ class _Classes:
         self.forms: dict[tuple[str, str], dict[Any, str]] = defaultdict(dict)
         self.made: dict[str, tuple[Class, dict[str, Any]]] = {}
         self.classes: list[Class] = []
+        self.of_flax = {*_OF_FLAX, *(_OF_NNX if drafter.api == "nnx" else ())}
         self.settings: dict[str, Any] = {}
         # Name and value of a setting → what it is called in the configuration.
         self.named: dict[tuple[str, Any], str] = {}
@@ -243,8 +245,15 @@ class _Classes:
             held |= draft.held
         held |= self.drafter.lent.get(instance.path, {})
         children |= self.drafter.reached.get(instance.path, {})
+        several: dict[str, dict[str, ast.expr]] = {}
         for name, key in held.items():
-            instance.setup.append(_assign(name, self._parameter(instance, name, key)))
+            first, _, rest = name.partition(".")
+            if rest:  # of a list or dict of parameters
+                several.setdefault(first, {})[rest] = self._parameter(instance, name, key)
+            else:
+                instance.setup.append(_assign(name, self._parameter(instance, name, key)))
+        for name, arrays in several.items():
+            instance.setup.append(_assign(name, _listed(arrays)))
         dropouts = [each for draft in self.drafts[instance.path] for each in draft.dropouts.items()]
         for name, (rate, axes) in dict(dropouts).items():
             instance.setup.append(_assign(name, dropout_made(rate, axes)))
@@ -422,7 +431,7 @@ class _Classes:
                 and len({expression and ast.dump(expression) for expression in spelled}) == 1
             ):
                 written.append(spelled[0])
-                called[-1] = _attribute_of(group, values)
+                called[-1] = _attribute_of(group, values, self.of_flax)
                 configured = True
                 continue
             bare = [_bare(slot) for slot in values]
@@ -524,7 +533,7 @@ class _Classes:
         held = {
             name for instance in instances.values() for name in _held_names(instance, type(module))
         }
-        joined = together(forms, {*_OF_FLAX, *held}, self.settings)
+        joined = together(forms, {*self.of_flax, *held}, self.settings)
         if joined is None:
             return False
         ways = {
@@ -598,7 +607,7 @@ class _Classes:
         rest = hint or "value"
         candidates += [f"{rest}_{number}" for number in range(2 if hint else 1, len(fields) + 9)]
         module = group[0].module
-        taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
+        taken = {*self.of_flax, *module._modules, *module._parameters, *module._buffers}
         taken |= set(group[0].methods)
         return next(
             candidate
@@ -629,11 +638,20 @@ def _held_names(instance: _Instance, cls: Any) -> Iterator[str]:
         )
 
 
-def _attribute_of(group: Sequence[_Instance], values: Sequence[Any]) -> str:
+def _listed(arrays: Mapping[str, ast.expr]) -> ast.expr:
+    """Parameters of one list or dict, by their keys there."""
+    if all(key.isdigit() for key in arrays):
+        last = max(map(int, arrays))
+        entries = [arrays.get(str(at), ast.Constant(None)) for at in range(last + 1)]
+        return ast.List(entries, ast.Load())
+    return ast.Dict([ast.Constant(key) for key in arrays], list(arrays.values()))
+
+
+def _attribute_of(group: Sequence[_Instance], values: Sequence[Any], of_flax: Set[str]) -> str:
     """The original's attribute name of a setting, if the class of the port may have it too."""
     name: str = values[0].local
     module = group[0].module
-    taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
+    taken = {*of_flax, *module._modules, *module._parameters, *module._buffers}
     taken |= set(group[0].methods)
     held = all(
         value.local == name and _bare(vars(instance.module).get(name)) == _bare(value)
@@ -743,7 +761,7 @@ def _hints(tree: Any, hint: str) -> Iterator[str]:
     match tree:
         case ast.keyword(arg=name, value=value):
             yield from _hints(value, name or "")
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="nn")) as function, args=given):
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="nn" | "nnx")) as function, args=given):
             yield from _hints(function, "")
             for argument in given:
                 yield from _hints(argument, "rate" if function.attr == "Dropout" else "features")

@@ -34,6 +34,7 @@ from converters.graph.writing.place import buffer_path
 from converters.graph.writing.precision.dtypes import cast_only
 from converters.graph.writing.training import Training
 from converters.mapping.flattened_convolutions import flattened_inputs
+from converters.mapping.paths import Api
 from converters.modules.linen.modes import Sequential
 
 # How many elements a constant may have that is written down.
@@ -104,8 +105,10 @@ class Drafter:
         constants: Mapping[str, Any],
         modes: Modes = Modes(),  # noqa: B008 (frozen)
         starts: Starts | None = None,
+        api: Api = "linen",
     ) -> None:
         self.graph = graph
+        self.api: Api = api
         self.root = root
         self.constants = constants
         self.missing: list[Missing] = []
@@ -113,7 +116,7 @@ class Drafter:
         self.baked: dict[str, None] = {}
         self.modules = dict(root.named_modules(remove_duplicate=False))
         self.settings = Settings(root)
-        self.training = Training(graph, self.modules, modes)
+        self.training = Training(graph, self.modules, modes, api)
         self.initial = Initial(self, starts)
         self.layers: dict[str, Layer] = {}
         self.buffers = {
@@ -195,7 +198,7 @@ class Drafter:
     def classes_of_ours(self) -> list[type]:
         """The classes of `converters.modules` that the layers are."""
         classes = [layer.ours for layer in self.layers.values()]
-        classes += [Sequential] if self.training.sequentials else []
+        classes += [Sequential] if self.training.sequentials and self.api == "linen" else []
         return list(dict.fromkeys(cls for cls in classes if cls is not None))
 
     def _in_function(self, module_call: Call, item: Op) -> bool:
@@ -231,7 +234,7 @@ class Drafter:
     def stored(self) -> dict[str, Any]:
         """Path in the port → values, of the buffers that it reads and no checkpoint has."""
         return {
-            buffer_path(self.root, key): self.constants[key].detach().cpu().numpy()
+            buffer_path(self.root, key, self.api): self.constants[key].detach().cpu().numpy()
             for key in sorted(self.read)
             if key in self.volatile and key not in self.recomputed
         }
@@ -241,7 +244,8 @@ class Drafter:
         if path in self.training.dropouts:
             return self.training.dropouts[path]
         if path not in self.layers:
-            layer = layer_of(self.modules[path], path in self.called, self._plain(path))
+            called, plain = path in self.called, self._plain(path)
+            layer = layer_of(self.modules[path], called, plain, self.api)
             if layer is None or self._elsewhere(path):
                 return None
             self.layers[path] = self.training.layer(path, layer)

@@ -32,12 +32,13 @@ from converters.graph.starts.law import (
     total,
 )
 from converters.graph.starts.watch import Start, Starts
-from converters.graph.writing.layers import Layer, Placed, weight_of
+from converters.graph.writing.layers import Layer, Placed, takes, weight_of
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
 from converters.layers.reparametrized import is_reparametrized
 from converters.mapping.module_tree import BUFFERS
+from converters.mapping.paths import Api
 
 # What the constructor of a Flax layer calls the initialiser of an array.
 _ARGUMENTS = {
@@ -51,6 +52,7 @@ _USUAL = {"bias_init": "nn.initializers.zeros", "scale_init": "nn.initializers.o
 _LAYERS = frozenset(
     [
         "Dense",
+        "Linear",
         "Conv",
         "ConvTranspose",
         "Embed",
@@ -84,6 +86,7 @@ class ModelFacts(Protocol):
     constants: Mapping[str, Any]
     volatile: set[str]
     baked: dict[str, None]
+    api: Api
 
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is."""
@@ -146,8 +149,7 @@ class Initial:
         ):
             self._around(path, layer, expression, inner)
             return expression
-        takes = getattr(layer.ours, "__dataclass_fields__", {})
-        if layer.ours is not None and not {"scale_init", "embedding_init"} & set(takes):
+        if layer.ours is not None and not {"scale_init", "embedding_init"} & takes(layer.ours):
             plain = isinstance(layer.module, _AS_TORCH) and not is_reparametrized(layer.module)
             return self._own(path, layer, expression) if plain else expression
         if layer.flax.of.rpartition(".")[2] not in _LAYERS:
@@ -186,7 +188,7 @@ class Initial:
 
     def _own(self, path: str, layer: Layer, expression: ast.Call) -> ast.expr:
         """A layer whose source comes into the port: by default it starts as torch's own does."""
-        takes = getattr(layer.ours, "__dataclass_fields__", {})
+        arguments = takes(layer.ours)
         written: dict[str, set[str]] = {}
         trees: dict[str, ast.expr] = {}
         keys: dict[str, list[str]] = {}
@@ -202,7 +204,7 @@ class Initial:
                 written.setdefault(argument, set()).add("")
                 continue
             try:
-                if placed is None or argument not in takes:
+                if placed is None or argument not in arguments:
                     raise UnknownLawError("the layer has no initialiser for it")
                 tree = self._initialiser(key, layer.module, name, placed.axes, "")
                 written.setdefault(argument, set()).add(ast.dump(_plain(tree)))
@@ -352,7 +354,11 @@ class Initial:
 
     def _store(self, key: str, name: str, path: str, values: np.ndarray[Any, Any]) -> None:
         """Put values into the file of a port; keep the dtypes that JAX has."""
-        where = buffer_path(self.drafter.root, f"{path}.{name}" if path else name)
+        if self.drafter.api == "nnx":  # it is set in the model by its path
+            placed = weight_of(self.drafter.modules[path], name)
+            name = name if placed is None else placed.linen
+        key = f"{path}.{name}" if path else name
+        where = buffer_path(self.drafter.root, key, self.drafter.api)
         narrow = {"float64": np.float32, "int64": np.int32}.get(values.dtype.name)
         self.values[where.removeprefix(f"{BUFFERS}/")] = (
             values if narrow is None else values.astype(narrow)

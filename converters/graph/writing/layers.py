@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping, Set
+import inspect
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from converters.graph.expression import as_code, call, code
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.precision.numerics import with_numerics
-from converters.layers.flax_call import FlaxCall, Maker, Name, SourceCall, Variable
+from converters.layers.flax_call import Api, FlaxCall, Maker, Name, SourceCall, Variable
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
@@ -27,6 +28,14 @@ from converters.layers.reparametrized import (
 # Argument of a Flax layer → the attribute of torch's that it comes from.
 _FROM = {
     "features": ("out_features", "out_channels", "embedding_dim"),
+    "in_features": ("in_features", "in_channels", "embed_dim"),
+    "out_features": ("out_features", "out_channels"),
+    "num_features": ("num_features", "num_channels", "normalized_shape"),
+    "in1_features": ("in1_features",),
+    "in2_features": ("in2_features",),
+    "input_size": ("input_size",),
+    "kdim": ("kdim",),
+    "vdim": ("vdim",),
     "num_embeddings": ("num_embeddings",),
     "padding_idx": ("padding_idx",),
     "epsilon": ("eps",),
@@ -50,10 +59,16 @@ _GIVES: Mapping[str, Any] = {
     "RNN": (None, None),
 }
 # The short source of an LSTM, and what it can be told.
-_PLAIN = "converters.modules.linen.plain.LSTM"
+_PLAIN = "converters.modules.{api}.plain.LSTM"
 # An embedding with a row of padding, which takes no gradient.
-_PADDED = "converters.modules.linen.embedding.PaddedEmbed"
-_PLAIN_LSTM = ("hidden_size", "num_layers", "bidirectional", "dropout")
+_PADDED = "converters.modules.{api}.embedding.PaddedEmbed"
+_PLAIN_LSTM = ("input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "rngs")
+# Arguments that are given by position, and those of layers whose first arguments are others.
+_FIRST: Mapping[Api, tuple[str, ...]] = {
+    "linen": ("num_embeddings", "features"),
+    "nnx": ("num_embeddings", "in_features", "features", "out_features", "num_features"),
+}
+_NAMED = {"num_heads", "in1_features"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,11 @@ class Layer:
     module: torch.nn.Module
     flax: FlaxCall
     trains: bool = False
+
+    @property
+    def api(self) -> Api:
+        """The API of Flax that its class is of."""
+        return "nnx" if "nnx" in self.flax.of.split(".") else "linen"
 
     @property
     def ours(self) -> type | None:
@@ -103,14 +123,19 @@ class Layer:
                 for name, value in named.items()
                 if isinstance(value, SourceCall)
             }
-        first = [written.pop(key) for key in ("num_embeddings", "features") if key in written]
+        keys = () if _NAMED & written.keys() else _FIRST[self.api]
+        first = [written.pop(key) for key in keys if key in written]
         name = self.flax.of.rpartition(".")[2]
-        layer_call = call(name if self.ours else f"nn.{name}", *first, **written)
+        layer_call = call(name if self.ours else _spelled(self.flax.of), *first, **written)
         return with_numerics(layer_call, _fields_of(self.flax.of)) if typed else layer_call
 
     def _argument(self, settings: Settings, name: str, value: Any) -> Any:
         for torch_name in _FROM.get(name, ()):
             if hasattr(self.module, torch_name):
+                if torch_name == "normalized_shape" and isinstance(value, int):  # of one axis
+                    plain = settings.of_layer(self.module, torch_name, value)
+                    listed = settings.of_layer(self.module, torch_name, (value,))[0]
+                    return plain if getattr(plain, "text", "") else listed
                 return settings.of_layer(self.module, torch_name, value)
         return _value(value)
 
@@ -135,6 +160,8 @@ class Layer:
         placed = weight_of(self.module, name)
         if placed is None:
             return None
+        if self.api == "nnx":
+            return placed.turned(code(f"{{layer}}.{placed.linen}[...]", layer=layer))
         if placed.linen == "embedding":
             return placed.turned(ast.Attribute(layer, "embedding", ast.Load()))
         sides = self._input_sides(settings)
@@ -202,10 +229,26 @@ class Placed:
 
 
 def _fields_of(of: str) -> Set[str]:
-    """The fields of a class; none of what is no dataclass."""
+    """Arguments of the class of a layer."""
     place, _, name = of.rpartition(".")
-    cls = getattr(importlib.import_module(place), name)
-    return set(getattr(cls, "__dataclass_fields__", ()))
+    return takes(getattr(importlib.import_module(place), name))
+
+
+def takes(cls: type | None) -> Set[str]:
+    """The fields of a linen module, or the arguments of an nnx module's constructor."""
+    fields = set(getattr(cls, "__dataclass_fields__", ()))
+    return fields or set() if cls is None or fields else set(_arguments(cls))
+
+
+def _arguments(cls: type) -> Iterator[str]:
+    """Arguments of a constructor, and those of its base's that it passes on."""
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+        yield from (each.name for each in parameters)
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return
 
 
 def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
@@ -230,7 +273,9 @@ def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
     return Placed(places[0].linen, places[0].collection, None) if layout == UNCHANGED else None
 
 
-def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) -> Layer | None:
+def layer_of(
+    module: torch.nn.Module, called: bool = True, plain: bool = False, api: Api = "linen"
+) -> Layer | None:
     """The Flax layer that a module is; None where it is the user's own, or Flax has none.
 
     Args:
@@ -239,6 +284,7 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
         plain: whether an attention is given query, key and value (batch first) and nothing else, and only its
             output is read: Flax's own does the same then. Whether an LSTM is given one tensor (batch first)
             and has none but the usual weights: a short source does then.
+        api: of the layer.
     """
     entry, _ = find_entry(module)
     if entry is None or (called and type(module).forward is not _forward_of(module)):
@@ -248,27 +294,36 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
     if is_computed_before(module, entry.weights_of(module)):
         return None  # its weight is computed at each call
     several = type(module).__name__ in _GIVES
-    for flax_call in flax_calls(module, "linen"):
+    for flax_call in flax_calls(module, api):
         if plain and isinstance(module, torch.nn.LSTM):
             kept = {
                 key: flax_call.settings[key] for key in _PLAIN_LSTM if key in flax_call.settings
             }
             sizes = {key: flax_call.sizes[key] for key in _PLAIN_LSTM if key in flax_call.sizes}
-            return Layer(module, FlaxCall(_PLAIN, sizes, kept, options=flax_call.options))
+            of = _PLAIN.format(api=api)
+            return Layer(module, FlaxCall(of, sizes, kept, options=flax_call.options))
         if several and not flax_call.of.startswith("converters."):
             if plain:
                 return Layer(module, flax_call)
             continue
         if not flax_call.called_otherwise and not flax_call.differs:
-            return Layer(module, _padded(module, flax_call))
+            return Layer(module, _padded(module, _frozen(flax_call), api))
     return None
 
 
-def _padded(module: torch.nn.Module, flax: FlaxCall) -> FlaxCall:
+def _frozen(flax: FlaxCall) -> FlaxCall:
+    """The call of nnx's own BatchNorm, whose statistics stay whatever `model.train()` says."""
+    if flax.of != "flax.nnx.BatchNorm":
+        return flax
+    return replace(flax, options={"use_running_average": True})
+
+
+def _padded(module: torch.nn.Module, flax: FlaxCall, api: Api) -> FlaxCall:
     """Return the call of `PaddedEmbed` for an embedding with a row of padding; `flax` for other layers."""
     if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
         return flax
-    return replace(flax, of=_PADDED, settings={**flax.settings, "padding_idx": module.padding_idx})
+    settings = {**flax.settings, "padding_idx": module.padding_idx}
+    return replace(flax, of=_PADDED.format(api=api), settings=settings)
 
 
 def _forward_of(module: torch.nn.Module) -> Any:
@@ -282,6 +337,8 @@ def _forward_of(module: torch.nn.Module) -> Any:
 def _value(value: Any) -> Any:
     """A value of a `FlaxCall` as an expression."""
     match value:
+        case Variable(name="rngs"):
+            return code("rngs")
         case Variable():
             # Nothing is drawn and statistics stay.
             return True
@@ -298,4 +355,5 @@ def _value(value: Any) -> Any:
 
 
 def _spelled(of: str) -> str:
-    return of.replace("jax.numpy.", "jnp.").replace("flax.linen.", "nn.")
+    short = of.replace("jax.numpy.", "jnp.").replace("flax.linen.", "nn.")
+    return short.replace("flax.nnx.", "nnx.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from converters.graph.ops.functions import functions
@@ -21,6 +22,23 @@ from converters.graph.writing.sources import copied
 from converters.graph.writing.training import MODE
 
 
+@dataclass(frozen=True)
+class Spelling:
+    """Spelling of a model in an API of Flax.
+
+    Attributes:
+        class_: a class, the configuration's name and names that are taken → its source.
+        base: the source of all classes → the class that they are derived from.
+        functions: functions of ours that a port may call.
+        final: the last change of the whole source.
+    """
+
+    class_: Callable[[Class, str, Set[str]], str]
+    base: Callable[[str], str]
+    functions: Mapping[str, Any]
+    final: Callable[[str], str] = str
+
+
 def modeling(
     model: Model,
     config: str,
@@ -29,6 +47,7 @@ def modeling(
     layers: Sequence[type] = (),
     stubs: Mapping[str, str] | None = None,
     exact: bool = False,
+    api: Spelling | None = None,
 ) -> str:
     """The source of `modeling.py`.
 
@@ -40,19 +59,22 @@ def modeling(
         layers: classes of ours that it uses.
         stubs: functions that are still to be written, and what for.
         exact: whether layers and activations round once in 16 bits.
+        api: spelling of another API of Flax; None: linen's.
     """
+    api = api or Spelling(unparsed_class, base, functions())
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
-    parts += [_unparsed(function) for function in restored]
-    taken = {*functions(), *(function.name for function in restored), *(stubs or {})}
-    parts += [_class(cls, config, taken) for cls in model.classes]
+    parts += [unparsed(function) for function in restored]
+    taken = {*api.functions, *(function.name for function in restored), *(stubs or {})}
+    parts += [api.class_(cls, config, taken) for cls in model.classes]
     if exact:
         parts = [rounding_once(part) for part in parts]
-    needed = [functions()[name] for name in _functions(parts)] + list(layers)
+    needed = [api.functions[name] for name in _functions(parts, api.functions)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
-    above = [base("\n".join(parts))] if any(cls.typed for cls in model.classes) else []
-    text = "\n\n\n".join((*helpers, *above, *map(_unbracketed, parts)))
+    above = [api.base("\n".join(parts))] if any(cls.typed for cls in model.classes) else []
+    text = "\n\n\n".join((*helpers, *filter(None, above), *map(_unbracketed, parts)))
     if not any(cls.name == "Array" for cls in model.classes):
         text = re.sub(r"\bjax\.Array\b", "Array", text)
+    text = api.final(text)
     doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
     return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
 
@@ -168,6 +190,7 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
         "partial": "from functools import partial",
         "Callable": "from collections.abc import Callable",
         "nn": "from flax import linen as nn",
+        "nnx": "from flax import nnx",
     }
     lines = [line for name, line in needed.items() if name in names]
     lines = list(dict.fromkeys((*more, *lines)))
@@ -179,7 +202,7 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _functions(parts: Sequence[str]) -> list[str]:
+def _functions(parts: Sequence[str], known: Mapping[str, Any]) -> list[str]:
     """The functions of ours that are called."""
     called = {
         node.id
@@ -187,10 +210,17 @@ def _functions(parts: Sequence[str]) -> list[str]:
         for node in ast.walk(ast.parse(part))
         if isinstance(node, ast.Name)
     }
-    return [name for name in functions() if name in called]
+    return [name for name in known if name in called]
 
 
-def _class(cls: Class, config: str, taken: Set[str]) -> str:
+def unparsed_class(cls: Class, config: str, taken: Set[str]) -> str:
+    """The source of a class.
+
+    Args:
+        cls: the class.
+        config: the name of the configuration's class.
+        taken: names that stand for something else in the port.
+    """
     body: list[ast.stmt] = []
     doc = first_sentence(cls.origin)
     if doc:
@@ -198,21 +228,28 @@ def _class(cls: Class, config: str, taken: Set[str]) -> str:
     if cls.configured:
         body.append(_field("config", config))
     body += [_field(name, kind) for name, kind in cls.fields.items()]
+    methods = methods_of(cls, cls.takes_mode)
+    if cls.setup:
+        setup = shortened([written(statement) for statement in cls.setup], taken)
+        body.append(definition_of("setup", None, setup, "None"))
+    body += methods
+    above = BASE if cls.typed else "nn.Module"
+    definition = ast.ClassDef(cls.name, [ast.parse(above, mode="eval").body], [], body, [])
+    return unparsed(definition)
+
+
+def methods_of(cls: Class, takes_mode: bool) -> list[ast.stmt]:
+    """The methods of a class."""
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
         said = [ast.Expr(ast.Constant(method.doc))] if method.doc else []
         whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
-        methods.append(_function(name, method, whole, _returns(method), cls.takes_mode))
-    if cls.setup:
-        setup = shortened([written(statement) for statement in cls.setup], taken)
-        body.append(_function("setup", None, setup, "None"))
-    body += methods
-    above = BASE if cls.typed else "nn.Module"
-    definition = ast.ClassDef(cls.name, [ast.parse(above, mode="eval").body], [], body, [])
-    return _unparsed(definition)
+        methods.append(definition_of(name, method, whole, _returns(method), takes_mode))
+    return methods
 
 
-def _unparsed(statement: ast.stmt) -> str:
+def unparsed(statement: ast.stmt) -> str:
+    """The source of a statement, with its comments."""
     placed(statement)
     return ast.unparse(ast.fix_missing_locations(statement))
 
@@ -247,9 +284,10 @@ def _gives_none(choice: ast.IfExp) -> bool:
     return any(isinstance(branch, ast.Constant) for branch in (choice.body, choice.orelse))
 
 
-def _function(
+def definition_of(
     name: str, method: Method | None, body: list[ast.stmt], returns: str, takes_mode: bool = False
 ) -> ast.stmt:
+    """The definition of a method."""
     parameters = [ast.arg("self")]
     defaults: list[ast.expr] = []
     if method is not None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from converters.mapping.module_tree import BUFFERS
-from converters.mapping.paths import ModuleLocation
+from converters.mapping.paths import Api, ModuleLocation
 
 
-def buffer_path(root: Any, key: str) -> str:
-    """The path of a buffer ("buffers/layers_0/rotary/inv_freq")."""
+def buffer_path(root: Any, key: str, api: Api = "linen") -> str:
+    """The path of a buffer ("buffers/layers_0/rotary/inv_freq"; in nnx "layers/0/rotary/inv_freq")."""
     *parts, name = key.split(".")
-    at, place = root, ModuleLocation("linen")
+    at, place = root, ModuleLocation(api)
     for part in parts:
         index = list(at._modules).index(part)
         place = place.child(at, part, index)
         at = at._modules[part]
-    return f"{BUFFERS}/{place.weight(at, name)}"
+    path = place.weight(at, name)
+    return path if api == "nnx" else f"{BUFFERS}/{path}"

@@ -15,11 +15,11 @@ from converters.graph.expression import call, code
 from converters.graph.ir import Call, Graph, calls
 from converters.graph.writing.layers import Layer
 from converters.graph.writing.original.settings import Settings
-from converters.layers.flax_call import DETERMINISTIC, FlaxCall
+from converters.layers.flax_call import DETERMINISTIC, RNGS, Api, FlaxCall, num_features
 
 # The argument that tells a model and its modules whether they are trained, and what it is.
 MODE = "deterministic"
-_BATCH_NORM = "converters.modules.linen.modes.BatchNorm"
+_BATCH_NORM = "converters.modules.{api}.modes.BatchNorm"
 
 
 def mode_keyword() -> ast.keyword:
@@ -60,10 +60,17 @@ class Training:
         graph: the graph of both modes.
         modules: path → module of the original.
         modes: differences of training.
+        api: API of Flax.
     """
 
-    def __init__(self, graph: Graph, modules: Mapping[str, torch.nn.Module], modes: Modes) -> None:
-        self.modes, self.modules = modes, modules
+    def __init__(
+        self,
+        graph: Graph,
+        modules: Mapping[str, torch.nn.Module],
+        modes: Modes,
+        api: Api = "linen",
+    ) -> None:
+        self.modes, self.modules, self.api = modes, modules, api
         self.dropouts: dict[str, DropoutLayer] = {}
         self.drawing = {module_call.path for module_call in calls(graph.root) if draws(module_call)}
         for module_call in calls(graph.root):
@@ -85,7 +92,7 @@ class Training:
     def layer(self, path: str, layer: Layer) -> Layer:
         """A layer as it is where it computes otherwise in training."""
         if path in self.modes.statistics:
-            return replace(layer, flax=_batch_norm(layer.module), trains=True)
+            return replace(layer, flax=_batch_norm(layer.module, self.api), trains=True)
         return replace(layer, trains=True) if path in self.drawing else layer
 
     def is_told(
@@ -143,14 +150,16 @@ class Training:
         return classes
 
 
-def _batch_norm(layer: Any) -> FlaxCall:
+def _batch_norm(layer: Any, api: Api) -> FlaxCall:
     shown = {"use_scale": layer.weight is not None, "use_bias": layer.bias is not None}
-    settings = {name: False for name, there in shown.items() if not there}
+    settings: dict[str, Any] = {name: False for name, there in shown.items() if not there}
+    settings |= {"rngs": RNGS} if api == "nnx" else {}
     return FlaxCall(
-        _BATCH_NORM,
-        {},
+        _BATCH_NORM.format(api=api),
+        num_features(api, layer.num_features),
         {"epsilon": layer.eps, "momentum": layer.momentum, **settings},
-        options={MODE: DETERMINISTIC},
+        # In nnx `model.eval()` and `model.train()` say it.
+        options={MODE: DETERMINISTIC} if api == "linen" else {},
         channels_last=True,
     )
 

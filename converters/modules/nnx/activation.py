@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from flax import nnx
+from flax.nnx.nn import dtypes
 from jax import Array
+from jax.typing import DTypeLike
 
 
 class PReLU(nnx.Module):
@@ -13,14 +15,24 @@ class PReLU(nnx.Module):
     Args:
         num_parameters: channels.
         init_slope: the first slope, torch's 0.25.
+        dtype: of the computation.
+        param_dtype: of the slopes.
         rngs: unused; for compatibility with nnx's layers.
     """
 
     def __init__(
-        self, num_parameters: int, *, init_slope: float = 0.25, rngs: nnx.Rngs | None = None
+        self,
+        num_parameters: int,
+        *,
+        init_slope: float = 0.25,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs | None = None,
     ) -> None:
-        self.negative_slope = nnx.Param(jnp.full((num_parameters,), init_slope))
+        self.dtype = dtype
+        self.negative_slope = nnx.Param(jnp.full((num_parameters,), init_slope, param_dtype))
 
     def __call__(self, x: Array) -> Array:
         """Return x, or slope * x where x is negative."""
-        return jnp.where(x >= 0, x, self.negative_slope[...] * x)
+        x, slope = dtypes.promote_dtype((x, self.negative_slope[...]), dtype=self.dtype)
+        return jnp.where(x >= 0, x, slope * x)

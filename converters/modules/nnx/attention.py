@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
 from converters.modules.functional.attention import attention, batched, causal_mask, unbatched
 
@@ -25,6 +30,13 @@ class MultiheadAttention(nnx.Module):
         kdim: features of the key; None: embed_dim.
         vdim: features of the value; None: embed_dim.
         batch_first: inputs (batch, length, features); else (length, batch, features), as torch's.
+        dtype: of the computation.
+        param_dtype: of the weights.
+        precision: of the projections.
+        kernel_init: of query, key and value; None: nnx's.
+        bias_init: of query, key and value.
+        out_kernel_init: of the output; None: nnx's.
+        out_bias_init: of the output.
         rngs: for the weights and for dropout.
     """
 
@@ -40,19 +52,32 @@ class MultiheadAttention(nnx.Module):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        precision: jax.lax.PrecisionLike = None,
+        kernel_init: nnx.initializers.Initializer | None = None,
+        bias_init: nnx.initializers.Initializer = nnx.initializers.zeros,
+        out_kernel_init: nnx.initializers.Initializer | None = None,
+        out_bias_init: nnx.initializers.Initializer = nnx.initializers.zeros,
         rngs: nnx.Rngs,
     ) -> None:
         heads = (num_heads, embed_dim // num_heads)
         self.add_zero_attn, self.batch_first = add_zero_attn, batch_first
-        self.query = nnx.LinearGeneral(embed_dim, heads, use_bias=bias, rngs=rngs)
-        self.key = nnx.LinearGeneral(kdim or embed_dim, heads, use_bias=bias, rngs=rngs)
-        self.value = nnx.LinearGeneral(vdim or embed_dim, heads, use_bias=bias, rngs=rngs)
-        self.out = nnx.LinearGeneral(heads, embed_dim, axis=(-2, -1), use_bias=bias, rngs=rngs)
+        self.dtype = dtype
+        options: dict[str, Any] = {"use_bias": bias, "rngs": rngs}
+        options |= {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
+        usual = nnx.initializers.lecun_normal()
+        inwards = {"kernel_init": kernel_init or usual, "bias_init": bias_init, **options}
+        self.query = nnx.LinearGeneral(embed_dim, heads, **inwards)
+        self.key = nnx.LinearGeneral(kdim or embed_dim, heads, **inwards)
+        self.value = nnx.LinearGeneral(vdim or embed_dim, heads, **inwards)
+        start = {"kernel_init": out_kernel_init or usual, "bias_init": out_bias_init}
+        self.out = nnx.LinearGeneral(heads, embed_dim, axis=(-2, -1), **start, **options)
         self.add_bias_kv = add_bias_kv
         if add_bias_kv:
             normal = nnx.initializers.xavier_normal()
-            self.bias_k = nnx.Param(normal(rngs.params(), heads))
-            self.bias_v = nnx.Param(normal(rngs.params(), heads))
+            self.bias_k = nnx.Param(normal(rngs.params(), heads, param_dtype))
+            self.bias_v = nnx.Param(normal(rngs.params(), heads, param_dtype))
         self.dropout = nnx.Dropout(dropout, rngs=rngs) if dropout else None
 
     def __call__(
@@ -82,8 +107,8 @@ class MultiheadAttention(nnx.Module):
             self.value(value),
             attn_mask=attn_mask,
             key_padding_mask=key_padding_mask,
-            bias_k=self.bias_k[...] if self.add_bias_kv else None,
-            bias_v=self.bias_v[...] if self.add_bias_kv else None,
+            bias_k=jnp.asarray(self.bias_k[...], self.dtype) if self.add_bias_kv else None,
+            bias_v=jnp.asarray(self.bias_v[...], self.dtype) if self.add_bias_kv else None,
             add_zero_attn=self.add_zero_attn,
             drop=self.dropout,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
@@ -17,6 +18,7 @@ class EmbeddingBag(nnx.Module):
         mode: "sum", "mean" or "max" of a bag's rows.
         padding_idx: the id that does not count, or None.
         include_last_offset: whether offsets end with the number of ids.
+        embedding_init: of the table; None: torch's.
         rngs: for the table.
     """
 
@@ -28,11 +30,13 @@ class EmbeddingBag(nnx.Module):
         mode: Mode = "mean",
         padding_idx: int | None = None,
         include_last_offset: bool = False,
+        embedding_init: nnx.initializers.Initializer | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         self.mode: Mode = mode
         self.padding_idx, self.include_last_offset = padding_idx, include_last_offset
-        table = nnx.initializers.normal()(rngs.params(), (num_embeddings, features))
+        init = embedding_init or nnx.initializers.normal(1.0)  # torch's
+        table = init(rngs.params(), (num_embeddings, features), jnp.float32)
         self.embedding = nnx.Param(table)
 
     def __call__(

@@ -61,12 +61,17 @@ class WeightNorm(_Around):
         names: of its weights that are normed.
         axis: of the Flax weight: what torch's dim became (a Linear's or Conv's output: -1; a
             ConvTranspose's input: -2); None: one norm of the whole weight.
+        scale_init: of NAME_g; None: the norm of NAME_v.
     """
 
     def __init__(
-        self, layer: nnx.Module, names: tuple[str, ...] = ("kernel",), axis: int | None = -1
+        self,
+        layer: nnx.Module,
+        names: tuple[str, ...] = ("kernel",),
+        axis: int | None = -1,
+        scale_init: nnx.initializers.Initializer | None = None,
     ) -> None:
-        self.axis = axis
+        self.axis, self.scale_init = axis, scale_init
         super().__init__(layer, names)
 
     def _keep(self, name: str, weight: Array) -> None:
@@ -75,6 +80,8 @@ class WeightNorm(_Around):
         else:
             axes = tuple(axis for axis in range(weight.ndim) if axis != self.axis % weight.ndim)
             norm = jnp.sqrt(jnp.sum(jnp.square(weight), axis=axes, keepdims=True))
+        if self.scale_init is not None:  # one that draws nothing
+            norm = self.scale_init(jax.random.key(0), norm.shape, norm.dtype)
         setattr(self, f"{name}_v", nnx.Param(weight))
         setattr(self, f"{name}_g", nnx.Param(norm))
 

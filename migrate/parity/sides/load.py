@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, new_class
 from typing import Any, Literal
 
 from converters.errors import ConversionError
@@ -277,9 +277,19 @@ def _linen_method(model: Any, method: str) -> Any:
     return subclass(**{name: getattr(model, name) for name in fields})
 
 
+def _nnx_method(model: Any, method: str) -> Any:
+    """Module whose call runs another of its methods."""
+    cls = type(model)
+    namespace = {"__call__": getattr(cls, method), "__module__": cls.__module__}
+    subclass: Any = new_class(cls.__name__, (cls,), exec_body=lambda own: own.update(namespace))
+    model.__class__ = subclass
+    return model
+
+
 _BY_METHOD: dict[str, Callable[[Any, str], Any]] = {
     "torch": _torch_method,
     "linen": _linen_method,
+    "nnx": _nnx_method,
 }
 
 

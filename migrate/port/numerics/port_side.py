@@ -20,6 +20,7 @@ from typing import Any
 
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
+from migrate.port.nnx_model import NnxPort, is_nnx, takes_dtypes
 from migrate.port.numerics.results import BFLOAT16, SEED, SETTINGS, Products
 
 _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
@@ -47,12 +48,13 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     model_class = getattr(package, asked["model"])
     config = getattr(package, asked["config"])()
     narrow = setting == BFLOAT16
-    typed = "dtype" in model_class.__dataclass_fields__
+    typed = takes_dtypes(model_class)
     more = {"param_dtype" if narrow else "dtype": jnp.bfloat16} if typed else {}
-    model = model_class(config, **more)
-    variables: dict[str, Any] = {}
+    nnx_port = NnxPort(model_class, config, SEED, **more) if is_nnx(model_class) else None
+    model = nnx_port or model_class(config, **more)
+    variables: dict[str, Any] = dict(nnx_port.rest()) if nnx_port is not None else {}
     for path, array in (load_file(asked["params"]) if asked["params"] else {}).items():
-        *above, name = path.split("/")
+        *above, name = path.split("/") if nnx_port is None else (path,)
         node = variables
         for step in above:
             node = node.setdefault(step, {})
@@ -69,7 +71,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     def traced(arrays: Mapping[str, Any]) -> Any:
         # What it draws is the same in each pass, and what the original draws.
         rngs = {name: jax.random.key(SEED) for name in asked["streams"]}
-        apply = partial(model.apply, rngs=rngs) if rngs else model.apply
+        apply = partial(model.apply, rngs=rngs) if rngs and nnx_port is None else model.apply
         with drawn(Draws(SEED)) if rngs else nullcontext():
             return jax.jit(apply).trace(variables, **arrays)
 

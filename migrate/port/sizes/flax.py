@@ -17,6 +17,7 @@ import numpy as np
 from converters.graph.expression import DROPOUT, NOISE
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
+from migrate.port.nnx_model import NnxPort, is_nnx
 from migrate.port.sizes.instance import SEED, Array, Arrays, flat, quiet
 from migrate.port.weights import CONSTANTS, MAPPING, PARAMS
 
@@ -79,6 +80,10 @@ class PortAtSize:
 
         with self._refusing():
             inputs = _abstract(self.inputs)
+            if isinstance(self.model, NnxPort):
+                self.require_paths()
+                results = jax.eval_shape(self.apply, self.variables(self.weights()), **inputs)
+                return [tuple(leaf.shape) for leaf in flat(results)]
             key = jax.random.key(0)
             outputs, variables = jax.eval_shape(self.model.init_with_output, key, **inputs)
             wanted = {
@@ -106,7 +111,7 @@ class PortAtSize:
 
         with self._refusing():
             self.require_paths()
-            variables = nested(self.weights())
+            variables = self.variables(self.weights())
             apply, inputs = self.apply, self.inputs
             if method is not None:
                 apply = partial(apply, method=method[0])
@@ -117,22 +122,36 @@ class PortAtSize:
             value = program.compile(options)(variables, **inputs)
             return [np.asarray(leaf) for leaf in flat(value)]
 
+    def variables(self, arrays: Mapping[str, Any]) -> Any:
+        """The first argument of `apply`, of `weights` by path."""
+        return dict(arrays) if isinstance(self.model, NnxPort) else nested(arrays)
+
+    def parameters(self) -> set[str]:
+        """Paths of the weights that are trained."""
+        if isinstance(self.model, NnxPort):
+            return self.model.parameters()
+        return {path for path in self.arrays if path.startswith("params/")}
+
     @property
     def apply(self) -> Any:
         """The model's `apply`, with keys for what it draws."""
         import jax
 
+        if isinstance(self.model, NnxPort):
+            return self.model.apply
         rngs = {name: jax.random.key(SEED) for name in (NOISE, DROPOUT)}
         return partial(self.model.apply, rngs=rngs)
 
     def weights(self) -> dict[str, Array]:
-        """Path → array, with JAX's 32 bits."""
-        return {path: _narrow(array) for path, array in self.arrays.items()}
+        """Path → array, with JAX's 32 bits; of an nnx model also what no file has."""
+        rest = self.model.rest() if isinstance(self.model, NnxPort) else {}
+        return {path: _narrow(array) for path, array in self.arrays.items()} | rest
 
     def require_paths(self) -> None:
         """Raise the port package's own error if weights are missing or have no place."""
         if self.arrays:
-            self.package.require_params(self.arrays, self.config, **_abstract(self.inputs))
+            inputs = {} if isinstance(self.model, NnxPort) else _abstract(self.inputs)
+            self.package.require_params(self.arrays, self.config, **inputs)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -167,8 +186,10 @@ def port_at(
     """
     with refused(folder):
         config = getattr(package, names[1])(**settings)
-        arrays = _converted(folder, module) if (folder / PARAMS).exists() else {}
-        model = getattr(package, names[0])(config)
+        model_class = getattr(package, names[0])
+        nnx = is_nnx(model_class)
+        arrays = _converted(folder, module, nnx) if (folder / PARAMS).exists() else {}
+        model = NnxPort(model_class, config) if nnx else model_class(config)
         narrow = {name: _narrow(array) for name, array in inputs.items()}
         return PortAtSize(package, folder, config, model, arrays, narrow)
 
@@ -214,7 +235,7 @@ def refused(folder: Path) -> Iterator[None]:
         raise PortRefusesError(f"{type(error).__name__}: {said[:_SHOWN]}") from error
 
 
-def _converted(folder: Path, module: Any) -> dict[str, Array]:
+def _converted(folder: Path, module: Any, nnx: bool) -> dict[str, Array]:
     """The weights of the original by the mapping of the port: path → array."""
     from safetensors.numpy import load_file
 
@@ -222,7 +243,9 @@ def _converted(folder: Path, module: Any) -> dict[str, Array]:
     from converters.conversion import convert_to_pytree
 
     how: dict[str, Any] = (
-        {"model": module} if computes_weights(folder) else {"mapping": folder / MAPPING}
+        {"model": module, **({"to": "nnx"} if nnx else {})}
+        if computes_weights(folder)
+        else {"mapping": folder / MAPPING}
     )
     with quiet():
         arrays: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))

@@ -78,6 +78,10 @@ def _initialisers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
             ]
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("param", PARAM):
                 initialisers += node.args[1:2]
+            if (
+                node.args and _text(node.args[0]) == "rngs.params()"
+            ):  # nnx: `init(key, shape, dtype)`
+                initialisers.append(node.func)
             yield from (value for value in initialisers if isinstance(value, ast.Call))
 
 
@@ -108,7 +112,7 @@ def _layers(statements: Sequence[ast.AST]) -> Iterator[ast.Call]:
 
 def _is_class(function: ast.expr) -> bool:
     match function:
-        case ast.Attribute(value=ast.Name(id="nn"), attr=name) | ast.Name(id=name):
+        case ast.Attribute(value=ast.Name(id="nn" | "nnx"), attr=name) | ast.Name(id=name):
             return name[:1].isupper()
     return False
 

@@ -25,7 +25,7 @@ def as_usual(statement: ast.stmt) -> ast.stmt:
 
 
 def _is_convolution(node: ast.Call) -> bool:
-    return ast.unparse(node.func) == "nn.Conv"
+    return ast.unparse(node.func) in ("nn.Conv", "nnx.Conv")
 
 
 class _Out(ast.NodeTransformer):

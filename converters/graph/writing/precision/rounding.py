@@ -10,7 +10,12 @@ from __future__ import annotations
 import ast
 
 # Layers of Flax that round a product before they add the bias → what rounds once.
-_LAYERS = {"nn.Dense": "DenseRoundedOnce", "nn.Conv": "ConvRoundedOnce"}
+_LAYERS = {
+    "nn.Dense": "DenseRoundedOnce",
+    "nn.Conv": "ConvRoundedOnce",
+    "nnx.Linear": "LinearRoundedOnce",
+    "nnx.Conv": "ConvolutionRoundedOnce",
+}
 # Functions of jax.nn that are one operator in torch, and several roundings in JAX.
 _ACTIVATIONS = {
     *("sigmoid", "silu", "gelu", "softplus", "softmax", "log_softmax", "log_sigmoid"),

@@ -59,6 +59,22 @@ class JaxModel(ABC):
         Dropout is off in either case.
         """
 
+    def is_statistic(self, name: str) -> bool:
+        """Whether a weight is a running statistic."""
+        return name.startswith("batch_stats/")
+
+    def trained(
+        self, weights: Mapping[str, Any], bound: BoundInputs, key: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Run as in `apply`, in training mode.
+
+        Args:
+            weights: as in `apply`.
+            bound: as in `apply`.
+            key: random key of the dropouts; None: their rates are 0.
+        """
+        raise ParityError(f"{self.shown}: has no training mode", "name a Flax module")
+
     @abstractmethod
     def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
         """Context in which the calls of its layers are recorded, as far as `apply` does not do so."""

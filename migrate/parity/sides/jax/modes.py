@@ -1,4 +1,4 @@
-"""Linen model in training mode: outputs at dropout rates of 0, statistics, and draws."""
+"""Flax model in training mode: outputs at dropout rates of 0, statistics, and draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.values import tensors
 from migrate.parity.sides.jax.gradients import SINGLE, arranged, differentiable, split
-from migrate.parity.sides.jax.linen import LinenModel
+from migrate.parity.sides.jax.model import JaxModel
 from migrate.parity.sides.jax.passes import Passes, in_user_code
 from migrate.parity.sides.jax.session import Session
 
@@ -26,7 +26,7 @@ _KEYS = 2
 
 def in_training(
     passes: Passes,
-    model: LinenModel,
+    model: JaxModel,
     session: Session,
     inputs: InputSet,
     cotangents: Path,
@@ -62,7 +62,7 @@ def in_training(
                 f"outputs/{path}": _stored(output) for path, output in outputs.items()
             }
             save_file(tensors_by_name, into / f"{number:03d}.safetensors")
-        statistics = {name for name in kept if name.startswith("batch_stats/")}
+        statistics = {name for name in kept if model.is_statistic(name)}
         now = dict(kept)
         for number in range(batches if statistics else 0):
             _, ((_, (_, changed)), _) = run(number % inputs.count, now)
@@ -73,7 +73,7 @@ def in_training(
     return TrainingDraws(draws)
 
 
-def _step(model: LinenModel, bound: BoundInputs) -> Any:
+def _step(model: JaxModel, bound: BoundInputs) -> Any:
     import jax
     import jax.numpy as jnp
 
@@ -107,7 +107,7 @@ def _stored(array: Any) -> np.ndarray[Any, Any]:
 
 
 def _draws(
-    model: LinenModel, session: Session, weights: Mapping[str, Any], bound: BoundInputs
+    model: JaxModel, session: Session, weights: Mapping[str, Any], bound: BoundInputs
 ) -> tuple[Draw, ...]:
     """Draws of the dropouts: of the model only its masks are computed."""
     import jax
@@ -159,7 +159,7 @@ def _seen() -> Iterator[_Seen]:
     """Record the masks that `jax.random.bernoulli` draws."""
     import jax
     import jax.numpy as jnp
-    from flax import linen
+    from flax import linen, nnx
 
     seen, bernoulli = _Seen(), jax.random.bernoulli
 
@@ -176,9 +176,19 @@ def _seen() -> Iterator[_Seen]:
         seen.scales.append((1 - (1 - context.module.rate), factors.max()))
         return args[0] * factors
 
+    def scaled_nnx(module: Any, inputs: Any, **options: Any) -> Any:
+        if not 0 < module.rate < 1 or module.deterministic:
+            return plain(module, inputs, **options)
+        factors = plain(module, jnp.ones_like(inputs), **options)
+        seen.scales.append((1 - (1 - module.rate), factors.max()))
+        return inputs * factors
+
     jax.random.bernoulli = noted
+    plain = nnx.Dropout.__call__
+    setattr(nnx.Dropout, "__call__", scaled_nnx)  # noqa: B010
     try:
         with linen.intercept_methods(scaled):
             yield seen
     finally:
         jax.random.bernoulli = bernoulli
+        setattr(nnx.Dropout, "__call__", plain)  # noqa: B010

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.nnx import wrapped
 from migrate.parity.sides.jax.capture.recorder import Watcher
+from migrate.parity.sides.jax.draws import drawn
 from migrate.parity.sides.jax.model import JaxModel, is_float32
 from migrate.parity.sides.jax.weights import Weights
 
@@ -37,6 +39,8 @@ class NnxModel(JaxModel):
         }
         self._paths = dict(zip(self.weights, self._variables, strict=True))
         self._graphs = {train: _graph(module, train=train) for train in (False, True)}
+        # Training mode, and the same with dropouts that drop nothing.
+        self._trained = {drops: _training_graph(module, drops=drops) for drops in (False, True)}
 
     def parameters(self) -> list[inspect.Parameter]:
         """See `JaxModel`."""
@@ -52,22 +56,38 @@ class NnxModel(JaxModel):
         self, weights: Mapping[str, Any], bound: BoundInputs, *, train: bool = False
     ) -> tuple[Any, dict[str, Any]]:
         """See `JaxModel`."""
+        module = self._merged(weights, self._graphs[train])
+        modes = dict(bound.modes)
+        # A model that draws gets the numbers of the comparison.
+        with self._layers(module), drawn(Draws(self.seed)):
+            outputs = module(*bound.args, **bound.kwargs, **modes)
+        return outputs, self._changed(weights, module) if train else {}
+
+    def _changed(self, weights: Mapping[str, Any], module: Any) -> dict[str, Any]:
+        """Weights that a run may have changed: those that are not trained."""
         from flax import nnx
 
-        module = self._merged(weights, train=train)
-        modes = dict(bound.modes)
-        with self._layers(module):
-            outputs = module(*bound.args, **bound.kwargs, **modes)
-        if not train:
-            return outputs, {}
         after = {
             "/".join(map(str, path)): variable.get_value()
             for path, variable in nnx.to_flat_state(nnx.state(module, _is_weight))
         }
-        changed = {
+        return {
             name: after[name] for name in weights if name in after and not self.is_parameter(name)
         }
-        return outputs, changed
+
+    def is_statistic(self, name: str) -> bool:
+        """See `JaxModel`."""
+        from flax import nnx
+
+        return isinstance(self._variables[self._paths[name]], nnx.BatchStat)
+
+    def trained(
+        self, weights: Mapping[str, Any], bound: BoundInputs, key: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """See `JaxModel`."""
+        module = self._merged(weights, self._trained[key is not None], key)
+        outputs = module(*bound.args, **bound.kwargs, **dict(bound.modes))
+        return outputs, self._changed(weights, module)
 
     @contextlib.contextmanager
     def recording(self, recorder: Watcher) -> Iterator[None]:
@@ -83,7 +103,9 @@ class NnxModel(JaxModel):
             return contextlib.nullcontext()
         return wrapped(self._recorder, module, self._paths)
 
-    def _merged(self, weights: Mapping[str, Any], *, train: bool) -> Any:
+    def _merged(self, weights: Mapping[str, Any], graph: Any, key: Any = None) -> Any:
+        """The module; `key` takes the place of its keys."""
+        import jax
         from flax import nnx
 
         flat = [
@@ -99,7 +121,14 @@ class NnxModel(JaxModel):
             )
             for path, variable in self._rest
         ]
-        module = nnx.merge(self._graphs[train], nnx.from_flat_state([*flat, *rest]))
+        if key is not None:
+            rest = [
+                (path, variable.replace(jax.random.fold_in(key, at)))
+                if isinstance(variable, nnx.RngKey)
+                else (path, variable)
+                for at, (path, variable) in enumerate(rest)
+            ]
+        module = nnx.merge(graph, nnx.from_flat_state([*flat, *rest]))
         dtype = next((weights[name].dtype for name in weights if self.is_parameter(name)), None)
         for _, submodule in nnx.iter_modules(module) if dtype is not None else ():
             # The dtype of the parameters; cells create their first state in it.
@@ -138,4 +167,17 @@ def _graph(module: Any, *, train: bool) -> Any:
     else:
         copy.eval()
     copy.set_attributes(deterministic=True, raise_if_not_found=False)
+    return nnx.graphdef(copy)
+
+
+def _training_graph(module: Any, *, drops: bool) -> Any:
+    """Graph of a module in training mode; without `drops`, Flax's dropouts drop nothing."""
+    from flax import nnx
+
+    copy = nnx.clone(module)
+    copy.train()
+    for _, submodule in nnx.iter_modules(copy):
+        flax = type(submodule).__module__.startswith("flax.")
+        if not drops and flax and hasattr(submodule, "deterministic"):
+            submodule.deterministic = True
     return nnx.graphdef(copy)

@@ -222,13 +222,12 @@ class JaxRunner:
         batches: int,
         drawn: tuple[HostDrawn, ...] = (),
     ) -> TrainingDraws:
-        """See `Runner`: of linen models only."""
-        from migrate.parity.sides.jax.linen import LinenModel
+        """See `Runner`: of Flax models only."""
         from migrate.parity.sides.jax.modes import in_training
 
-        if not isinstance(self._model, LinenModel):
+        if self.kind == "jax":
             raise ParityError(
-                f"{self._shown}: not a linen model", "compare training modes of linen models only"
+                f"{self._shown}: not a Flax model", "compare training modes of Flax models only"
             )
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)

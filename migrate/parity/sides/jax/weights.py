@@ -64,7 +64,7 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def numberless(path: str) -> str:
     """Path with `#` for the numbers of layers."""
-    return re.sub(r"_\d+", "_#", path)
+    return re.sub(r"([_/])\d+", r"\1#", path)
 
 
 def require_fit(
