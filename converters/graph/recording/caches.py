@@ -101,7 +101,8 @@ def cached_forward(module: torch.nn.Module, inputs: Tensors) -> CachedForward:
     decoder = "decoder_input_ids" in takes
     tokens = "decoder_input_ids" if decoder else "input_ids"
     cls = type(module).__name__
-    if not taken or tokens not in takes or not hasattr(module, "generate"):
+    generates = getattr(module, "can_generate", None)
+    if not taken or tokens not in takes or generates is None or not generates():
         raise GraphError(
             f"--cache: {cls} has no cached forward (`past_key_values`)",
             "port it without --cache",
@@ -116,12 +117,18 @@ def cached_forward(module: torch.nn.Module, inputs: Tensors) -> CachedForward:
                 f"--cache: {cls} is called with {name}, and only tokens can be generated from",
                 "leave it out of --inputs",
             )
-    with torch.no_grad():
-        outputs = module(**inputs, use_cache=True)
+    try:
+        with torch.no_grad():
+            outputs = module(**inputs, use_cache=True)
+    except Exception as error:  # whatever the original raises
+        line = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise GraphError(
+            f"--cache: {cls} does not run with use_cache=True ({line})", _WITHOUT
+        ) from error
     created = next(
         (getattr(outputs, name, None) for name in _TAKEN if hasattr(outputs, name)), None
     )
-    if created is None:
+    if created is None or getattr(outputs, "logits", None) is None:
         raise GraphError(f"--cache: {cls} returns no cache for use_cache=True", _WITHOUT)
     slots: list[CacheSlot] = []
     own = created
@@ -131,6 +138,8 @@ def cached_forward(module: torch.nn.Module, inputs: Tensors) -> CachedForward:
         own = created.self_attention_cache
         slots += _slots(CROSS, created.cross_attention_cache, cls)
     slots = [*_slots(CACHE, own, cls), *slots]
+    if not any(slot.cache == CACHE for slot in slots):
+        raise GraphError(f"--cache: {cls} leaves its cache empty", _WITHOUT)
     grows = {None in slot.shape[1:] for slot in slots}
     if len(grows) != 1:
         raise GraphError(
@@ -142,7 +151,13 @@ def cached_forward(module: torch.nn.Module, inputs: Tensors) -> CachedForward:
         name: f"{prefix}{name}" if f"{prefix}{name}" in takes else ""
         for name in ("attention_mask", "position_ids")
     }
-    mask = "attention_mask" if decoder and encoder[:1] == ("input_ids",) else ""
+    mask = "attention_mask" if "input_ids" in encoder else ""
+    encoder = tuple(name for name in encoder if name != mask)
+    if decoder and len(encoder) != 1:
+        raise GraphError(
+            f"--cache: the encoder of {cls} takes {', '.join(encoder) or 'nothing'}, not one input",
+            "leave the others out of --inputs",
+        )
     if grows == {False}:
         named = dict.fromkeys(named, "")
     cached = CachedForward(
@@ -151,7 +166,7 @@ def cached_forward(module: torch.nn.Module, inputs: Tensors) -> CachedForward:
         named["position_ids"],
         tuple(slots),
         grows.pop(),
-        tuple(name for name in encoder if name != mask),
+        encoder,
         mask,
     )
     return replace(cached, table=_table(module, cached, inputs))
