@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,9 +16,12 @@ import torch
 
 from benchmarks.zoo_models import generating
 from converters.graph import GraphError, port
+from converters.graph.recording.caches import CachedForward
+from converters.graph.writing.cache import Cache
 from migrate.port.generation.original import ends_of
 from migrate.port.generation.proof import compare_cached
 from migrate.port.generation.results import CachedCase
+from migrate.port.generation.text import Ends, generate_text
 from migrate.port.story import PortOptions, port_model
 from migrate.progress import no_progress
 
@@ -196,6 +200,30 @@ def test_settings_of_generation_that_are_missing_are_noted() -> None:
     ends, notes = ends_of(model, False)
     assert notes == ["generate.py lacks a setting of the original's generation: num_beams=4"]
     assert (ends.eos, ends.suppressed) == ((1, 2), (3,))
+
+
+@pytest.mark.parametrize(("first", "tokens"), [((3,), [4, 3]), ((), [3, 3])])
+def test_suppressed_tokens_are_not_generated(first: tuple[int, ...], tokens: list[int]) -> None:
+    names = written_alone(Ends((1,), 0, None, (2,), first))
+    logits = jnp.array([[0.0, 1.0, 9.0, 8.0, 7.0]])
+    assert [int(names["next_token"](logits, None, step, {})[0]) for step in (0, 1)] == tokens
+
+
+def test_more_tokens_than_positions_are_refused() -> None:
+    names = written_alone(Ends())
+    with pytest.raises(ValueError, match="3 tokens and 8 new ones: the model has 10 positions"):
+        names["require_length"](SimpleNamespace(size=10), 8, 3, 8, None)
+
+
+def written_alone(ends: Ends) -> dict[str, Any]:
+    """The names of a `generate.py` whose model is not there."""
+    recorded = CachedForward("input_ids", "attention_mask", "position_ids", (), True)
+    written_cache = Cache(recorded, ({"key": ("batch_size", "length")},), "1", "config.size")
+    source = generate_text("Model", "Config", written_cache, ends)
+    source = source.replace("from .config import Config", "class Config: pass")
+    names: dict[str, Any] = {"__name__": "generated"}
+    exec(source.replace("from .modeling import Model", "class Model: pass"), names)
+    return names
 
 
 def test_a_model_without_a_cache_is_refused() -> None:

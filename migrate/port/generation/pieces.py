@@ -85,8 +85,8 @@ def scores_of(
 def next_token(logits: Array, key: Array | None, step: ArrayLike, options: dict[str, Any]) -> Array:
     """The likeliest token, or with a key a drawn one."""
     logits = logits.astype(jnp.float32)
-    logits = logits.at[:, list(SUPPRESSED)].set(-jnp.inf)  #? suppressed
-    first = logits.at[:, list(SUPPRESSED_FIRST)].set(-jnp.inf)  #? suppressed
+    logits = logits.at[:, jnp.asarray(SUPPRESSED, jnp.int32)].set(-jnp.inf)  #? suppressed
+    first = logits.at[:, jnp.asarray(SUPPRESSED_FIRST, jnp.int32)].set(-jnp.inf)  #? suppressed
     logits = jnp.where(step == 0, first, logits)  #? suppressed
     if key is None:
         return jnp.argmax(logits, axis=-1)
