@@ -14,6 +14,8 @@ import torch
 
 # Stands for the dtype that the model computes in, where the recording follows dtypes.
 COMPUTE = torch.bfloat16
+# Call numbers reserved for each further method of a model.
+CALLS = 100_000
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,8 @@ class Graph:
         of_mode: names of outputs that only one mode gives → whether it is training.
         methods: further methods of the model. The call of the n-th is in the body of `root`, as a call of
             the model with the number n (from 1).
+        named: names of values that no line of the original names: a cache, an entry of a cache.
+        kinds: their annotations.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -235,6 +239,8 @@ class Graph:
     otherwise: frozenset[int] = frozenset()
     of_mode: Mapping[str, bool] = field(default_factory=dict)
     methods: tuple[Signature, ...] = ()
+    named: Mapping[int, str] = field(default_factory=dict)
+    kinds: Mapping[int, str] = field(default_factory=dict)
 
     def entry(self, number: int) -> Signature:
         """Inputs and outputs of the method with this number: 0 is the forward."""

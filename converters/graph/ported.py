@@ -14,7 +14,8 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import COMPUTE, Free, Graph, calls
-from converters.graph.merging.merged import Both, evaluation_alone
+from converters.graph.merging.cached import with_caches
+from converters.graph.merging.merged import Both, both_modes, evaluation_alone
 from converters.graph.merging.methods import (
     as_forward,
     further_methods,
@@ -27,11 +28,21 @@ from converters.graph.merging.options import OptionError, merged, outcome, restr
 from converters.graph.merging.recorded import Options, recorded_as_given, tensors
 from converters.graph.merging.recorded import recorded as recorded_with_options
 from converters.graph.merging.results import with_same_results
+from converters.graph.recording.caches import (
+    CACHED,
+    CachedForward,
+    cached_forward,
+    recorded_methods,
+    with_cached_forward,
+)
+from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
+from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.shared import first_names
-from converters.graph.recording.trace import GraphError, Trace
+from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen, nnx
+from converters.graph.writing.cache import Cache, cache_of
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
@@ -117,6 +128,7 @@ class Port:
         methods: methods of the original, beside its forward, that it has.
         methods_left: those that it does not have.
         api: the API of Flax that it is written in.
+        cache: its cache; None: it has none.
     """
 
     modeling: str
@@ -153,6 +165,7 @@ class Port:
     methods: tuple[FurtherMethod, ...] = ()
     methods_left: tuple[str, ...] = ()
     api: Api = "linen"
+    cache: Cache | None = None
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that reject sizes outside these limits."""
@@ -179,6 +192,7 @@ def port(
     starts: Starts | None = None,
     methods: Mapping[str, Tensors] | None = None,
     api: Api = "linen",
+    cache: bool = False,
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -191,22 +205,41 @@ def port(
             watched, and `init` draws as Flax does.
         methods: further methods that are ported, each with what it is called with.
         api: the API of Flax.
+        cache: whether the port has the model's cached forward (`recording.caches`).
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
     for method in methods or {}:
         require_method(module, method, api)
-    both, options, others = _recordings(module, inputs, methods or {})
+    if not cache:
+        return _port(module, inputs, starts, methods or {}, api, None)
+    module.eval()
+    cached = cached_forward(module, inputs)
+    with with_cached_forward(module, cached):
+        return _port(module, inputs, starts, methods or {}, api, cached)
+
+
+def _port(
+    module: torch.nn.Module,
+    inputs: Tensors,
+    starts: Starts | None,
+    methods: Mapping[str, Tensors],
+    api: Api,
+    cached: CachedForward | None,
+) -> Port:
+    both, options, others = _recordings(module, inputs, methods)
+    if cached is not None:
+        both, options, others = _with_cached(module, inputs, cached, both, options, others)
     try:
-        graph, drafter, model = _written(module, both, options, others, starts, api)
+        graph, drafter, model = _written(module, both, options, others, starts, api, cached)
     except GraphError as error:
         if both.evaluation is None and all(
             recorded_method.evaluation is None for recorded_method in others.values()
         ):
             raise
         both, others = _without_training(both, others, error.what)
-        graph, drafter, model = _written(module, both, options, others, starts, api)
+        graph, drafter, model = _written(module, both, options, others, starts, api, cached)
     recorded, full_graph = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
@@ -283,7 +316,9 @@ def port(
         methods=tuple(
             FurtherMethod(name, _inputs(of, {}), _free(of), others[name].recorded.bounds)
             for name, of in _entries(graph, others).items()
+            if cached is None or name not in CACHED
         ),
+        cache=None if cached is None else cache_of(drafter, model, cached),
         methods_left=tuple(name for name in further_methods(module) if name not in others),
         stages={"graph.txt": str(full_graph), "plain.txt": str(graph)},
         settings=model.settings,
@@ -344,6 +379,42 @@ def _recordings(
     return both, forward.options, others
 
 
+def _with_cached(
+    module: torch.nn.Module,
+    inputs: Tensors,
+    cached: CachedForward,
+    both: Both,
+    options: Options,
+    others: Mapping[str, Both],
+) -> tuple[Both, Options, dict[str, Both]]:
+    """The recordings, with those of the cached forward, which is for evaluation only.
+
+    Raises:
+        GraphError: the cached forward cannot be recorded.
+    """
+    all_methods = dict(others)
+    why = both.recorded.same_dtype
+    growing = [slot.name for slot in cached.slots if None in slot.shape[1:]]
+    for name, method_inputs in recorded_methods(module, cached, inputs).items():
+        with as_forward(module, name):
+            with broadcast_masks():
+                recording = trace(module, method_inputs, masks=growing, same_dtype=why)
+            recorded = Both(recording, group(recording))
+            if both.evaluation is not None:  # else its dropouts would be missing in this method
+                recorded = both_modes(module, method_inputs, recording, recorded.graph, growing)
+        recording = recorded.recorded
+        reason = recording.same_dtype if recording.same_dtype != why else ""
+        if recording.fixed or recording.bounds:
+            reason = ", ".join([*recording.fixed, *(bound.text for bound in recording.bounds)])
+        if reason:
+            raise GraphError(
+                f"--cache: the cached forward holds for some values only ({reason})",
+                "port it without --cache",
+            )
+        all_methods[name] = recorded
+    return both, options, all_methods
+
+
 def _without_training(
     both: Both, others: Mapping[str, Both], reason: str
 ) -> tuple[Both, dict[str, Both]]:
@@ -358,6 +429,7 @@ def _written(
     others: Mapping[str, Both],
     starts: Starts | None,
     api: Api,
+    cached: CachedForward | None = None,
 ) -> tuple[Graph, Drafter, Model]:
     """The graph in its final form, and the classes written from it.
 
@@ -385,6 +457,8 @@ def _written(
         for name, method_recording in others.items():
             own = tensors(method_recording.recorded) | dict(method_recording.graph.constants)
             graphs[name] = plain(method_recording.graph, modules, own)
+            if cached is not None and name in CACHED:
+                graphs[name] = with_caches(graphs[name], cached, CACHED[name])
             constants = own_constants(own, name, shared) | constants
         graph = joined(graph, graphs, shared)
     graph = with_same_results(graph)

@@ -32,7 +32,7 @@ class _WithScript(SectionedCommand):
     cls=_WithScript,
     sections={
         "Common options": ["--inputs", "--output", "--weights", "--name", "--force"],
-        "Model": ["--from-script", "--methods", "--api", "--lowerings", "--allow-stubs"],
+        "Model": ["--from-script", "--methods", "--cache", "--api", "--lowerings", "--allow-stubs"],
         "Proof": ["--count", "--no-proof", "--timeout"],
         "Debugging": ["--stages"],
     },
@@ -51,6 +51,7 @@ class _WithScript(SectionedCommand):
     metavar="NAME,…",
     help="Methods to port besides forward. Set their inputs with --inputs METHOD:SPEC.",
 )
+@click.option("--cache", is_flag=True, help="Also port the cached forward, and write generate.py.")
 @click.option(
     "--from-script",
     "script",
@@ -157,6 +158,7 @@ def _said(arguments: dict[str, Any]) -> list[str]:
         if arguments[name] is not None:
             words += [f"--{name}", without_secrets(str(arguments[name]))]
     words += ["--allow-stubs"] if arguments["allow_stubs"] else []
+    words += ["--cache"] if arguments["cache"] else []
     words += ["--from-script", str(arguments["script"])] if arguments["script"] is not None else []
     words += ["-o", str(arguments["output"])]
     return [*words, "--", *arguments["args"]] if arguments["args"] else words

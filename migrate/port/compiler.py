@@ -32,6 +32,7 @@ def compiled(
     starts: Any = None,
     methods: Mapping[str, Mapping[str, Any]] | None = None,
     api: str = "linen",
+    cache: bool = False,
 ) -> Any:
     """The Flax source of a module.
 
@@ -45,6 +46,7 @@ def compiled(
         starts: how the module's factory was seen to initialise it.
         methods: further methods to port, each with what it is recorded with.
         api: API of Flax.
+        cache: whether to port the model's cached forward.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -59,7 +61,7 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        port_result = port(module, inputs, starts, methods, api)
+        port_result = port(module, inputs, starts, methods, api, cache)
     if stages is not None:
         _write_stages(port_result.stages, stages)
     if port_result.missing and not allow_stubs:

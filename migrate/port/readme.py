@@ -10,6 +10,7 @@ from typing import Any
 from migrate.counts import many
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
+from migrate.port.generation.results import CachedCase
 from migrate.port.numerics.results import Numerics
 from migrate.port.results import Initialisation, ProofCase
 from migrate.port.sizes.results import Sizes
@@ -29,6 +30,7 @@ def readme_text(
     versions: str,
     sizes: Sizes | None = None,
     numerics: Sequence[Numerics] = (),
+    cached: CachedCase | None = None,
 ) -> str:
     """The page.
 
@@ -44,6 +46,7 @@ def readme_text(
         versions: versions of the frameworks.
         sizes: what was proven at another size; None: nothing was tried.
         numerics: the proof in bfloat16.
+        cached: the proof of the cached forward; None: there was none.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -51,6 +54,7 @@ def readme_text(
         _origin(port.origin),
         "## Use\n",
         _use(name, port, bool(weights)),
+        _generation(name, port),
         _weights(weights),
         _list(
             "## Free dimensions",
@@ -66,6 +70,7 @@ def readme_text(
         "## Does it compute the same?\n",
         _proof(cases, bool(port.missing)),
         _numerics(numerics),
+        _cached(cached),
         "## Does it start the same?\n",
         _start(port, start),
         "## Files\n",
@@ -83,6 +88,7 @@ _FILES = {
     "(needs tpu-migrate)",
     "constants.safetensors": "arrays of the model that are no weights; `convert.py` adds them",
     "initial.safetensors": "arrays that the original computes when it is made; `init` reads them",
+    "generate.py": "the cache, and generation of tokens with it",
     "test_parity.py": "compares it with the original (needs torch and the original, not tpu-migrate)",
     "test_inputs.safetensors": "what that test feeds both with",
     "test_padding.safetensors": "the masks of padded batches that it feeds both with",
@@ -140,6 +146,24 @@ def _use(name: str, port: Any, weights: bool) -> str:
     return "\n".join(lines)
 
 
+def _generation(name: str, port: Any) -> str:
+    """Describe the call that generates tokens."""
+    if port.cache is None:
+        return ""
+    recorded = port.cache.recorded
+    first = recorded.encoder[0] if recorded.encoder else recorded.tokens
+    masks = recorded.encoder_mask if recorded.encoder else "attention_mask"
+    passed = ", ".join(filter(None, ["model", "variables", first, masks]))
+    return "\n".join(
+        [
+            "```python",
+            f"from {name}.generate import generate",
+            "",
+            f"tokens = generate({passed}, max_new_tokens=50)",
+            f"tokens = generate({passed}, temperature=0.8, top_p=0.9, key=jax.random.key(0))",
+            "```",
+        ]
+    )
 def _in_nnx(name: str, port: Any, call_arguments: str, shapes: str) -> str:
     """Describe the use of an nnx model."""
     lines = [
@@ -344,6 +368,20 @@ def _numerics(numerics: Sequence[Numerics]) -> str:
     ]
     head = "| weights and computation | port, relative L2 to float64 | original in bfloat16 | verdict |"
     return "\n".join([head, "|---|---|---|---|", *rows])
+
+
+def _cached(cached: CachedCase | None) -> str:
+    """The row of the cached forward."""
+    if cached is None:
+        return ""
+    distance = "" if cached.error else f"{cached.distance:.1e}"
+    verdict = cached.verdict if cached.matches else f"**{cached.verdict}**"
+    rows = [
+        "| compared | inputs | worst position, relative L2 to the original without a cache | verdict |",
+        "|---|---|---|---|",
+        f"| {cached.name} | {cached.inputs} | {distance} | {verdict} |",
+    ]
+    return "\n".join(rows)
 
 
 def error_text(error: float, of: Numerics) -> str:

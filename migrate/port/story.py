@@ -23,6 +23,10 @@ from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
+from migrate.port.generation.original import ends_of
+from migrate.port.generation.proof import compare_cached
+from migrate.port.generation.results import CachedCase
+from migrate.port.generation.text import generate_text
 from migrate.port.methods import (
     asked_of_method,
     inputs_of_methods,
@@ -72,6 +76,7 @@ class PortOptions:
         methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
             "initialisation". None: all.
+        cache: whether to port the model's cached forward, and to write `generate.py`.
     """
 
     output: Path
@@ -90,6 +95,7 @@ class PortOptions:
     methods: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     comparisons: frozenset[str] | None = None
+    cache: bool = False
 
     def compares(self, name: str) -> bool:
         """Whether a comparison is made."""
@@ -116,6 +122,9 @@ def port_model(
     if not has_compiler():
         raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
     _require_readable(options)
+    if options.cache and (options.methods or options.script is not None):
+        other = "--methods" if options.methods else "--from-script"
+        raise PortError(f"--cache and {other} do not go together", f"leave out {other}")
     with tempfile.TemporaryDirectory(prefix="migrate-port-") as scratch:
         work = Path(scratch)
         proposed, specs, said = "", options.inputs, tuple[str, ...]()
@@ -156,8 +165,13 @@ def port_model(
             original_inputs.tensors(),
             target,
             allow_stubs=options.allow_stubs,
+            cache=options.cache,
             **how,
         )
+        if port_result.cache is not None:
+            encoder = bool(port_result.cache.recorded.encoder)
+            _, lacking = ends_of(original_inputs.model, encoder)
+            port_result = replace(port_result, notes=(*port_result.notes, *lacking))
         takes = _takes(original, original_inputs)
         batches, apart = _padded(original_inputs, port_result, takes, original.target.shown)
         with writing(folder) as place:
@@ -180,6 +194,7 @@ def port_model(
             notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
             cases: tuple[ProofCase, ...] = ()
             numerics: tuple[Numerics, ...] = ()
+            cached: CachedCase | None = None
             if options.proof and not port_result.missing:
                 padded = tuple(batches.values())
                 wanted = list(
@@ -239,6 +254,17 @@ def port_model(
                         progress,
                         method.name,
                     )
+                if port_result.cache is not None and options.compares("cache"):
+                    progress("comparing: cached logits")
+                    cached = compare_cached(
+                        _with_state(original_inputs.model, state),
+                        original_inputs.tensors(),
+                        port_result,
+                        place,
+                        params,
+                        work / "cached",
+                        options.timeout,
+                    )
                 if any(case.error for case in cases):
                     numerics = ()  # what does not run is said once
             cases = tuple(replace(case, suspects=port_result.own_gradients) for case in cases)
@@ -267,6 +293,7 @@ def port_model(
                 _versions(),
                 sizes=sizes,
                 numerics=numerics,
+                cached=cached,
             )
             (place / "README.md").write_text(page)
             files = record(place, target)
@@ -282,6 +309,7 @@ def port_model(
             sizes=sizes,
             numerics=numerics,
             initialisation=start,
+            cached=cached,
         )
 
 
@@ -414,6 +442,11 @@ def _written(
         api,
     )
     sources["test_parity.py"] = test_text(*how)
+    if port_result.cache is not None:
+        ends, _ = ends_of(original_inputs.model, bool(port_result.cache.recorded.encoder))
+        sources["generate.py"] = generate_text(
+            port_result.model_class, port_result.config_class, port_result.cache, ends
+        )
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
@@ -483,6 +516,16 @@ def _stirred(
     return weights.state, folder / PARAMS, [note] if count else []
 
 
+def _with_state(model: Any, state: Path | None) -> Any:
+    """The model with the weights of the proof."""
+    import torch
+
+    if state is not None:
+        model = copied(model)
+        model.load_state_dict(torch.load(state))
+    return model
+
+
 def _in_bfloat16(
     place: Path,
     original_inputs: OriginalInputs,
@@ -501,12 +544,7 @@ def _in_bfloat16(
     Returns:
         The port as its source is now, and the comparison of that.
     """
-    import torch
-
-    model = original_inputs.model
-    if state is not None:
-        model = copied(model)
-        model.load_state_dict(torch.load(state))
+    model = _with_state(original_inputs.model, state)
     plain = alike(
         [original_inputs.inputs[number] for number in range(original_inputs.inputs.count)]
     )

@@ -13,13 +13,11 @@ from typing import Any
 import sympy
 import torch
 
-from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, Signature
+from converters.graph.ir import CALLS, Call, Free, Graph, Held, Op, Ref, Signature
 from converters.graph.recording.trace import METHOD, GraphError
 from converters.graph.writing.original.names import source_tree
 from converters.other_method import calling
 
-# Call numbers reserved for each method.
-_CALLS = 100_000
 # Attributes of every class of a port, besides Flax's own.
 _OF_PORTS = ("config", "dtype", "param_dtype", "precision", "dtypes", "numerics", "cast_param")
 
@@ -186,6 +184,7 @@ def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) 
         tensors: names of the model's parameters and buffers.
     """
     facts, constants = dict(graph.facts), dict(graph.constants)
+    named, kinds = dict(graph.named), dict(graph.kinds)
     body, entries = list(graph.root.body), []
     for place, (method, other) in enumerate(others.items(), 1):
         first = max(facts, default=-1) + 1
@@ -195,12 +194,22 @@ def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) 
             for number, fact in other.facts.items()
         }
         constants |= {renumbered.key(key): tensor for key, tensor in other.constants.items()}
+        named |= {number + first: name for number, name in other.named.items()}
+        kinds |= {number + first: kind for number, kind in other.kinds.items()}
         root = renumbered.call(other.root)
         body.append(replace(root, number=place, method=method))
         inputs = tuple((name, number + first) for name, number in other.inputs)
         entries.append(Signature(method, inputs, renumbered.value(other.outputs)))
     root = replace(graph.root, body=tuple(body))
-    return replace(graph, root=root, facts=facts, constants=constants, methods=tuple(entries))
+    return replace(
+        graph,
+        root=root,
+        facts=facts,
+        constants=constants,
+        methods=tuple(entries),
+        named=named,
+        kinds=kinds,
+    )
 
 
 def own_constants(
@@ -249,7 +258,7 @@ class _Renumbered:
         first = self.first
         return replace(
             call,
-            number=call.number + self.place * _CALLS,
+            number=call.number + self.place * CALLS,
             arguments=tuple(
                 replace(each, value=self.value(each.value), inside=each.inside + first)
                 for each in call.arguments

@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 
+from converters.graph.caches import cache_code, is_cache_operator
 from converters.graph.choices import SPREAD, is_choice
 from converters.graph.draws import draws, dropout_rate, is_dropout
 from converters.graph.expression import (
@@ -271,6 +272,13 @@ class _Writer:
             self.maybe,
         )
         self.made.arguments = tuple(name for name, _ in self.arguments)
+        kinds = graph.kinds
+        self.made.kinds = {name: kinds[at] for name, at in self.arguments if at in kinds}
+        self.made.result_kinds = {
+            place: kinds[result.id]
+            for place, result in enumerate(results if isinstance(results, tuple) else (results,))
+            if isinstance(result, Ref) and result.id in kinds
+        }
         self.made.nullable = frozenset(name for name, at in self.arguments if at in self.maybe)
         self.made.spared = (
             self.made.nullable & {*graph.optional} if not self.call.path else frozenset()
@@ -337,9 +345,16 @@ class _Writer:
 
     def wanted(self, statement: Statement, place: int) -> str:
         """The original's name of a tensor that a statement gives; "" if it has none."""
+        own = self.drafter.graph.named
+        if place < len(statement.outs) and (known := own.get(statement.outs[place])):
+            return known
         if not statement.single and (known := self.called.get(statement.outs[place])):
             return known
         target_names = targets(statement.frames)
+        if len([out for out in statement.outs if out not in own]) == 1 < len(statement.outs):
+            # All else that it gives is a cache, which the original changes in place.
+            first = target_names[0] if target_names else ""
+            return names.clean(first) if first and first != "_" else ""
         if statement.places and len(target_names) > max(statement.places):
             target_names = tuple(target_names[at] for at in statement.places)
         label = statement.labels[place] if place < len(statement.labels) else ""
@@ -460,6 +475,11 @@ class _Writer:
                 *(as_code(self._operand(argument, item)) for argument in item.arguments)
             )
             self.statements.append(Statement(item.outs, chosen, self._frames(item.frames)))
+            return
+        if is_cache_operator(item):
+            operands = [self._operand(argument, item) for argument in item.arguments]
+            frames = self._frames(item.frames)
+            self.statements.append(Statement(item.outs, cache_code(item, operands), frames))
             return
         if item.target == SPREAD:
             mask = self._operand(item.arguments[0], item)

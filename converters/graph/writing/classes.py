@@ -24,13 +24,14 @@ from converters.graph.expression import (
     call,
     code,
 )
-from converters.graph.ir import Call
+from converters.graph.ir import CALLS, Call
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.draft import Draft, Drafter
 from converters.graph.writing.forms import calls, lists, sizes
 from converters.graph.writing.forms.asserted import asserted
 from converters.graph.writing.forms.branches import Way, together
+from converters.graph.writing.forms.caches import gathered
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
@@ -176,7 +177,11 @@ class _Classes:
             absent=draft.absent,
             nullable=draft.nullable,
             spared=draft.spared,
+            kinds=draft.kinds,
+            result_kinds=draft.result_kinds,
         )
+        if method.kinds or method.result_kinds:
+            method.body = gathered(method.body, method.result)
         if module_call.method != "forward":
             method.of, method.doc = (
                 module_call.method,
@@ -187,13 +192,24 @@ class _Classes:
         others = (
             f"{module_call.method}_{len(forms) + 1}"
             if module_call.method != "forward"
-            else f"call_{len(forms)}"
+            else self._unlike(module_call, forms)
         )
         first = "__call__" if module_call.method == "forward" else module_call.method
         name = forms.setdefault(form, others if forms else first)
         self.drafter.methods[module_call.path, module_call.number] = name
         self.drafts[module_call.path].append(draft)
         self.methods[module_call.path].setdefault(name, method)
+
+    def _unlike(self, module_call: Call, forms: Mapping[Any, str]) -> str:
+        """The name of a method for a call that does something else than the calls before it."""
+        within = module_call.number // CALLS
+        if within and self.drafter.graph.kinds:
+            name = self.drafter.graph.methods[within - 1].method
+            if name not in forms.values() and not hasattr(
+                self.drafter.modules[module_call.path], name
+            ):
+                return name
+        return f"call_{len(forms)}"
 
     def _instance(self, path: str) -> _Instance:
         methods = self.methods[path]
@@ -665,7 +681,7 @@ def _roll(instance: _Instance) -> None:
     lengths = lists.lengths(instance.setup)
     for name, method in instance.methods.items():
         forward = getattr(type(instance.module), method.of)
-        body, over = rolled(method.body, lengths, aliases(forward))
+        body, over = rolled(method.body, lengths, aliases(forward), method.kinds)
         # Who calls a module takes its results apart one by one; the model's may be a list's.
         body, result = repeated(body, method.result, forward, not instance.path)
         body, result = stepped(body, result, forward)

@@ -76,6 +76,8 @@ class Draft:
         nullable: arguments that may be None.
         spared: nullable arguments that a caller of the model may leave out.
         absent: positions of results that may be None.
+        kinds: argument → its annotation, if it is no tensor.
+        result_kinds: position of a result → its annotation, if it is no tensor.
     """
 
     path: str
@@ -91,6 +93,8 @@ class Draft:
     nullable: frozenset[str] = frozenset()
     spared: frozenset[str] = frozenset()
     absent: frozenset[int] = frozenset()
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    result_kinds: Mapping[int, str] = field(default_factory=dict)
 
 
 class Drafter:

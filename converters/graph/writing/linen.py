@@ -273,11 +273,13 @@ def _returns(method: Method) -> str:
             return f"tuple[{', '.join(kinds)}]"
         case ast.Tuple(elts=parts):
             kinds = (
-                "jax.Array | None" if place in method.absent else "jax.Array"
+                "jax.Array | None"
+                if place in method.absent
+                else method.result_kinds.get(place, "jax.Array")
                 for place in range(len(parts))
             )
             return f"tuple[{', '.join(kinds)}]"
-    return "jax.Array"
+    return method.result_kinds.get(0, "jax.Array")
 
 
 def _gives_none(choice: ast.IfExp) -> bool:
@@ -292,6 +294,7 @@ def definition_of(
     defaults: list[ast.expr] = []
     if method is not None:
         kinds = dict.fromkeys(method.arguments, "jax.Array") | dict.fromkeys(method.sizes, "int")
+        kinds |= method.kinds
         if ARGUMENT in kinds:
             kinds[ARGUMENT] = "DTypeLike"
         # What every call gives comes first.

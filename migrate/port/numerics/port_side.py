@@ -44,7 +44,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     from safetensors.flax import load_file
     from safetensors.numpy import save_file
 
-    package = _imported(Path(asked["folder"]))
+    package = imported_package(Path(asked["folder"]))
     model_class = getattr(package, asked["model"])
     config = getattr(package, asked["config"])()
     narrow = setting == BFLOAT16
@@ -100,7 +100,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     }
 
 
-def _imported(folder: Path) -> Any:
+def imported_package(folder: Path) -> Any:
     """The package in a folder, whatever that is called while it is written."""
     name = "port_in_bfloat16"
     spec = importlib.util.spec_from_file_location(

@@ -51,6 +51,9 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines += ["", _cases(ported.cases)]
     if ported.numerics:
         lines += ["", _numerics(ported.numerics)]
+    if ported.cached is not None:
+        distance = f" ({ported.cached.distance:.1e})" if not ported.cached.error else ""
+        lines += ["", Text(f"{ported.cached.name}: {ported.cached.verdict}{distance}")]
     lines += [Text(said) for said in _start(ported)]
     lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
     return lines
@@ -170,6 +173,7 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "proof": [_case(case) for case in ported.cases],
         "bfloat16": [_numbers(entry) for entry in ported.numerics],
         "initialisation": _initialisation(ported),
+        "cached": _cached(ported),
     }
 
 
@@ -212,6 +216,18 @@ def _initialisation(ported: Ported) -> dict[str, Any] | None:
         "otherwise": dict(start.otherwise),
         "differs": dict(start.differs),
         "error": start.error,
+    }
+
+
+def _cached(ported: Ported) -> dict[str, Any] | None:
+    cached = ported.cached
+    if cached is None:
+        return None
+    return {
+        "name": cached.name,
+        "matches": cached.matches,
+        "relative_l2": None if cached.error else cached.distance,
+        "error": cached.error,
     }
 
 

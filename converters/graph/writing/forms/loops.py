@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
 from converters.graph.expression import as_code, call
 from converters.graph.writing.forms.numbered import by_number
@@ -14,7 +14,10 @@ _COUNTERS = ("i", "index", "number")
 
 
 def rolled(
-    body: Sequence[ast.stmt], length: Mapping[str, int], aliases: Set[tuple[str, str]] = frozenset()
+    body: Sequence[ast.stmt],
+    length: Mapping[str, int],
+    aliases: Set[tuple[str, str]] = frozenset(),
+    arguments: Collection[str] = (),
 ) -> tuple[list[ast.stmt], set[str]]:
     """Statements with runs that differ in the index of a module only made a loop.
 
@@ -22,6 +25,7 @@ def rolled(
         body: the statements.
         length: attribute → how many modules its list has.
         aliases: (new, old) where the original gives a value another name (`hidden_states = inputs_embeds`).
+        arguments: names of arguments that are lists with an entry for each module.
 
     Returns:
         The statements, and the lists that a loop goes over: with these, any number of modules will do.
@@ -29,13 +33,17 @@ def rolled(
     statements, over = list(body), set()
     for attribute, count in length.items():
         if count and attribute not in over:
-            statements, lists_found = _rolled(statements, attribute, count, aliases)
+            statements, lists_found = _rolled(statements, attribute, count, aliases, arguments)
             over |= lists_found
     return statements, over
 
 
 def _rolled(
-    body: list[ast.stmt], attribute: str, count: int, aliases: Set[tuple[str, str]]
+    body: list[ast.stmt],
+    attribute: str,
+    count: int,
+    aliases: Set[tuple[str, str]],
+    arguments: Collection[str],
 ) -> tuple[list[ast.stmt], set[str]]:
     first = {
         index: place
@@ -59,8 +67,8 @@ def _rolled(
         if low < 0 or high > len(body):
             continue
         turns = [body[low + i * step : low + (i + 1) * step] for i in range(count)]
-        lists = _lists(turns, order)
-        turned = [_turn(turn, lists, order[number]) for number, turn in enumerate(turns)]
+        lists = _lists(turns, order, arguments)
+        turned = [_turn(turn, lists, order[number], arguments) for number, turn in enumerate(turns)]
         before: list[ast.stmt] = []
         renamed = _carried(turned, aliases)
         if renamed:
@@ -69,14 +77,14 @@ def _rolled(
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
         forms = {"\n".join(map(ast.dump, turn)) for turn in turned}
         if len(forms) == 1 and goes_on(turned[0]):
-            loop = _loop(turned[0], lists, order)
+            loop = _loop(turned[0], lists, order, arguments)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
         counter = next(
             (name for name in _COUNTERS if all(node.id != name for node in _names(body))), ""
         )
         numbered = by_number(turned, counter) if counter and len(turned) > 2 else None
         if numbered is not None and goes_on(numbered):
-            loop = _loop(numbered, lists, order, counter)
+            loop = _loop(numbered, lists, order, arguments, counter)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
     return body, set()
 
@@ -140,9 +148,13 @@ def _indices(tree: ast.AST, attribute: str) -> Iterator[int]:
             yield member[1]
 
 
-def _member(node: ast.AST) -> tuple[str, int] | None:
-    """`self.layers[3]` → ("layers", 3)."""
+def _member(node: ast.AST, arguments: Collection[str] = ()) -> tuple[str, int] | None:
+    """`self.layers[3]` → ("layers", 3); `cache[3]` → ("cache", 3) for a list that is an argument."""
     match node:
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int(index))) if (
+            name in arguments
+        ):
+            return name, index
         case ast.Subscript(
             value=ast.Attribute(value=ast.Name(id="self"), attr=name),
             slice=ast.Constant(value=int(index)),
@@ -151,18 +163,23 @@ def _member(node: ast.AST) -> tuple[str, int] | None:
     return None
 
 
-def _lists(turns: Sequence[Sequence[ast.stmt]], order: Sequence[int]) -> list[str]:
+def _lists(
+    turns: Sequence[Sequence[ast.stmt]], order: Sequence[int], arguments: Collection[str]
+) -> list[str]:
     """The lists of which each turn has the module that it is of."""
     members: dict[str, set[tuple[int, int]]] = {}
     for number, turn in enumerate(turns):
         for statement in turn:
             for node in ast.walk(statement):
-                if member := _member(node):
+                if member := _member(node, arguments):
                     members.setdefault(member[0], set()).add((number, member[1]))
-    return [name for name, seen in members.items() if seen == set(enumerate(order))]
+    names = [name for name, seen in members.items() if seen == set(enumerate(order))]
+    return sorted(names, key=lambda name: name in arguments)
 
 
-def _variable(name: str) -> str:
+def _variable(name: str, arguments: Collection[str] = ()) -> str:
+    if name in arguments:
+        return f"layer_{name}"
     if name.endswith("ies"):
         return f"{name[:-3]}y"
     if name.endswith(("ses", "xes")):
@@ -171,29 +188,38 @@ def _variable(name: str) -> str:
 
 
 class _Members(ast.NodeTransformer):
-    def __init__(self, lists: Sequence[str], index: int) -> None:
-        self.lists, self.index = lists, index
+    def __init__(self, lists: Sequence[str], index: int, arguments: Collection[str]) -> None:
+        self.lists, self.index, self.arguments = lists, index, arguments
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        member = _member(node)
+        member = _member(node, self.arguments)
         if member and member[0] in self.lists and member[1] == self.index:
-            return ast.Name(_variable(member[0]), ast.Load())
+            return ast.Name(_variable(member[0], self.arguments), ast.Load())
         return self.generic_visit(node)
 
 
-def _turn(turn: Sequence[ast.stmt], lists: Sequence[str], index: int) -> list[ast.stmt]:
-    return [_Members(lists, index).visit(fill(statement, lambda hole: hole)) for statement in turn]
+def _turn(
+    turn: Sequence[ast.stmt], lists: Sequence[str], index: int, arguments: Collection[str]
+) -> list[ast.stmt]:
+    members = _Members(lists, index, arguments)
+    return [members.visit(fill(statement, lambda hole: hole)) for statement in turn]
 
 
 def _loop(
-    turn: Sequence[ast.stmt], lists: Sequence[str], order: Sequence[int], counter: str = ""
+    turn: Sequence[ast.stmt],
+    lists: Sequence[str],
+    order: Sequence[int],
+    arguments: Collection[str],
+    counter: str = "",
 ) -> ast.stmt:
+    itself = ast.Name("self", ast.Load())
     sources: list[ast.expr] = [
-        ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists
+        ast.Name(name, ast.Load()) if name in arguments else ast.Attribute(itself, name, ast.Load())
+        for name in lists
     ]
     if order[0] > 0:
         sources = [call("reversed", source) for source in sources]
-    names: list[ast.expr] = [ast.Name(_variable(name), ast.Store()) for name in lists]
+    names: list[ast.expr] = [ast.Name(_variable(name, arguments), ast.Store()) for name in lists]
     over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
     target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())
     if counter:

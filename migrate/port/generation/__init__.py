@@ -1,0 +1,1 @@
+"""Generation with a cache: `generate.py` of a port, and its proof."""
