@@ -33,10 +33,13 @@ from converters.graph.recording.trace import GraphError, Trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
+from converters.graph.writing.dispatched import with_dispatch
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.model import Class, Limits, Model
 from converters.graph.writing.patterns import plain, pruned
+from converters.graph.writing.repeated.repeats import Repeats, with_repeats
+from converters.graph.writing.repeated.stacks import LayerStack
 from converters.graph.writing.training import MODE, refusal
 from converters.host_draws import HostDraw
 
@@ -115,6 +118,7 @@ class Port:
             each with the reason.
         methods: methods of the original, beside its forward, that it has.
         methods_left: those that it does not have.
+        stacks: lists of layers whose weights are stacked.
     """
 
     modeling: str
@@ -150,6 +154,7 @@ class Port:
     left: Mapping[str, str] = field(default_factory=dict)
     methods: tuple[FurtherMethod, ...] = ()
     methods_left: tuple[str, ...] = ()
+    stacks: tuple[LayerStack, ...] = ()
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that reject sizes outside these limits."""
@@ -175,6 +180,7 @@ def port(
     inputs: Tensors,
     starts: Starts | None = None,
     methods: Mapping[str, Tensors] | None = None,
+    repeats: Repeats = Repeats(),  # noqa: B008 (frozen)
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -186,6 +192,7 @@ def port(
         starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
             watched, and `init` draws as Flax does.
         methods: further methods that are ported, each with what it is called with.
+        repeats: how repeated layers are written.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -202,6 +209,11 @@ def port(
             raise
         both, others = _without_training(both, others, error.what)
         graph, drafter, model = _written(module, both, options, others, starts)
+    functions = drafter.functions
+    if repeats.attention:
+        model, functions = with_dispatch(model, functions, repeats.attention)
+    repeated = with_repeats(model, repeats, drafter.streams)
+    model = repeated.model
     recorded, full_graph = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
@@ -228,7 +240,7 @@ def port(
             model.classes[-1].methods[called] = with_demands
         layers = drafter.classes_of_ours()
         modeling = linen.modeling(
-            model, config, title, drafter.functions, layers, drafter.stubs, exact=exact
+            model, config, title, functions, layers, drafter.stubs, exact=exact
         )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
         return modeling, sizes
@@ -254,6 +266,7 @@ def port(
             *copied_starts(starts or {}, drafter.first),
             *map(_own_gradient, recorded.own_gradients),
             *_left_note(module, others),
+            *repeated.notes,
             *(
                 f"{name}: {note}"
                 for name, recorded_method in others.items()
@@ -285,6 +298,7 @@ def port(
         bounds=bounds,
         write=write,
         left=options.refused,
+        stacks=repeated.stacks,
     )
 
 

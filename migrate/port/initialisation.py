@@ -13,7 +13,7 @@ from converters.errors import ConversionError
 from migrate.parity.ground.errors import ParityError
 from migrate.port.original import SEED, OriginalModel
 from migrate.port.results import Initialisation
-from migrate.port.sizes.flax import package_of
+from migrate.port.sizes.flax import package_of, unstacked
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]
@@ -117,7 +117,7 @@ def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
     with package_of(folder) as package:
         model = package.build()
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
-        draw = jax.jit(lambda key: model.init(key, **inputs))
+        draw = jax.jit(lambda key: unstacked(package, model.init(key, **inputs)))
         for build in range(builds):
             leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))
             for path, leaf in leaves:

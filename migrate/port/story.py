@@ -15,6 +15,7 @@ import numpy as np
 
 from converters.copied import copied
 from converters.graph.writing.model import Limits
+from converters.graph.writing.repeated.repeats import Repeats
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import HostDrawn
@@ -23,6 +24,7 @@ from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
+from migrate.port.layers import LAYERS, layers_text
 from migrate.port.methods import (
     asked_of_method,
     inputs_of_methods,
@@ -72,6 +74,9 @@ class PortOptions:
         methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
             "initialisation". None: all.
+        scan: whether repeated layers are scanned, with stacked weights.
+        attention: default implementation of attention; None: the port has no choice of it.
+        remat: what is kept of repeated layers for the backward pass: "nothing", "dots", "all".
     """
 
     output: Path
@@ -90,6 +95,9 @@ class PortOptions:
     methods: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     comparisons: frozenset[str] | None = None
+    scan: bool = False
+    remat: str = "all"
+    attention: str | None = None
 
     def compares(self, name: str) -> bool:
         """Whether a comparison is made."""
@@ -149,6 +157,7 @@ def port_model(
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         how["starts"] = original.starts
+        how["repeats"] = Repeats(options.scan, options.remat, options.attention or "")
         how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
         port_result = compiled(
             original_inputs.model,
@@ -379,7 +388,10 @@ def _written(
     names = (port_result.model_class, port_result.config_class, what, shapes)
     example = _example(original_inputs)
     weights = write_weights(original.module, name, port_result.constants, example, place, work)
-    sources["__init__.py"] = package_text(*names, frozen=weights.frozen)
+    scanned = bool(port_result.stacks)
+    if scanned:
+        sources[LAYERS] = layers_text(port_result.stacks)
+    sources["__init__.py"] = package_text(*names, frozen=weights.frozen, scanned=scanned)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
@@ -414,7 +426,8 @@ def _written(
         _require_python(file, text)
         (place / file).write_text(text)
     if unused := unused_paths(place):
-        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
+        text = package_text(*names, unused, weights.frozen, scanned)
+        (place / "__init__.py").write_text(text)
     if padded:
         write_padding(place / TEST_PADDING, original_inputs.inputs[0], padded)
     first = {"": original_inputs.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}

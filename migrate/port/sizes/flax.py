@@ -80,7 +80,12 @@ class PortAtSize:
         with self._refusing():
             inputs = _abstract(self.inputs)
             key = jax.random.key(0)
-            outputs, variables = jax.eval_shape(self.model.init_with_output, key, **inputs)
+
+            def init(**inputs: Any) -> Any:
+                outputs, variables = self.model.init_with_output(key, **inputs)
+                return outputs, unstacked(self.package, variables)
+
+            outputs, variables = jax.eval_shape(init, **inputs)
             wanted = {
                 "/".join(str(step.key) for step in path): tuple(leaf.shape)
                 for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
@@ -90,7 +95,8 @@ class PortAtSize:
             if any(
                 wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
             ):
-                outputs = jax.eval_shape(self.apply, nested(self.weights()), **inputs)
+                variables = jax.eval_shape(lambda: self.variables())
+                outputs = jax.eval_shape(self.apply, variables, **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
@@ -106,7 +112,7 @@ class PortAtSize:
 
         with self._refusing():
             self.require_paths()
-            variables = nested(self.weights())
+            variables = self.variables()
             apply, inputs = self.apply, self.inputs
             if method is not None:
                 apply = partial(apply, method=method[0])
@@ -124,6 +130,10 @@ class PortAtSize:
 
         rngs = {name: jax.random.key(SEED) for name in (NOISE, DROPOUT)}
         return partial(self.model.apply, rngs=rngs)
+
+    def variables(self) -> dict[str, Any]:
+        """The weights as the model has them."""
+        return stacked(self.package, nested(self.weights()))
 
     def weights(self) -> dict[str, Array]:
         """Path → array, with JAX's 32 bits."""
@@ -198,6 +208,20 @@ def computes_weights(folder: Path) -> bool:
     return file.exists() and any(
         rule.outcome is Outcome.REFUSED for rule in load_mapping(file).rules
     )
+
+
+def stacked(package: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables as a port's model has them: its repeated layers may be stacked."""
+    stack = getattr(package, "stack_layers", dict)
+    arrays: dict[str, Any] = stack(variables)
+    return arrays
+
+
+def unstacked(package: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of a port's model as its files have them: each layer by itself."""
+    unstack = getattr(package, "unstack_layers", dict)
+    arrays: dict[str, Any] = unstack(variables)
+    return arrays
 
 
 @contextmanager

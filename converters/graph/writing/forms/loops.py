@@ -162,7 +162,8 @@ def _lists(turns: Sequence[Sequence[ast.stmt]], order: Sequence[int]) -> list[st
     return [name for name, seen in members.items() if seen == set(enumerate(order))]
 
 
-def _variable(name: str) -> str:
+def singular(name: str) -> str:
+    """The name of a member of a list: "layers" → "layer"."""
     if name.endswith("ies"):
         return f"{name[:-3]}y"
     if name.endswith(("ses", "xes")):
@@ -177,7 +178,7 @@ class _Members(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         member = _member(node)
         if member and member[0] in self.lists and member[1] == self.index:
-            return ast.Name(_variable(member[0]), ast.Load())
+            return ast.Name(singular(member[0]), ast.Load())
         return self.generic_visit(node)
 
 
@@ -193,7 +194,7 @@ def _loop(
     ]
     if order[0] > 0:
         sources = [call("reversed", source) for source in sources]
-    names: list[ast.expr] = [ast.Name(_variable(name), ast.Store()) for name in lists]
+    names: list[ast.expr] = [ast.Name(singular(name), ast.Store()) for name in lists]
     over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
     target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())
     if counter:
