@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from migrate.port.errors import PortError
+from migrate.port.sizes.flax import nested, package_of
+from migrate.port.weights import PARAMS
 
 LAYERS = "layers.py"
 
@@ -18,6 +23,32 @@ def layers_text(stacks: Sequence[Any]) -> str:
         f"    (r{stack.path!r}, ({_runs(stack.runs)})),\n".replace("\\\\", "\\") for stack in stacks
     )
     return _LAYERS.replace("STACKED_LISTS\n", rows)
+
+
+def require_stackable(folder: Path) -> None:
+    """Refuse a port whose layers have weights of different shapes, or values that change their form.
+
+    Raises:
+        PortError: see above.
+    """
+    import jax
+    from safetensors import safe_open
+
+    try:
+        with package_of(folder) as package:
+            if (folder / PARAMS).exists():
+                with safe_open(folder / PARAMS, framework="flax") as file:
+                    shapes = {
+                        name: jax.ShapeDtypeStruct(file.get_slice(name).get_shape(), "float32")
+                        for name in file.keys()  # noqa: SIM118 (no mapping)
+                    }
+                jax.eval_shape(package.stack_layers, nested(shapes))
+            package.model_paths()
+    except Exception as error:  # whatever Flax, JAX or the source raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise PortError(
+            f"--scan: the layers cannot be stacked ({what})", "leave --scan out"
+        ) from error
 
 
 def _runs(runs: Iterable[Any]) -> str:

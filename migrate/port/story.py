@@ -24,7 +24,7 @@ from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
-from migrate.port.layers import LAYERS, layers_text
+from migrate.port.layers import LAYERS, layers_text, require_stackable
 from migrate.port.methods import (
     asked_of_method,
     inputs_of_methods,
@@ -390,6 +390,11 @@ def _written(
     weights = write_weights(original.module, name, port_result.constants, example, place, work)
     scanned = bool(port_result.stacks)
     if scanned:
+        if weights.frozen:
+            raise PortError(
+                f"--scan: the original trains only some of its weights (not {weights.frozen[0]})",
+                "leave --scan out",
+            )
         sources[LAYERS] = layers_text(port_result.stacks)
     sources["__init__.py"] = package_text(*names, frozen=weights.frozen, scanned=scanned)
     spec = original.target.spec
@@ -425,6 +430,8 @@ def _written(
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
+    if scanned and not port_result.missing:
+        require_stackable(place)
     if unused := unused_paths(place):
         text = package_text(*names, unused, weights.frozen, scanned)
         (place / "__init__.py").write_text(text)

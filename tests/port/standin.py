@@ -176,6 +176,7 @@ class StandIn:
     watched: bool = False
     left: dict[str, str] = field(default_factory=dict)
     methods: tuple[Any, ...] = ()
+    stacks: tuple[Any, ...] = ()
 
     def limited(self, limits: Any) -> StandIn:
         return self

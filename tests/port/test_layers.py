@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from converters.graph.writing.repeated.runs import Run
 from converters.graph.writing.repeated.stacks import LayerStack
-from migrate.port.layers import layers_text
+from migrate.port.errors import PortError
+from migrate.port.layers import layers_text, require_stackable
+from tests.port.conftest import Run as RunPort
+from tests.port.standin import RIGHT
 
 
 def functions(*stacks: LayerStack) -> dict[str, Any]:
@@ -88,3 +94,33 @@ def test_a_layer_too_many_is_an_error() -> None:
     names = functions(LayerStack("layers", (Run(0, 1, 2),)))
     with pytest.raises(ValueError, match="layer 2: the model has fewer layers"):
         names["stack_layers"]({"params": layers("layers", 3)})
+
+
+def test_layers_of_different_shapes_are_refused_in_one_line(tmp_path: Path) -> None:
+    package = tmp_path / "net"
+    package.mkdir()
+    (package / "layers.py").write_text(layers_text([LayerStack("layers", (Run(0, 1, 0),))]))
+    (package / "__init__.py").write_text(
+        "from .layers import stack_layers\n\n\ndef model_paths():\n    return set()\n"
+    )
+    kernels = {f"params/layers_{n}/kernel": np.ones((2 + n, 3), np.float32) for n in range(2)}
+    save_file(kernels, package / "params.safetensors")
+    with pytest.raises(PortError, match="--scan: the layers cannot be stacked") as caught:
+        require_stackable(package)
+    assert "\n" not in str(caught.value)
+    kernels["params/layers_1/kernel"] = kernels["params/layers_0/kernel"]
+    save_file(kernels, package / "params.safetensors")
+    require_stackable(package)
+
+
+def test_weights_that_are_not_trained_are_refused_with_a_scan(run: RunPort, tmp_path: Path) -> None:
+    (tmp_path / "frozen.py").write_text(
+        "from net import Net\n\n\ndef build():\n    net = Net()\n"
+        "    net.inp.weight.requires_grad = False\n    return net\n"
+    )
+    stacked = replace(RIGHT, stacks=(LayerStack("blocks", (Run(0, 1, 0),)),))
+    words = ("--inputs", "x=float32[2,7,12]", "--scan", "-o", "ported")
+    done = run("frozen.py:build", *words, gives=stacked)
+    assert done.exit_code == 2
+    assert "--scan: the original trains only some of its weights (not params/inp/" in done.stderr
+    assert not (tmp_path / "ported").exists()
