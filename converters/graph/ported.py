@@ -44,10 +44,13 @@ from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen, nnx
 from converters.graph.writing.cache import Cache, cache_of
 from converters.graph.writing.classes import classes
+from converters.graph.writing.dispatched import with_dispatch
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.model import Class, Limits, Model
 from converters.graph.writing.patterns import plain, pruned
+from converters.graph.writing.repeated.repeats import Repeats, with_repeats
+from converters.graph.writing.repeated.stacks import LayerStack
 from converters.graph.writing.training import MODE, refusal
 from converters.host_draws import HostDraw
 from converters.mapping.paths import Api
@@ -129,6 +132,7 @@ class Port:
         methods_left: those that it does not have.
         api: the API of Flax that it is written in.
         cache: its cache; None: it has none.
+        stacks: lists of layers whose weights are stacked.
     """
 
     modeling: str
@@ -166,6 +170,7 @@ class Port:
     methods_left: tuple[str, ...] = ()
     api: Api = "linen"
     cache: Cache | None = None
+    stacks: tuple[LayerStack, ...] = ()
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that reject sizes outside these limits."""
@@ -193,6 +198,7 @@ def port(
     methods: Mapping[str, Tensors] | None = None,
     api: Api = "linen",
     cache: bool = False,
+    repeats: Repeats = Repeats(),  # noqa: B008 (frozen)
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -206,6 +212,7 @@ def port(
         methods: further methods that are ported, each with what it is called with.
         api: the API of Flax.
         cache: whether the port has the model's cached forward (`recording.caches`).
+        repeats: how repeated layers are written.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -213,11 +220,11 @@ def port(
     for method in methods or {}:
         require_method(module, method, api)
     if not cache:
-        return _port(module, inputs, starts, methods or {}, api, None)
+        return _port(module, inputs, starts, methods or {}, api, None, repeats)
     module.eval()
     cached = cached_forward(module, inputs)
     with with_cached_forward(module, cached):
-        return _port(module, inputs, starts, methods or {}, api, cached)
+        return _port(module, inputs, starts, methods or {}, api, cached, repeats)
 
 
 def _port(
@@ -227,6 +234,7 @@ def _port(
     methods: Mapping[str, Tensors],
     api: Api,
     cached: CachedForward | None,
+    repeats: Repeats,
 ) -> Port:
     both, options, others = _recordings(module, inputs, methods)
     if cached is not None:
@@ -240,6 +248,11 @@ def _port(
             raise
         both, others = _without_training(both, others, error.what)
         graph, drafter, model = _written(module, both, options, others, starts, api, cached)
+    functions = drafter.functions
+    if repeats.attention:
+        model, functions = with_dispatch(model, functions, repeats.attention)
+    repeated = with_repeats(model, repeats, drafter.streams)
+    model = repeated.model
     recorded, full_graph = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
@@ -267,7 +280,7 @@ def _port(
             model.classes[-1].methods[called] = with_demands
         layers = drafter.classes_of_ours()
         modeling = (nnx if api == "nnx" else linen).modeling(
-            model, config, title, drafter.functions, layers, drafter.stubs, exact=exact
+            model, config, title, functions, layers, drafter.stubs, exact=exact
         )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
         return modeling, sizes
@@ -293,6 +306,7 @@ def _port(
             *copied_starts(starts or {}, drafter.first),
             *map(_own_gradient, recorded.own_gradients),
             *_left_note(module, others),
+            *repeated.notes,
             *(
                 f"{name}: {note}"
                 for name, recorded_method in others.items()
@@ -327,6 +341,7 @@ def _port(
         write=write,
         left=options.refused,
         api=api,
+        stacks=repeated.stacks,
     )
 
 

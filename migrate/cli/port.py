@@ -33,6 +33,7 @@ class _WithScript(SectionedCommand):
     sections={
         "Common options": ["--inputs", "--output", "--weights", "--name", "--force"],
         "Model": ["--from-script", "--methods", "--cache", "--api", "--lowerings", "--allow-stubs"],
+        "Scale": ["--scan", "--remat", "--attention"],
         "Proof": ["--count", "--no-proof", "--timeout"],
         "Debugging": ["--stages"],
     },
@@ -98,6 +99,25 @@ class _WithScript(SectionedCommand):
     count=True,
     help="Overwrite an earlier port. Given twice: overwrite your edits too.",
 )
+@click.option(
+    "--scan",
+    is_flag=True,
+    help="Compile repeated layers once: nn.scan over stacked weights.",
+)
+@click.option(
+    "--remat",
+    type=click.Choice(["nothing", "dots", "all"]),
+    default="all",
+    show_default=True,
+    help="Values of repeated layers that are kept for the backward pass: nothing but their inputs, products "
+    "with weights too, or all. The rest is computed again.",
+)
+@click.option(
+    "--attention",
+    type=click.Choice(["auto", "xla", "cudnn", "splash"]),
+    help="Default of the attention's implementation, as a field of config.py: XLA, cuDNN on GPUs, splash "
+    "attention on TPUs, or auto: the device's kernel if it supports the call.",
+)
 @click.option("--no-proof", is_flag=True, help="Skip the comparison with the original.")
 @click.option(
     "--timeout",
@@ -159,6 +179,9 @@ def _said(arguments: dict[str, Any]) -> list[str]:
             words += [f"--{name}", without_secrets(str(arguments[name]))]
     words += ["--allow-stubs"] if arguments["allow_stubs"] else []
     words += ["--cache"] if arguments["cache"] else []
+    words += [f"--attention={arguments['attention']}"] if arguments["attention"] else []
+    words += ["--scan"] if arguments["scan"] else []
+    words += [f"--remat={arguments['remat']}"] if arguments["remat"] != "all" else []
     words += ["--from-script", str(arguments["script"])] if arguments["script"] is not None else []
     words += ["-o", str(arguments["output"])]
     return [*words, "--", *arguments["args"]] if arguments["args"] else words

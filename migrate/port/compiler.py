@@ -33,6 +33,7 @@ def compiled(
     methods: Mapping[str, Mapping[str, Any]] | None = None,
     api: str = "linen",
     cache: bool = False,
+    repeats: Any = None,
 ) -> Any:
     """The Flax source of a module.
 
@@ -47,6 +48,7 @@ def compiled(
         methods: further methods to port, each with what it is recorded with.
         api: API of Flax.
         cache: whether to port the model's cached forward.
+        repeats: how repeated layers are written (`converters.graph`); None: one by one.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -61,7 +63,8 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        port_result = port(module, inputs, starts, methods, api, cache)
+        more = {} if repeats is None else {"repeats": repeats}
+        port_result = port(module, inputs, starts, methods, api, cache, **more)
     if stages is not None:
         _write_stages(port_result.stages, stages)
     if port_result.missing and not allow_stubs:

@@ -14,7 +14,7 @@ from migrate.parity.ground.errors import ParityError
 from migrate.port.nnx_model import NnxPort, is_nnx
 from migrate.port.original import SEED, OriginalModel
 from migrate.port.results import Initialisation
-from migrate.port.sizes.flax import package_of
+from migrate.port.sizes.flax import package_of, unstacked
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]
@@ -126,7 +126,7 @@ def _ports(folder: Path, builds: int) -> tuple[dict[str, list[Array]], set[str]]
                     arrays_by_path.setdefault(path, []).append(np.asarray(leaf))
             return arrays_by_path, arrays_by_path.keys() - nnx_port.parameters()
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
-        draw = jax.jit(lambda key: model.init(key, **inputs))
+        draw = jax.jit(lambda key: unstacked(package, model.init(key, **inputs)))
         for build in range(builds):
             leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))
             for path, leaf in leaves:

@@ -81,6 +81,7 @@ def readme_text(
 
 _FILES = {
     "modeling.py": "the model; yours to edit",
+    "layers.py": "weights of the layers: stacked, as the model has them, and apart, as files have them",
     "config.py": "its sizes: another size of the same architecture is another instance",
     "params.safetensors": "its weights, by Flax path",
     "mapping.yaml": "which key of a torch checkpoint goes where; `convert.py` follows it",

@@ -15,6 +15,7 @@ import numpy as np
 
 from converters.copied import copied
 from converters.graph.writing.model import Limits
+from converters.graph.writing.repeated.repeats import Repeats
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import HostDrawn
@@ -27,6 +28,7 @@ from migrate.port.generation.original import ends_of
 from migrate.port.generation.proof import compare_cached
 from migrate.port.generation.results import CachedCase
 from migrate.port.generation.text import generate_text
+from migrate.port.layers import LAYERS, layers_text, require_stackable
 from migrate.port.methods import (
     asked_of_method,
     inputs_of_methods,
@@ -77,6 +79,9 @@ class PortOptions:
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
             "initialisation". None: all.
         cache: whether to port the model's cached forward, and to write `generate.py`.
+        scan: whether repeated layers are scanned, with stacked weights.
+        attention: default implementation of attention; None: the port has no choice of it.
+        remat: what is kept of repeated layers for the backward pass: "nothing", "dots", "all".
     """
 
     output: Path
@@ -96,6 +101,9 @@ class PortOptions:
     args: tuple[str, ...] = ()
     comparisons: frozenset[str] | None = None
     cache: bool = False
+    scan: bool = False
+    remat: str = "all"
+    attention: str | None = None
 
     def compares(self, name: str) -> bool:
         """Whether a comparison is made."""
@@ -159,6 +167,7 @@ def port_model(
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         how["starts"] = original.starts
         how["api"] = options.api
+        how["repeats"] = Repeats(options.scan, options.remat, options.attention or "")
         how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
         port_result = compiled(
             original_inputs.model,
@@ -409,7 +418,16 @@ def _written(
     example = _example(original_inputs)
     api = port_result.api
     weights = write_weights(original.module, name, port_result.constants, example, place, work, api)
-    sources["__init__.py"] = package_text(*names, frozen=weights.frozen, api=api)
+    scanned = bool(port_result.stacks)
+    if scanned:
+        if weights.frozen:
+            raise PortError(
+                f"--scan: the original trains only some of its weights (not {weights.frozen[0]})",
+                "leave --scan out",
+            )
+        sources[LAYERS] = layers_text(port_result.stacks)
+    written_of = {"frozen": weights.frozen, "api": api, "scanned": scanned}
+    sources["__init__.py"] = package_text(*names, **written_of)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
@@ -450,8 +468,11 @@ def _written(
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
+    if scanned and not port_result.missing:
+        require_stackable(place)
     if unused := unused_paths(place):
-        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen, api))
+        text = package_text(*names, unused, **written_of)
+        (place / "__init__.py").write_text(text)
     if padded:
         write_padding(place / TEST_PADDING, original_inputs.inputs[0], padded)
     first = {"": original_inputs.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}

@@ -30,6 +30,7 @@ def package_text(
     unused: Sequence[str] = (),
     frozen: Sequence[str] = (),
     api: str = "linen",
+    scanned: bool = False,
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -41,6 +42,7 @@ def package_text(
         unused: paths of weights that the original has and its forward does not read.
         frozen: paths of weights that the original does not train (`requires_grad=False`).
         api: API of Flax.
+        scanned: whether the weights of layers are stacked, by `layers.py`.
     """
     if api == "nnx":
         return nnx_package_text(model, config, what, unused, frozen)
@@ -50,6 +52,10 @@ def package_text(
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
     more = ["trainable"] if frozen else []
+    if scanned:
+        more += ["stack_layers", "unstack_layers"]
+        for plain, stacked in _SCANNED.items():
+            text = text.replace(plain, stacked)
     names = sorted([model, config, "build", "load_params", "require_params", *more])
     apart = "".join(f"    {path!r},\n" for path in unused)
     text = text.replace("NAMES", repr(names)).replace("SHAPES\n", shapes)
@@ -140,6 +146,22 @@ def require_params(
         whose = f"{file}: " if file else ""
         raise ValueError(f"{whose}MODEL {' and '.join(said)}; give the config of its size")
 '''
+
+# What a package with stacked layers says otherwise.
+_SCANNED = {
+    "from .config": "from .layers import stack_layers, unstack_layers\nfrom .config",
+    '"""The variables in a file that convert.py wrote: `{"params": ...}`.\n': (
+        '"""The variables in a file that convert.py wrote: `{"params": ...}`.\n\n'
+        "    Weights of repeated layers are stacked; the file has each layer by itself.\n"
+    ),
+    "    return variables\n": "    return stack_layers(variables)\n",
+    "    made = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})\n": (
+        "\n    def init(**inputs: Any) -> dict[str, Any]:\n"
+        "        return unstack_layers(model.init(jax.random.key(0), **inputs))\n\n"
+        "    made = jax.eval_shape(init, **{**INPUTS, **inputs})\n"
+    ),
+    "all arrays that the model has:": "all arrays that the model has, each layer's apart:",
+}
 
 _TRAINABLE = '''
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from migrate.parity.sides.jax.weights import numberless
 from migrate.port.nnx_model import is_nnx
-from migrate.port.sizes.flax import package_of
+from migrate.port.sizes.flax import package_of, unstacked
 from migrate.port.weights import PARAMS
 
 
@@ -55,7 +55,8 @@ def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> 
                     for name, array in arrays.items()
                 }
                 init = partial(package.build().init, method=method)
-                variables = jax.eval_shape(init, jax.random.key(0), **shapes)
+                stacked = jax.eval_shape(init, jax.random.key(0), **shapes)
+                variables = jax.eval_shape(partial(unstacked, package), stacked)
                 leaves = jax.tree_util.tree_leaves_with_path(variables)
                 paths = {"/".join(str(step.key) for step in path) for path, _ in leaves}
                 if alone := sorted(paths - known):

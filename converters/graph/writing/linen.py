@@ -130,7 +130,10 @@ def configuration(
         f"class {name}:",
         f'    """{title}"""',
         "",
-        *(f"    {key}: {_kind(value)} = {value!r}" for key, value in settings.items()),
+        *(
+            f"    {key}: {_kind(value)} = {value!r}"
+            for key, value in {**settings, **model.options}.items()
+        ),
         *(_REFUSE if constants else []),
         *(_REFUSE_VALUES if held else []),
         *(_REFUSE_LENGTHS if lengths else []),

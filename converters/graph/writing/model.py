@@ -78,11 +78,13 @@ class Model:
         classes: the classes.
         settings: name in the configuration → value.
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
+        options: further fields of the configuration, which are no sizes of the original.
     """
 
     classes: tuple[Class, ...]
     settings: Mapping[str, Any]
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import LoweredStep, ProgramArgument, StepProgram, Wanted
 from migrate.parity.sides.jax.arguments import BoundInputs
 from migrate.parity.sides.jax.capture.values import tensors
+from migrate.parity.sides.jax.linen import LinenModel
 from migrate.parity.sides.jax.passes import in_user_code
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.jax.training import loss_of, training_step
@@ -44,6 +45,8 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
     """
     import jax
 
+    if isinstance(runner.model, LinenModel):
+        runner.model.keep_stacked()
     layout = _Layout(wanted)
     shapes = shapes_of(wanted)
     alone = {name: _struct(shape, _dtype(dtype, wanted)) for name, (shape, dtype) in shapes.items()}

@@ -50,7 +50,7 @@ class Model:
         for layer in dump.layers.values():
             if layer.parent is not None and layer.name in self._calls:
                 self._children[layer.parent].append(layer.name)
-        self._own = self._held(weights)
+        self._own = self._held(_stacked(dump, weights))
         self.nodes = {
             (name, call.number): CallNode(
                 dump.layers[name], call, self._tokens(name, call.number, len(calls))
@@ -126,3 +126,13 @@ class Model:
         if calls > 1 and held and all(len(names) == calls for names in held):
             return frozenset(names[number] for names in held)
         return frozenset(token for names in held for token in names)
+
+
+def _stacked(dump: Dump, weights: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """Return the weights with those that a dump's layers have stacked put together, in order."""
+    together = dict(weights)
+    for layer in dump.layers.values():
+        for name, parts in layer.stacks.items():
+            pieces = [together.pop(part, ()) for part in parts]
+            together[name] = tuple(truth for names in pieces for truth in names)
+    return together

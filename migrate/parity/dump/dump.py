@@ -62,6 +62,7 @@ class Layer:
         defined: `file.py:line` of its forward pass.
         called: `file.py:line` of its first call; "" for the model itself.
         parent: the layer in whose forward pass it is called; None for the model itself.
+        stacks: names of its weights that are stacked → the weights of the layers, one for each call.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Layer:
     defined: str = ""
     called: str = ""
     parent: str | None = None
+    stacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

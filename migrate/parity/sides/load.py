@@ -81,7 +81,17 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     inner = Target("", target.spec, target.shown, method=target.method)
     runner = _runner(_model(build, inner, seed), inner)
     _spare(runner, frozenset(getattr(package, _PORT_UNUSED, ())), target.method)
+    _stacks(runner, package)
     return runner, weights if weights.is_file() else None
+
+
+def _stacks(runner: Any, package: Any) -> None:
+    """Tell a port's model how the weights of its layers are stacked, if they are."""
+    from migrate.parity.sides.jax.linen import LinenModel
+
+    model = getattr(runner, "model", None)
+    if isinstance(model, LinenModel) and hasattr(package, "stack_layers"):
+        model.stack, model.unstack = package.stack_layers, package.unstack_layers
 
 
 def _spare(runner: Any, unused: Collection[str], method: str) -> None:

@@ -63,6 +63,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
             # In float32, too, they have the values that the original is given: XLA may leave a rounding out.
             array = rounded if narrow else rounded.astype(array.dtype)
         node[name] = array
+    variables = getattr(package, "stack_layers", dict)(variables)
     inputs = [
         {name: _narrowed(array) for name, array in load_file(file).items()}
         for file in asked["inputs"]

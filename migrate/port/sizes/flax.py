@@ -85,7 +85,12 @@ class PortAtSize:
                 results = jax.eval_shape(self.apply, self.variables(self.weights()), **inputs)
                 return [tuple(leaf.shape) for leaf in flat(results)]
             key = jax.random.key(0)
-            outputs, variables = jax.eval_shape(self.model.init_with_output, key, **inputs)
+
+            def init(**inputs: Any) -> Any:
+                outputs, variables = self.model.init_with_output(key, **inputs)
+                return outputs, unstacked(self.package, variables)
+
+            outputs, variables = jax.eval_shape(init, **inputs)
             wanted = {
                 "/".join(str(step.key) for step in path): tuple(leaf.shape)
                 for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
@@ -95,7 +100,8 @@ class PortAtSize:
             if any(
                 wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
             ):
-                outputs = jax.eval_shape(self.apply, nested(self.weights()), **inputs)
+                variables = jax.eval_shape(lambda: self.variables(self.weights()))
+                outputs = jax.eval_shape(self.apply, variables, **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
@@ -123,8 +129,10 @@ class PortAtSize:
             return [np.asarray(leaf) for leaf in flat(value)]
 
     def variables(self, arrays: Mapping[str, Any]) -> Any:
-        """The first argument of `apply`, of `weights` by path."""
-        return dict(arrays) if isinstance(self.model, NnxPort) else nested(arrays)
+        """The first argument of `apply`, of weights by path: the layers of a scan stacked."""
+        if isinstance(self.model, NnxPort):
+            return dict(arrays)
+        return stacked(self.package, nested(arrays))
 
     def parameters(self) -> set[str]:
         """Paths of the weights that are trained."""
@@ -219,6 +227,20 @@ def computes_weights(folder: Path) -> bool:
     return file.exists() and any(
         rule.outcome is Outcome.REFUSED for rule in load_mapping(file).rules
     )
+
+
+def stacked(package: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables as a port's model has them: its repeated layers may be stacked."""
+    stack = getattr(package, "stack_layers", dict)
+    arrays: dict[str, Any] = stack(variables)
+    return arrays
+
+
+def unstacked(package: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of a port's model as its files have them: each layer by itself."""
+    unstack = getattr(package, "unstack_layers", dict)
+    arrays: dict[str, Any] = unstack(variables)
+    return arrays
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence, Set
 from typing import Any
 
-from converters.graph.expression import Hole, code
+from converters.graph.expression import Hole, call, code
 
 _NAME = "_list"
 
@@ -41,6 +41,18 @@ def written(statement: ast.stmt) -> ast.stmt:
     """A statement, its lists as they stand in source."""
     spelled: ast.stmt = _Written().visit(statement)
     return spelled
+
+
+def counted(value: ast.expr) -> tuple[list[ast.expr], ast.expr] | None:
+    """A list of equal modules: one of them, and their number; None for other values."""
+    if isinstance(value, ast.Call) and _is_list(value) and isinstance(value.args[0], ast.List):
+        return value.args[0].elts, value.args[1]
+    return None
+
+
+def equal_modules(part: ast.expr, count: int) -> ast.expr:
+    """A list of equal modules, as `counted` reads it."""
+    return call(_NAME, ast.List([part], ast.Load()), count)
 
 
 def _is_list(value: ast.AST) -> bool:

@@ -177,7 +177,8 @@ def _lists(
     return sorted(names, key=lambda name: name in arguments)
 
 
-def _variable(name: str, arguments: Collection[str] = ()) -> str:
+def singular(name: str, arguments: Collection[str] = ()) -> str:
+    """The name of a member of a list: "layers" → "layer"; of an argument, "cache" → "layer_cache"."""
     if name in arguments:
         return f"layer_{name}"
     if name.endswith("ies"):
@@ -194,7 +195,7 @@ class _Members(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         member = _member(node, self.arguments)
         if member and member[0] in self.lists and member[1] == self.index:
-            return ast.Name(_variable(member[0], self.arguments), ast.Load())
+            return ast.Name(singular(member[0], self.arguments), ast.Load())
         return self.generic_visit(node)
 
 
@@ -219,7 +220,7 @@ def _loop(
     ]
     if order[0] > 0:
         sources = [call("reversed", source) for source in sources]
-    names: list[ast.expr] = [ast.Name(_variable(name, arguments), ast.Store()) for name in lists]
+    names: list[ast.expr] = [ast.Name(singular(name, arguments), ast.Store()) for name in lists]
     over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
     target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())
     if counter:

@@ -46,6 +46,9 @@ class LinenModel(JaxModel):
             self._keep(variables)
         self._module = module
         self._writes = False
+        # Between the weights as files have them and the model's variables: a port may stack its layers.
+        self.stack: Callable[[Any], Any] = lambda variables: variables
+        self.unstack: Callable[[Any], Any] = lambda variables: variables
         # Streams of random numbers that the model has requested.
         self._streams: set[str] = set()
 
@@ -57,6 +60,10 @@ class LinenModel(JaxModel):
         """See `JaxModel`."""
         return name.startswith("params/")
 
+    def keep_stacked(self) -> None:
+        """Name the weights as the variables of the model, even if a port stacks its layers."""
+        self.stack = self.unstack = lambda variables: variables
+
     def shapes(self, bound: BoundInputs) -> dict[str, Any]:
         """See `JaxModel`."""
         import jax
@@ -64,8 +71,8 @@ class LinenModel(JaxModel):
         if self.weights is None:
             leaves = _leaves(
                 jax.eval_shape(
-                    lambda key, args, kwargs: self._module.init(
-                        key, *args, **kwargs, **bound.modes
+                    lambda key, args, kwargs: self.unstack(
+                        self._module.init(key, *args, **kwargs, **bound.modes)
                     ),
                     jax.random.key(0),
                     bound.args,
@@ -81,7 +88,7 @@ class LinenModel(JaxModel):
         import jax
 
         def init(key: Any) -> Any:
-            return self._module.init(key, *bound.args, **bound.kwargs, **bound.modes)
+            return self.unstack(self._module.init(key, *bound.args, **bound.kwargs, **bound.modes))
 
         key = jax.random.key(seed)
         if self.weights is None:
@@ -158,7 +165,7 @@ class LinenModel(JaxModel):
         changed: Mapping[str, Any] = {}
         if changing is not False:
             results, changed = results
-        kept = _leaves(changed) if train else {}
+        kept = _leaves(self.unstack(changed)) if train else {}
         after = {"/".join(path): value for path, value in kept.items()}
         return results, {name: value for name, value in after.items() if name in weights}
 
@@ -184,7 +191,8 @@ class LinenModel(JaxModel):
             results, changed = self._module.apply(
                 tree, *bound.args, **bound.kwargs, **modes, **rngs, mutable=statistics
             )
-        after = {"/".join(path): value for path, value in _leaves(changed).items()}
+        leaves = _leaves(self.unstack(changed))
+        after = {"/".join(path): value for path, value in leaves.items()}
         return results, {name: value for name, value in after.items() if name in weights}
 
     def _run(
@@ -229,7 +237,8 @@ class LinenModel(JaxModel):
             for step in above:
                 node = node.setdefault(step, {})
             node[last] = value
-        return tree
+        stacked: dict[str, Any] = self.stack(tree)
+        return stacked
 
     def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
         """See `JaxModel`."""
@@ -239,7 +248,14 @@ class LinenModel(JaxModel):
 
     @contextlib.contextmanager
     def _recorded(self, recorder: Watcher) -> Iterator[None]:
-        with intercepted(recorder, self._paths), _parameters_as_they_are():
+        names = list(self._paths)
+        numbers = self._tree({name: np.asarray(number) for number, name in enumerate(names)})
+        paths, stacks = {}, {}
+        for path, parts in _leaves(numbers).items():
+            paths["/".join(path)] = path
+            if np.ndim(parts):
+                stacks["/".join(path)] = tuple(names[part] for part in np.ravel(parts))
+        with intercepted(recorder, paths, stacks), _parameters_as_they_are():
             yield
 
 

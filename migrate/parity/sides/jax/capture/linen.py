@@ -18,12 +18,17 @@ _NO_SETTINGS = ("parent", "name")
 
 
 @contextlib.contextmanager
-def intercepted(recorder: Watcher, weights: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
+def intercepted(
+    recorder: Watcher,
+    weights: Mapping[str, tuple[str, ...]],
+    stacks: Mapping[str, tuple[str, ...]] = {},
+) -> Iterator[None]:
     """Record every call of a module in this context.
 
     Args:
         recorder: receives the calls.
         weights: all weights of the model: name → its path of keys, the collection first.
+        stacks: names of stacked weights → the weights of the layers.
     """
     from flax import linen
 
@@ -48,7 +53,10 @@ def intercepted(recorder: Watcher, weights: Mapping[str, tuple[str, ...]]) -> It
         name = ".".join(path if method == "__call__" else (*path, method))
 
         def describe(parent: str | None) -> Layer:
-            return _layer(module, name, method, names.get(path, ()), called, parent)
+            own = names.get(path, ())
+            layer = _layer(module, name, method, own, called, parent)
+            stacked = {weight: stacks[weight] for weight in own if weight in stacks}
+            return dataclasses.replace(layer, stacks=stacked)
 
         def held() -> Mapping[str, Any]:
             own = names.get(path, ())

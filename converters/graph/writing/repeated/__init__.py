@@ -1,0 +1,1 @@
+"""Repeated layers of a model: compiled once (`--scan`), computed again in the backward pass (`--remat`)."""
