@@ -32,6 +32,7 @@ from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
+from converters.graph.writing.boundaries import constrain_layers
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
@@ -175,6 +176,8 @@ def port(
     inputs: Tensors,
     starts: Starts | None = None,
     methods: Mapping[str, Tensors] | None = None,
+    *,
+    constrain: bool = False,
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -186,6 +189,8 @@ def port(
         starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
             watched, and `init` draws as Flax does.
         methods: further methods that are ported, each with what it is called with.
+        constrain: whether the activations between layers are constrained to a mesh; the source then
+            imports `constrain_batch` from a file of partition rules.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -202,6 +207,8 @@ def port(
             raise
         both, others = _without_training(both, others, error.what)
         graph, drafter, model = _written(module, both, options, others, starts)
+    if constrain:
+        constrain_layers(model, graph, dict(module.named_modules(remove_duplicate=False)))
     recorded, full_graph = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)

@@ -33,6 +33,7 @@ class _WithScript(SectionedCommand):
     sections={
         "Common options": ["--inputs", "--output", "--weights", "--name", "--force"],
         "Model": ["--from-script", "--methods", "--api", "--lowerings", "--allow-stubs"],
+        "Scaling": ["--mesh"],
         "Proof": ["--count", "--no-proof", "--timeout"],
         "Debugging": ["--stages"],
     },
@@ -97,6 +98,11 @@ class _WithScript(SectionedCommand):
     count=True,
     help="Overwrite an earlier port. Given twice: overwrite your edits too.",
 )
+@click.option(
+    "--mesh",
+    is_flag=True,
+    help="Write partition rules for a mesh of devices, and compare the port on 8 simulated devices.",
+)
 @click.option("--no-proof", is_flag=True, help="Skip the comparison with the original.")
 @click.option(
     "--timeout",
@@ -155,6 +161,7 @@ def _said(arguments: dict[str, Any]) -> list[str]:
     for name in ("name", "weights", "lowerings"):
         if arguments[name] is not None:
             words += [f"--{name}", without_secrets(str(arguments[name]))]
+    words += ["--mesh"] if arguments["mesh"] else []
     words += ["--allow-stubs"] if arguments["allow_stubs"] else []
     words += ["--from-script", str(arguments["script"])] if arguments["script"] is not None else []
     words += ["-o", str(arguments["output"])]

@@ -31,6 +31,7 @@ def compiled(
     stages: Path | None = None,
     starts: Any = None,
     methods: Mapping[str, Mapping[str, Any]] | None = None,
+    constrain: bool = False,
 ) -> Any:
     """The Flax source of a module.
 
@@ -43,6 +44,7 @@ def compiled(
         stages: a folder into which each stage of the compiler writes what it made.
         starts: how the module's factory was seen to initialise it.
         methods: further methods to port, each with what it is recorded with.
+        constrain: whether activations between layers are constrained to a mesh.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -57,7 +59,7 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        port_result = port(module, inputs, starts, methods)
+        port_result = port(module, inputs, starts, methods, constrain=constrain)
     if stages is not None:
         _write_stages(port_result.stages, stages)
     if port_result.missing and not allow_stubs:

@@ -10,6 +10,9 @@ from typing import Any
 from migrate.counts import many
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
+from migrate.port.mesh.derive import Partition
+from migrate.port.mesh.page import mesh_section
+from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import Numerics
 from migrate.port.results import Initialisation, ProofCase
 from migrate.port.sizes.results import Sizes
@@ -29,6 +32,8 @@ def readme_text(
     versions: str,
     sizes: Sizes | None = None,
     numerics: Sequence[Numerics] = (),
+    partition: Partition | None = None,
+    meshes: Sequence[MeshRun] = (),
 ) -> str:
     """The page.
 
@@ -44,6 +49,8 @@ def readme_text(
         versions: versions of the frameworks.
         sizes: what was proven at another size; None: nothing was tried.
         numerics: the proof in bfloat16.
+        partition: the partition rules; None: the port has none.
+        meshes: the proof on meshes.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -61,6 +68,7 @@ def readme_text(
         _sizes(sizes),
         _list("## What the recording fixed", port.baked, ""),
         _training(port),
+        mesh_section(name, partition, meshes),
         _list("## To know", port.notes, ""),
         _missing(port.missing),
         "## Does it compute the same?\n",
@@ -77,6 +85,7 @@ def readme_text(
 _FILES = {
     "modeling.py": "the model; yours to edit",
     "config.py": "its sizes: another size of the same architecture is another instance",
+    "sharding.py": "partition rules for a device mesh; yours to edit",
     "params.safetensors": "its weights, by Flax path",
     "mapping.yaml": "which key of a torch checkpoint goes where; `convert.py` follows it",
     "convert.py": "another checkpoint of the architecture: `python convert.py CHECKPOINT OUTPUT.safetensors` "

@@ -17,6 +17,7 @@ from migrate.parity.ground.results import (
 from migrate.parity.sides.references import narrower
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
 from migrate.parity.tasks.modes import SECTION
+from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import LIMIT, Numerics
 from migrate.port.sizes.results import Sizes
 
@@ -193,6 +194,7 @@ class Ported:
         sizes: which sizes were proven, and which are held; None: none was tried.
         numerics: the proof in bfloat16.
         initialisation: how `init` draws; None: it was not compared.
+        meshes: the proof on meshes of simulated devices.
     """
 
     folder: Path
@@ -206,6 +208,7 @@ class Ported:
     sizes: Sizes | None = None
     numerics: tuple[Numerics, ...] = ()
     initialisation: Initialisation | None = None
+    meshes: tuple[MeshRun, ...] = ()
 
     @property
     def matches(self) -> bool:
@@ -213,4 +216,5 @@ class Ported:
         proven = all(case.matches for case in self.cases)
         in_bfloat16 = all(numeric.matches for numeric in self.numerics)
         start = self.initialisation is None or self.initialisation.matches
-        return proven and in_bfloat16 and start and not self.port.missing
+        on_meshes = all(run.matches for run in self.meshes)
+        return proven and in_bfloat16 and start and on_meshes and not self.port.missing

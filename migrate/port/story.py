@@ -23,6 +23,9 @@ from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
+from migrate.port.mesh.derive import compare_meshes, write_rules
+from migrate.port.mesh.results import MeshRun
+from migrate.port.mesh.source import NAMES, SHARDING, sharding_text
 from migrate.port.methods import (
     asked_of_method,
     inputs_of_methods,
@@ -71,7 +74,8 @@ class PortOptions:
         args: arguments of that script.
         methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
-            "initialisation". None: all.
+            "initialisation", "mesh". None: all.
+        mesh: whether partition rules are written, and the port compared on meshes of devices.
     """
 
     output: Path
@@ -90,6 +94,7 @@ class PortOptions:
     methods: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     comparisons: frozenset[str] | None = None
+    mesh: bool = False
 
     def compares(self, name: str) -> bool:
         """Whether a comparison is made."""
@@ -150,6 +155,7 @@ def port_model(
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         how["starts"] = original.starts
         how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
+        how["constrain"] = options.mesh
         port_result = compiled(
             original_inputs.model,
             original_inputs.tensors(),
@@ -162,8 +168,18 @@ def port_model(
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(
-                place, folder, name, original, original_inputs, port_result, work, methods, batches
+                place,
+                folder,
+                name,
+                original,
+                original_inputs,
+                port_result,
+                work,
+                methods,
+                batches,
+                options.mesh,
             )
+            partition = write_rules(place, port_result) if options.mesh else None
             first = {name: inputs[0] for name, inputs in methods.items()}
             sizes = None
             if not port_result.missing:
@@ -178,6 +194,7 @@ def port_model(
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
             notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
             cases: tuple[ProofCase, ...] = ()
+            runs_on: tuple[MeshRun, ...] = ()
             numerics: tuple[Numerics, ...] = ()
             if options.proof and not port_result.missing:
                 padded = tuple(batches.values())
@@ -222,6 +239,17 @@ def port_model(
                     drawn=_drawn(port_result, work),
                 )
                 runs = not any(case.error for case in cases)  # else it does not run here either
+                if partition is not None and runs and options.compares("mesh"):
+                    progress("comparing: meshes of 8 simulated devices")
+                    runs_on = compare_meshes(
+                        place,
+                        params,
+                        port_result,
+                        partition,
+                        [original_inputs.inputs[at] for at in range(original_inputs.inputs.count)],
+                        work / "meshes",
+                        options.timeout,
+                    )
                 for method in port_result.methods if runs else ():
                     inputs = methods[method.name]
                     cases += proven(
@@ -266,6 +294,8 @@ def port_model(
                 _versions(),
                 sizes=sizes,
                 numerics=numerics,
+                partition=partition,
+                meshes=runs_on,
             )
             (place / "README.md").write_text(page)
             files = record(place, target)
@@ -281,11 +311,17 @@ def port_model(
             sizes=sizes,
             numerics=numerics,
             initialisation=start,
+            meshes=runs_on,
         )
 
 
 def _require_readable(options: PortOptions) -> None:
-    """Report unreadable files before anything is loaded."""
+    """Report unreadable files, and options that do not go together, before anything is loaded."""
+    if options.mesh and options.allow_stubs:
+        raise PortError(
+            "--mesh with --allow-stubs: rules follow from the whole model",
+            "register the missing operators with --lowerings, or leave --mesh out",
+        )
     if options.args and options.script is None:
         raise PortError(
             f"{options.args[0]}: arguments after -- belong to a script",
@@ -368,6 +404,7 @@ def _written(
     work: Path,
     methods: Mapping[str, InputSet],
     padded: Mapping[str, Arrays],
+    mesh: bool,
 ) -> PortWeights:
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": port_result.modeling, "config.py": port_result.config}
@@ -379,7 +416,10 @@ def _written(
     names = (port_result.model_class, port_result.config_class, what, shapes)
     example = _example(original_inputs)
     weights = write_weights(original.module, name, port_result.constants, example, place, work)
-    sources["__init__.py"] = package_text(*names, frozen=weights.frozen)
+    more = NAMES if mesh else ()
+    if mesh:
+        sources[SHARDING] = sharding_text(port_result.model_class, (), ())
+    sources["__init__.py"] = package_text(*names, frozen=weights.frozen, more=more)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
@@ -414,7 +454,7 @@ def _written(
         _require_python(file, text)
         (place / file).write_text(text)
     if unused := unused_paths(place):
-        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
+        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen, more))
     if padded:
         write_padding(place / TEST_PADDING, original_inputs.inputs[0], padded)
     first = {"": original_inputs.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}

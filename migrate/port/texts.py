@@ -27,6 +27,7 @@ def package_text(
     inputs: Mapping[str, tuple[tuple[int, ...], str]],
     unused: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -37,14 +38,18 @@ def package_text(
         inputs: shape and dtype of each input of the recording.
         unused: paths of weights that the original has and its forward does not read.
         frozen: paths of weights that the original does not train (`requires_grad=False`).
+        more: names of `sharding.py` that the package has too.
     """
     shapes = "".join(
         f'    "{name}": jax.ShapeDtypeStruct({shape!r}, "{dtype}"),\n'
         for name, (shape, dtype) in inputs.items()
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
-    more = ["trainable"] if frozen else []
-    names = sorted([model, config, "build", "load_params", "require_params", *more])
+    names = [model, config, "build", "load_params", "require_params", *more]
+    names = sorted([*names, "trainable"] if frozen else names)
+    if more:
+        import_ = f"from .modeling import {model}\nfrom .sharding import {', '.join(more)}\n"
+        text = text.replace(f"from .modeling import {model}\n", import_)
     apart = "".join(f"    {path!r},\n" for path in unused)
     text = text.replace("NAMES", repr(names)).replace("SHAPES\n", shapes)
     text = text.replace("UNUSED_PATHS", f"frozenset([\n{apart}])" if apart else "frozenset()")

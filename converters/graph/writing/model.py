@@ -74,11 +74,13 @@ class Model:
         classes: the classes.
         settings: name in the configuration → value.
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
+        instances: path of a module of the original → name of its class.
     """
 
     classes: tuple[Class, ...]
     settings: Mapping[str, Any]
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    instances: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
