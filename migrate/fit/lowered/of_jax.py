@@ -264,7 +264,7 @@ def _of_port(
         if devices > 1 and axis not in used:
             raise FitError(
                 f"--mesh {axis}={devices}: no rule of {wanted.target} divides a weight over {axis}",
-                f"use {', '.join(sorted(name for name in used & {'data', 'fsdp', 'tensor', 'expert'}))}",
+                "use data, fsdp, tensor or expert",
             )
     return specs
 

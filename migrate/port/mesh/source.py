@@ -139,7 +139,7 @@ def partition_specs(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
         problems += [f"rule {rule!r} names no weight" for rule in unused]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ValueError(f"{problems[0]}{more}: see RULES in {__name__}")
+        raise ValueError(f"{problems[0]}{more}: see RULES in sharding.py")
     return specs
 
 

@@ -75,7 +75,7 @@ def test_a_mesh_that_does_not_divide_an_axis() -> None:
 
 def test_a_weight_without_a_rule() -> None:
     with pytest.raises(
-        ValueError, match=r"^no rule names params/norm/scale: see RULES in net.sharding$"
+        ValueError, match=r"^no rule names params/norm/scale: see RULES in sharding.py$"
     ):
         module(*RULES[:2]).partition_specs(variables(), MESH)
 
