@@ -101,7 +101,7 @@ def _prove(zoo: str, name: str, api: str, found: _Found) -> None:
     found.columns["lines"] = str(code_lines(made.modeling))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "net"
-        _write(made, model, inputs, place, Path(scratch))
+        write_port(made, model, inputs, place, Path(scratch))
         arrays = {key: one.numpy() for key, one in inputs.items()}
         began = time.process_time()
         with torch.random.fork_rng(devices=[]):
@@ -152,7 +152,10 @@ def write_sources(made: Any, inputs: Mapping[str, Any], place: Path) -> None:
         (place / "__init__.py").write_text(package_text(*names, unused, api=made.api))
 
 
-def _write(made: Any, model: Any, inputs: Mapping[str, Any], place: Path, scratch: Path) -> None:
+def write_port(
+    made: Any, model: Any, inputs: Mapping[str, Any], place: Path, scratch: Path
+) -> None:
+    """Write the port's package and its weights into a new folder."""
     from safetensors.numpy import save_file
 
     from converters.errors import ConversionError

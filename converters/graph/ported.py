@@ -42,6 +42,7 @@ from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen, nnx
+from converters.graph.writing.boundaries import constrain_layers
 from converters.graph.writing.cache import Cache, cache_of
 from converters.graph.writing.classes import classes
 from converters.graph.writing.dispatched import with_dispatch
@@ -199,6 +200,8 @@ def port(
     api: Api = "linen",
     cache: bool = False,
     repeats: Repeats = Repeats(),  # noqa: B008 (frozen)
+    *,
+    constrain: bool = False,
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -213,6 +216,8 @@ def port(
         api: the API of Flax.
         cache: whether the port has the model's cached forward (`recording.caches`).
         repeats: how repeated layers are written.
+        constrain: whether the activations between layers are constrained to a mesh; the source then
+            imports `constrain_batch` from a file of partition rules.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -220,11 +225,11 @@ def port(
     for method in methods or {}:
         require_method(module, method, api)
     if not cache:
-        return _port(module, inputs, starts, methods or {}, api, None, repeats)
+        return _port(module, inputs, starts, methods or {}, api, None, repeats, constrain)
     module.eval()
     cached = cached_forward(module, inputs)
     with with_cached_forward(module, cached):
-        return _port(module, inputs, starts, methods or {}, api, cached, repeats)
+        return _port(module, inputs, starts, methods or {}, api, cached, repeats, constrain)
 
 
 def _port(
@@ -235,6 +240,7 @@ def _port(
     api: Api,
     cached: CachedForward | None,
     repeats: Repeats,
+    constrain: bool,
 ) -> Port:
     both, options, others = _recordings(module, inputs, methods)
     if cached is not None:
@@ -248,6 +254,8 @@ def _port(
             raise
         both, others = _without_training(both, others, error.what)
         graph, drafter, model = _written(module, both, options, others, starts, api, cached)
+    if constrain:
+        constrain_layers(model, graph, dict(module.named_modules(remove_duplicate=False)))
     functions = drafter.functions
     if repeats.attention:
         model, functions = with_dispatch(model, functions, repeats.attention)

@@ -33,7 +33,7 @@ class _WithScript(SectionedCommand):
     sections={
         "Common options": ["--inputs", "--output", "--weights", "--name", "--force"],
         "Model": ["--from-script", "--methods", "--cache", "--api", "--lowerings", "--allow-stubs"],
-        "Scale": ["--scan", "--remat", "--attention"],
+        "Scale": ["--scan", "--remat", "--attention", "--mesh"],
         "Proof": ["--count", "--no-proof", "--timeout"],
         "Debugging": ["--stages"],
     },
@@ -118,6 +118,11 @@ class _WithScript(SectionedCommand):
     help="Default of the attention's implementation, as a field of config.py: XLA, cuDNN on GPUs, splash "
     "attention on TPUs, or auto: the device's kernel if it supports the call.",
 )
+@click.option(
+    "--mesh",
+    is_flag=True,
+    help="Write partition rules for a mesh of devices, and compare the port on 8 simulated devices.",
+)
 @click.option("--no-proof", is_flag=True, help="Skip the comparison with the original.")
 @click.option(
     "--timeout",
@@ -177,6 +182,7 @@ def _said(arguments: dict[str, Any]) -> list[str]:
     for name in ("name", "weights", "lowerings"):
         if arguments[name] is not None:
             words += [f"--{name}", without_secrets(str(arguments[name]))]
+    words += ["--mesh"] if arguments["mesh"] else []
     words += ["--allow-stubs"] if arguments["allow_stubs"] else []
     words += ["--cache"] if arguments["cache"] else []
     words += [f"--attention={arguments['attention']}"] if arguments["attention"] else []

@@ -34,6 +34,7 @@ def compiled(
     api: str = "linen",
     cache: bool = False,
     repeats: Any = None,
+    constrain: bool = False,
 ) -> Any:
     """The Flax source of a module.
 
@@ -49,6 +50,7 @@ def compiled(
         api: API of Flax.
         cache: whether to port the model's cached forward.
         repeats: how repeated layers are written (`converters.graph`); None: one by one.
+        constrain: whether activations between layers are constrained to a mesh.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -64,7 +66,7 @@ def compiled(
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
         more = {} if repeats is None else {"repeats": repeats}
-        port_result = port(module, inputs, starts, methods, api, cache, **more)
+        port_result = port(module, inputs, starts, methods, api, cache, constrain=constrain, **more)
     if stages is not None:
         _write_stages(port_result.stages, stages)
     if port_result.missing and not allow_stubs:

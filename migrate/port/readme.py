@@ -11,6 +11,9 @@ from migrate.counts import many
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
 from migrate.port.generation.results import CachedCase
+from migrate.port.mesh.derive import Partition
+from migrate.port.mesh.page import mesh_section
+from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import Numerics
 from migrate.port.results import Initialisation, ProofCase
 from migrate.port.sizes.results import Sizes
@@ -31,6 +34,8 @@ def readme_text(
     sizes: Sizes | None = None,
     numerics: Sequence[Numerics] = (),
     cached: CachedCase | None = None,
+    partition: Partition | None = None,
+    meshes: Sequence[MeshRun] = (),
 ) -> str:
     """The page.
 
@@ -47,6 +52,8 @@ def readme_text(
         sizes: what was proven at another size; None: nothing was tried.
         numerics: the proof in bfloat16.
         cached: the proof of the cached forward; None: there was none.
+        partition: the partition rules; None: the port has none.
+        meshes: the proof on meshes.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -65,6 +72,7 @@ def readme_text(
         _sizes(sizes),
         _list("## What the recording fixed", port.baked, ""),
         _training(port),
+        mesh_section(name, partition, meshes),
         _list("## To know", port.notes, ""),
         _missing(port.missing),
         "## Does it compute the same?\n",
@@ -83,6 +91,7 @@ _FILES = {
     "modeling.py": "the model; yours to edit",
     "layers.py": "weights of the layers: stacked, as the model has them, and apart, as files have them",
     "config.py": "its sizes: another size of the same architecture is another instance",
+    "sharding.py": "partition rules for a device mesh; yours to edit",
     "params.safetensors": "its weights, by Flax path",
     "mapping.yaml": "which key of a torch checkpoint goes where; `convert.py` follows it",
     "convert.py": "another checkpoint of the architecture: `python convert.py CHECKPOINT OUTPUT.safetensors` "
@@ -165,6 +174,8 @@ def _generation(name: str, port: Any) -> str:
             "```",
         ]
     )
+
+
 def _in_nnx(name: str, port: Any, call_arguments: str, shapes: str) -> str:
     """Describe the use of an nnx model."""
     lines = [

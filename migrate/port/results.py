@@ -18,6 +18,7 @@ from migrate.parity.sides.references import narrower
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
 from migrate.parity.tasks.modes import SECTION
 from migrate.port.generation.results import CachedCase
+from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import LIMIT, Numerics
 from migrate.port.sizes.results import Sizes
 
@@ -195,6 +196,7 @@ class Ported:
         numerics: the proof in bfloat16.
         initialisation: how `init` draws; None: it was not compared.
         cached: the proof of the cached forward; None: there was none.
+        meshes: the proof on meshes of simulated devices.
     """
 
     folder: Path
@@ -209,6 +211,7 @@ class Ported:
     numerics: tuple[Numerics, ...] = ()
     initialisation: Initialisation | None = None
     cached: CachedCase | None = None
+    meshes: tuple[MeshRun, ...] = ()
 
     @property
     def matches(self) -> bool:
@@ -217,4 +220,6 @@ class Ported:
         in_bfloat16 = all(numeric.matches for numeric in self.numerics)
         start = self.initialisation is None or self.initialisation.matches
         cached = self.cached is None or self.cached.matches
-        return proven and in_bfloat16 and start and cached and not self.port.missing
+        on_meshes = all(run.matches for run in self.meshes)
+        scaled = cached and on_meshes
+        return proven and in_bfloat16 and start and scaled and not self.port.missing

@@ -29,6 +29,9 @@ from migrate.port.generation.proof import compare_cached
 from migrate.port.generation.results import CachedCase
 from migrate.port.generation.text import generate_text
 from migrate.port.layers import LAYERS, layers_text, require_stackable
+from migrate.port.mesh.derive import compare_meshes, write_rules
+from migrate.port.mesh.results import MeshRun
+from migrate.port.mesh.source import NAMES, SHARDING, sharding_text
 from migrate.port.methods import (
     asked_of_method,
     inputs_of_methods,
@@ -77,11 +80,12 @@ class PortOptions:
         args: arguments of that script.
         methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
-            "initialisation". None: all.
+            "initialisation", "mesh". None: all.
         cache: whether to port the model's cached forward, and to write `generate.py`.
         scan: whether repeated layers are scanned, with stacked weights.
         attention: default implementation of attention; None: the port has no choice of it.
         remat: what is kept of repeated layers for the backward pass: "nothing", "dots", "all".
+        mesh: whether partition rules are written, and the port compared on meshes of devices.
     """
 
     output: Path
@@ -104,6 +108,7 @@ class PortOptions:
     scan: bool = False
     remat: str = "all"
     attention: str | None = None
+    mesh: bool = False
 
     def compares(self, name: str) -> bool:
         """Whether a comparison is made."""
@@ -130,9 +135,7 @@ def port_model(
     if not has_compiler():
         raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
     _require_readable(options)
-    if options.cache and (options.methods or options.script is not None):
-        other = "--methods" if options.methods else "--from-script"
-        raise PortError(f"--cache and {other} do not go together", f"leave out {other}")
+    _require_combined(options)
     with tempfile.TemporaryDirectory(prefix="migrate-port-") as scratch:
         work = Path(scratch)
         proposed, specs, said = "", options.inputs, tuple[str, ...]()
@@ -169,6 +172,7 @@ def port_model(
         how["api"] = options.api
         how["repeats"] = Repeats(options.scan, options.remat, options.attention or "")
         how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
+        how["constrain"] = options.mesh
         port_result = compiled(
             original_inputs.model,
             original_inputs.tensors(),
@@ -186,8 +190,18 @@ def port_model(
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(
-                place, folder, name, original, original_inputs, port_result, work, methods, batches
+                place,
+                folder,
+                name,
+                original,
+                original_inputs,
+                port_result,
+                work,
+                methods,
+                batches,
+                options.mesh,
             )
+            partition = write_rules(place, port_result) if options.mesh else None
             first = {name: inputs[0] for name, inputs in methods.items()}
             sizes = None
             if not port_result.missing:
@@ -202,6 +216,7 @@ def port_model(
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
             notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
             cases: tuple[ProofCase, ...] = ()
+            runs_on: tuple[MeshRun, ...] = ()
             numerics: tuple[Numerics, ...] = ()
             cached: CachedCase | None = None
             if options.proof and not port_result.missing:
@@ -247,6 +262,17 @@ def port_model(
                     drawn=_drawn(port_result, work),
                 )
                 runs = not any(case.error for case in cases)  # else it does not run here either
+                if partition is not None and runs and options.compares("mesh"):
+                    progress("comparing: meshes of 8 simulated devices")
+                    runs_on = compare_meshes(
+                        place,
+                        params,
+                        port_result,
+                        partition,
+                        [original_inputs.inputs[at] for at in range(original_inputs.inputs.count)],
+                        work / "meshes",
+                        options.timeout,
+                    )
                 for method in port_result.methods if runs else ():
                     inputs = methods[method.name]
                     cases += proven(
@@ -303,6 +329,8 @@ def port_model(
                 sizes=sizes,
                 numerics=numerics,
                 cached=cached,
+                partition=partition,
+                meshes=runs_on,
             )
             (place / "README.md").write_text(page)
             files = record(place, target)
@@ -319,11 +347,43 @@ def port_model(
             numerics=numerics,
             initialisation=start,
             cached=cached,
+            meshes=runs_on,
         )
 
 
+def _require_combined(options: PortOptions) -> None:
+    """Report options that do not go together, before anything is loaded."""
+    chosen = {
+        "--api nnx": options.api == "nnx",
+        "--cache": options.cache,
+        "--methods": bool(options.methods),
+        "--from-script": options.script is not None,
+        "--scan": options.scan,
+        "--remat": options.remat != "all",
+        "--attention": options.attention is not None,
+        "--mesh": options.mesh,
+    }
+    for name, others in _APART.items():
+        for other in others if chosen[name] else ():
+            if chosen[other]:
+                raise PortError(f"{name} and {other} do not go together", f"leave out {other}")
+
+
+# Combinations that nobody has built or proven.
+_APART = {
+    "--api nnx": ("--cache", "--scan", "--remat", "--attention", "--mesh"),
+    "--cache": ("--methods", "--from-script", "--scan", "--remat", "--attention", "--mesh"),
+    "--mesh": ("--scan", "--attention"),
+}
+
+
 def _require_readable(options: PortOptions) -> None:
-    """Report unreadable files before anything is loaded."""
+    """Report unreadable files, and options that do not go together, before anything is loaded."""
+    if options.mesh and options.allow_stubs:
+        raise PortError(
+            "--mesh with --allow-stubs: rules follow from the whole model",
+            "register the missing operators with --lowerings, or leave --mesh out",
+        )
     if options.args and options.script is None:
         raise PortError(
             f"{options.args[0]}: arguments after -- belong to a script",
@@ -406,6 +466,7 @@ def _written(
     work: Path,
     methods: Mapping[str, InputSet],
     padded: Mapping[str, Arrays],
+    mesh: bool,
 ) -> PortWeights:
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": port_result.modeling, "config.py": port_result.config}
@@ -426,7 +487,14 @@ def _written(
                 "leave --scan out",
             )
         sources[LAYERS] = layers_text(port_result.stacks)
-    written_of = {"frozen": weights.frozen, "api": api, "scanned": scanned}
+    if mesh:
+        sources[SHARDING] = sharding_text(port_result.model_class, (), ())
+    written_of: dict[str, Any] = {
+        "frozen": weights.frozen,
+        "api": api,
+        "scanned": scanned,
+        "more": NAMES if mesh else (),
+    }
     sources["__init__.py"] = package_text(*names, **written_of)
     spec = original.target.spec
     if weights.state is not None:

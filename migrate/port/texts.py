@@ -31,6 +31,7 @@ def package_text(
     frozen: Sequence[str] = (),
     api: str = "linen",
     scanned: bool = False,
+    more: Sequence[str] = (),
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -43,6 +44,7 @@ def package_text(
         frozen: paths of weights that the original does not train (`requires_grad=False`).
         api: API of Flax.
         scanned: whether the weights of layers are stacked, by `layers.py`.
+        more: names of `sharding.py` that the package has too.
     """
     if api == "nnx":
         return nnx_package_text(model, config, what, unused, frozen)
@@ -51,12 +53,15 @@ def package_text(
         for name, (shape, dtype) in inputs.items()
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
-    more = ["trainable"] if frozen else []
+    extra = ["trainable"] if frozen else []
     if scanned:
-        more += ["stack_layers", "unstack_layers"]
+        extra += ["stack_layers", "unstack_layers"]
         for plain, stacked in _SCANNED.items():
             text = text.replace(plain, stacked)
-    names = sorted([model, config, "build", "load_params", "require_params", *more])
+    names = sorted([model, config, "build", "load_params", "require_params", *more, *extra])
+    if more:
+        import_ = f"from .modeling import {model}\nfrom .sharding import {', '.join(more)}\n"
+        text = text.replace(f"from .modeling import {model}\n", import_)
     apart = "".join(f"    {path!r},\n" for path in unused)
     text = text.replace("NAMES", repr(names)).replace("SHAPES\n", shapes)
     text = text.replace("UNUSED_PATHS", f"frozenset([\n{apart}])" if apart else "frozenset()")

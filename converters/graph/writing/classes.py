@@ -136,7 +136,8 @@ class _Classes:
         for function in self.drafter.functions:
             function.body = tidied(function.body)
         self._without_forwarding()
-        return Model(tuple(self.classes), self._used(), self.sources)
+        names = {path: cls.name for path, (cls, _) in self.made.items()}
+        return Model(tuple(self.classes), self._used(), self.sources, names)
 
     def _without_forwarding(self) -> None:
         """Leave out the functions that only call another one."""

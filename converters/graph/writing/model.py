@@ -79,12 +79,14 @@ class Model:
         settings: name in the configuration → value.
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
         options: further fields of the configuration, which are no sizes of the original.
+        instances: path of a module of the original → name of its class.
     """
 
     classes: tuple[Class, ...]
     settings: Mapping[str, Any]
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    instances: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -55,7 +56,12 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
         weights = {
             name: _cast(array, wanted) for name, array in runner.model.shapes(replica).items()
         }
-    specs = _specs(weights, layout.mesh, wanted)
+    rules = runner.model.partition if wanted.mesh and not wanted.rules else None
+    specs = (
+        _specs(weights, layout, wanted)
+        if rules is None
+        else _of_port(rules, weights, layout, wanted)
+    )
     if wanted.shard:
         specs = {name: layout.cut(array, specs[name]) for name, array in weights.items()}
     there = {name: layout.placed(array, specs[name]) for name, array in weights.items()}
@@ -73,7 +79,7 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
         args = (*state[:3], *inputs, state[3])
     else:
         function, args = _outputs(runner, bound, train=False), (there, *inputs)
-    with in_user_code(wanted.target):
+    with in_user_code(wanted.target), layout.around(rules is not None):
         donated = (0, 1, 2) if wanted.optimizer else ()
         traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*args)
         text = traced.lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
@@ -135,6 +141,20 @@ class _Layout:
             return spec
         longest = max(free, key=lambda place: array.shape[place])
         return (*there[:longest], self._along, *there[longest + 1 :])
+
+    def of_rules(
+        self, rules: Callable[[Any, Any], Any], weights: Any
+    ) -> dict[str, tuple[Any, ...]]:
+        """The specs by the partition rules of a port."""
+        return {name: tuple(spec) for name, spec in rules(weights, self._abstract).items()}
+
+    def around(self, constrained: bool) -> contextlib.AbstractContextManager[Any]:
+        """Context in which a port constrains its activations to the mesh."""
+        import jax
+
+        if not constrained:
+            return contextlib.nullcontext()
+        return jax.sharding.use_abstract_mesh(self._abstract)
 
     @property
     def _along(self) -> Any:
@@ -232,7 +252,28 @@ def _loss(outputs: Mapping[str, Any], wanted: Wanted, *, tokens: bool) -> tuple[
     return name, loss, output
 
 
-def _specs(weights: Mapping[str, Any], mesh: Mapping[str, int], wanted: Wanted) -> dict[str, Any]:
+def _of_port(
+    rules: Callable[[Any, Any], Any], weights: Mapping[str, Any], layout: _Layout, wanted: Wanted
+) -> dict[str, Any]:
+    """The specs by the partition rules of a port."""
+    try:
+        specs = layout.of_rules(rules, dict(weights))
+    except ValueError as error:
+        raise FitError(
+            f"{wanted.target}: {error}", "use another --mesh, or edit the rules"
+        ) from None
+    used = {axis for spec in specs.values() for axis in spec} | set(_BATCH_AXES)
+    for axis, devices in layout.mesh.items():
+        if devices > 1 and axis not in used:
+            raise FitError(
+                f"--mesh {axis}={devices}: no rule of {wanted.target} divides a weight over {axis}",
+                "use data, fsdp, tensor or expert",
+            )
+    return specs
+
+
+def _specs(weights: Mapping[str, Any], layout: _Layout, wanted: Wanted) -> dict[str, Any]:
+    mesh = layout.mesh
     if not wanted.rules:
         return dict.fromkeys(weights, ())
     infos = {name: TensorInfo(tuple(a.shape), str(a.dtype)) for name, a in weights.items()}

@@ -29,6 +29,8 @@ _PORT_FILES = ("__init__.py", "modeling.py")
 _PORT_BUILDS = "build"
 _PORT_WEIGHTS = "params.safetensors"
 _PORT_UNUSED = "UNUSED"
+# Function of a port with partition rules: the spec of each weight on a mesh.
+_PORT_PARTITION = "partition_specs"
 _PORT_CONSTANTS = "constants.safetensors"
 _TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -82,6 +84,7 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     runner = _runner(_model(build, inner, seed), inner)
     _spare(runner, frozenset(getattr(package, _PORT_UNUSED, ())), target.method)
     _stacks(runner, package)
+    _partition(runner, package)
     return runner, weights if weights.is_file() else None
 
 
@@ -101,6 +104,14 @@ def _spare(runner: Any, unused: Collection[str], method: str) -> None:
 
     if isinstance(runner, JaxRunner):
         runner.model.spare = lambda path: bool(method) or numberless(path) in unused
+
+
+def _partition(runner: Any, package: ModuleType) -> None:
+    """Give a port's model the partition rules of its package, if there are any."""
+    from migrate.parity.sides.jax.runner import JaxRunner
+
+    if isinstance(runner, JaxRunner):
+        runner.model.partition = getattr(package, _PORT_PARTITION, None)
 
 
 def port_constants(target: Target) -> Path | None:

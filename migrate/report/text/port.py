@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from migrate.port.errors import MissingOperatorsError
+    from migrate.port.mesh.results import MeshRun
     from migrate.port.numerics.results import Numerics
     from migrate.port.results import Ported, ProofCase
 
@@ -54,6 +55,8 @@ def port_summary(ported: Ported) -> list[RenderableType]:
     if ported.cached is not None:
         distance = f" ({ported.cached.distance:.1e})" if not ported.cached.error else ""
         lines += ["", Text(f"{ported.cached.name}: {ported.cached.verdict}{distance}")]
+    if ported.meshes:
+        lines += ["", _meshes(ported.meshes)]
     lines += [Text(said) for said in _start(ported)]
     lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
     return lines
@@ -119,6 +122,18 @@ def _numerics(numerics: Sequence[Numerics]) -> Table:
     return table
 
 
+def _meshes(runs: Sequence[MeshRun]) -> Table:
+    from rich.text import Text
+
+    from migrate.port.mesh.page import bytes_text, exchanges_text, part_text
+
+    table = plain_table("mesh", "verdict", "of allowed error", "exchanges", "weights on a device")
+    for run in runs:
+        row = (run.mesh, run.verdict, part_text(run), exchanges_text(run), bytes_text(run))
+        table.add_row(*(Text(text) for text in row))
+    return table
+
+
 def _start(ported: Ported) -> list[str]:
     """Return lines that compare initialization with the original."""
     start = ported.initialisation
@@ -174,6 +189,19 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "bfloat16": [_numbers(entry) for entry in ported.numerics],
         "initialisation": _initialisation(ported),
         "cached": _cached(ported),
+        "meshes": [_mesh(run) for run in ported.meshes],
+    }
+
+
+def _mesh(run: MeshRun) -> dict[str, Any]:
+    return {
+        "mesh": run.mesh,
+        "matches": run.matches,
+        "verdict": run.verdict,
+        "output": run.output if math.isfinite(run.output) else None,
+        "gradient": run.gradient if math.isfinite(run.gradient) else None,
+        "collectives": dict(run.collectives),
+        "weights_on_a_device": run.bytes,
     }
 
 

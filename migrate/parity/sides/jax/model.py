@@ -41,6 +41,8 @@ class JaxModel(ABC):
         self.weights: Weights | None = None
         # Whether to drop weights that the model has no place for.
         self.spare: Callable[[str], bool] = lambda path: False
+        # Spec of each weight on a mesh, for a port that has partition rules.
+        self.partition: Callable[[Any, Any], Any] | None = None
 
     @abstractmethod
     def parameters(self) -> list[inspect.Parameter]:

@@ -1,0 +1,1 @@
+"""Partition rules of a port: which axis of each weight is divided over which axis of a device mesh."""
