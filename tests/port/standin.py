@@ -177,6 +177,7 @@ class StandIn:
     left: dict[str, str] = field(default_factory=dict)
     methods: tuple[Any, ...] = ()
     api: str = "linen"
+    cache: Any = None
     stacks: tuple[Any, ...] = ()
 
     def limited(self, limits: Any) -> StandIn:
