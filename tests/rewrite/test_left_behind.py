@@ -125,16 +125,6 @@ CASES = {
         """,
     ),
     "group-rank": ("rendezvous-address", 'node = int(os.environ["GROUP_RANK"])  # here'),
-    "owner": (
-        "XLA310",
-        """
-        def update(net):
-            for i, p in enumerate(net.parameters()):
-                if i % dist.get_world_size() == dist.get_rank():  # here
-                    p.grad.mul_(2)
-                dist.broadcast(p.grad, src=i % dist.get_world_size())
-        """,
-    ),
     "flags": (
         "XLA829",
         """
@@ -187,6 +177,25 @@ CASES = {
         """,
     ),
 }
+
+
+OWNER = """
+    def update(net):
+        for i, p in enumerate(net.parameters()):
+            if i % dist.get_world_size() == dist.get_rank():  # here
+                p.grad.mul_(2)
+            dist.broadcast(p.grad, src=i % dist.get_world_size())
+"""
+
+
+def test_an_owner_of_parameters_computes_between_two_graphs() -> None:
+    """The native style writes the remedy of XLA310; a portable script keeps its loop."""
+    assert lines_of(OWNER, "XLA310", "portable") == marked(OWNER)
+    assert lines_of(OWNER, "XLA310", "native") == []
+    done = rewrite_source(
+        parse(f"{HEAD}{textwrap.dedent(OWNER)}{MAIN}".encode(), Path("script.py"))
+    )
+    assert [edit.rule for edit in done.edits].count("uneven-sync") == 1
 
 
 @pytest.mark.parametrize("style", STYLES)
