@@ -137,7 +137,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+LONG = {"another gelu", "another order of data", "an epoch less", "clipping left out"}
+
+
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(m, marks=pytest.mark.long if m in LONG else ()) for m in MISTAKES]
+)
 def test_a_mistake_is_refused_by_the_right_stage(
     mistake: str, recording: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ max_epochs = 3
 learning_rate, min_lr = 3e-3, 3e-4
 weight_decay = 0.1
 beta1, beta2 = 0.9, 0.95
-grad_clip = 1.0
+grad_clip = 0.25
 warmup_iters = 5
 log_interval = 4
 # -----------------------------------------------------------------------------

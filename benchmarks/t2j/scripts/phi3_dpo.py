@@ -103,7 +103,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--beta", type=float, default=0.5)
     parser.add_argument("--smoothing", type=float, default=0.05)
-    parser.add_argument("--lr", type=float, default=1e-2)
+    parser.add_argument("--lr", type=float, default=0.5)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--rank", type=int, default=4)

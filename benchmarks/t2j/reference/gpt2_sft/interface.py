@@ -23,7 +23,7 @@ def weights(state):
 
 
 def outputs(state, batch, site=0):
-    return [train.MODEL(batch["x"], batch["mask"], state.params)]
+    return [train.logits(batch["x"], batch["mask"], state.params)]
 
 
 def loss_and_gradients(state, batch, site=0):

@@ -7,7 +7,7 @@ import optax
 
 learning_rate, min_lr = 3e-3, 3e-4
 weight_decay, beta1, beta2 = 0.1, 0.9, 0.95
-grad_clip, warmup_iters = 1.0, 5
+grad_clip, warmup_iters = 0.25, 5
 
 
 def lr_factor(it, total):

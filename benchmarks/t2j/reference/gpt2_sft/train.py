@@ -31,6 +31,7 @@ def micro_loss(params, batch):
 
 
 value_and_grad = jax.jit(jax.value_and_grad(micro_loss))
+logits = jax.jit(MODEL)
 
 
 @functools.partial(jax.jit, donate_argnums=(1,))
