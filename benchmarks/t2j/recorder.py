@@ -276,7 +276,11 @@ def record(script: Path, full_precision: bool = False) -> dict[str, Any]:
     register_optimizer_step_pre_hook(recorder.before_step)
     register_optimizer_step_post_hook(recorder.after_step)
     sys.argv = [str(script)]
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ending:
+        if ending.code:
+            raise
     return recorder.result()
 
 
