@@ -152,9 +152,9 @@ def check(
         except (MismatchError, KeyError) as reason:
             problems.append(f"{stage.__name__}: {reason}")
     for change, how in CHANGES.items():
-        if (change != "experience" or "scores" in task) and not refused(
-            recording, task, change, how
-        ):
+        if change == "experience" and "scores" not in task:
+            continue
+        if not refused(recording, task, precise, change, how):
             problems.append(f"a change of {change} is not refused")
     return problems
 
