@@ -137,7 +137,7 @@ class _Classes:
             function.body = tidied(function.body)
         self._without_forwarding()
         names = {path: cls.name for path, (cls, _) in self.made.items()}
-        return Model(tuple(self.classes), self._used(), self.sources, names)
+        return Model(tuple(self.classes), self._used(), self.sources, instances=names)
 
     def _without_forwarding(self) -> None:
         """Leave out the functions that only call another one."""
