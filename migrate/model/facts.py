@@ -33,6 +33,7 @@ from migrate.model.objects.asked import (
 )
 from migrate.model.objects.autocasts import narrow_regions
 from migrate.model.objects.collating import collating_of, gathering_of
+from migrate.model.objects.device_numbers import device_numbers
 from migrate.model.objects.feeding import feeding_of
 from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
@@ -134,6 +135,8 @@ class ModuleCalls:
             file that seeds CUDA or XLA.
         devices: the expressions that name a device, with its kind, wherever in the project it is made.
         spelled_devices: the strings, each by its end, that some move in the project uses as its device.
+        device_numbers: the indices of devices, each by its end, that some code of the project computes with,
+            also in a function that gets the index.
         stars: the meanings of the names that `from module import *` brings from outside of the project, also
             through its files.
         gives_all: whether a file of the project imports `*` from this one.
@@ -331,6 +334,7 @@ class ModuleCalls:
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
+    device_numbers: frozenset[End] = frozenset()
     may_run: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     given_parameters: frozenset[tuple[int, str]] = frozenset()
     generators: frozenset[End] = frozenset()
@@ -535,6 +539,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
         of_index=(of_index := frozenset(_of_index(analysis, scope))),
+        device_numbers=device_numbers(analysis).get(scope.module.path, frozenset())
+        if _is_replicated(analysis) or _spells(analysis, b"import shims")
+        else frozenset(),
         may_run={
             _end(call, scope.module): tuple(_definition(method, {}) for method in methods)
             for call, methods in registries_of(analysis).may_run(scope)
