@@ -421,6 +421,8 @@ ASKS_RANK = frozenset(
         "shims.rank",
         "torch.distributed.get_node_local_rank",
         "torch.distributed.get_rank",
+        "torch_xla.runtime.global_ordinal",
+        "torch_xla.runtime.local_ordinal",
     }
 )
 # Names under which scripts keep a device.

@@ -33,6 +33,7 @@ from migrate.model.objects.asked import (
 )
 from migrate.model.objects.autocasts import narrow_regions
 from migrate.model.objects.collating import collating_of, gathering_of
+from migrate.model.objects.device_numbers import device_numbers
 from migrate.model.objects.feeding import feeding_of
 from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
@@ -69,6 +70,7 @@ from migrate.model.replicated.drawn_weights import drawn_weights
 from migrate.model.replicated.extensions import extensions_of
 from migrate.model.replicated.kept_states import kept_states
 from migrate.model.replicated.mixed_groups import given_of, mixed_groups, run_with
+from migrate.model.replicated.moved_files import moved_files
 from migrate.model.replicated.prepared import unprepared_batches
 from migrate.model.replicated.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.model.replicated.saves import Saved, saves_of
@@ -134,6 +136,10 @@ class ModuleCalls:
             file that seeds CUDA or XLA.
         devices: the expressions that name a device, with its kind, wherever in the project it is made.
         spelled_devices: the strings, each by its end, that some move in the project uses as its device.
+        moved_files: the statements that change a file saved before, by the end of the call or the condition;
+            each with the end of the save.
+        device_numbers: the indices of devices, each by its end, that some code of the project computes with,
+            also in a function that gets the index.
         stars: the meanings of the names that `from module import *` brings from outside of the project, also
             through its files.
         gives_all: whether a file of the project imports `*` from this one.
@@ -331,6 +337,8 @@ class ModuleCalls:
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
+    device_numbers: frozenset[End] = frozenset()
+    moved_files: Mapping[End, End] = field(default_factory=dict)
     may_run: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     given_parameters: frozenset[tuple[int, str]] = frozenset()
     generators: frozenset[End] = frozenset()
@@ -535,6 +543,13 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
         of_index=(of_index := frozenset(_of_index(analysis, scope))),
+        moved_files={
+            _end(_key(statement), scope.module): _end(save, scope.module)
+            for statement, save in moved_files(analysis, scope)
+        },
+        device_numbers=device_numbers(analysis).get(scope.module.path, frozenset())
+        if _is_replicated(analysis) or _spells(analysis, b"import shims")
+        else frozenset(),
         may_run={
             _end(call, scope.module): tuple(_definition(method, {}) for method in methods)
             for call, methods in registries_of(analysis).may_run(scope)
@@ -920,6 +935,12 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 def _of_index(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
     if _is_replicated(analysis):
         yield from (_end(node, scope.module) for node in indices_of(analysis, scope))
+
+
+def _key(statement: ast.stmt) -> ast.expr:
+    """Return the condition of a test, or the expression of another statement."""
+    assert isinstance(statement, ast.If | ast.Expr)
+    return statement.test if isinstance(statement, ast.If) else statement.value
 
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:

@@ -245,6 +245,8 @@ def scopes_of(module: SourceModule) -> ModuleScope:
 def _computed(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the names and results of calls that `node` computes with, or uses as an index."""
     match node:
+        case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+            return  # a text is put together: "cuda:%d" % rank
         case ast.BinOp(left=left, right=right):
             parts: list[ast.expr | None] = [left, right]
         case ast.AugAssign(value=value):

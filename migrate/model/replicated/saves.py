@@ -38,6 +38,7 @@ from migrate.model.calls.rank_tests import (
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.project.decided import ruled_out
 from migrate.model.pure import bound_with_effects
+from migrate.model.replicated.moved_files import moved_after
 from migrate.model.replicated.shares import handler_of
 
 if TYPE_CHECKING:
@@ -60,10 +61,12 @@ class Saved:
     Args:
         where: the file and the line of the save.
         moves: whether the callee becomes a function that all replicas call.
+        follows: a statement after the save that changes the file, for the first replica; empty for none.
     """
 
     where: str
     moves: bool
+    follows: str = ""
 
 
 class Saves:
@@ -103,7 +106,10 @@ class Saves:
             if saving is not None:
                 save, saver = saving
                 where = f"{saver.module.path.name}:{save.lineno}"
-                return Saved(where, function in self.moved)
+                top = self._analysis.scopes[saver.module.path]
+                after = moved_after(save, top, self._analysis)
+                follows = "" if after is None else f"`{_first_call(after)}` (line {after.lineno})"
+                return Saved(where, function in self.moved, follows)
         return None
 
     def of_state(self, top: ModuleScope) -> Iterator[ast.Call]:
@@ -297,6 +303,12 @@ class Saves:
                 return None
             tests.append(test)
         return tests
+
+
+def _first_call(statement: ast.stmt) -> str:
+    """Return the source text of the first call that stands alone in `statement`."""
+    alone = (node.value for node in ast.walk(statement) if isinstance(node, ast.Expr))
+    return next((ast.unparse(call) for call in alone), "")
 
 
 def _names_state(node: ast.expr) -> bool:

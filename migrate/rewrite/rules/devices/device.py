@@ -42,6 +42,7 @@ from migrate.rewrite.rules.devices.kept_devices import (
     is_device_of,
     is_given_as_device,
     is_kept,
+    is_number,
     is_spelled,
     is_text,
     says_a_device,
@@ -80,6 +81,9 @@ class DeviceRule(Rule):
     Always `'xla'`, never `'xla:3'`: a replica sees one device, and its index is not the rank. The rank is
     followed from the launched worker through direct calls and assignments (`self.gpu_id = gpu_id`);
     `gpu`, `local_rank` and their like are an index by their name where nothing else is known of them.
+
+    An index that the project calculates with (`seed + device`, also in a function of another file that gets
+    it) stays a number: `torch.cuda.current_device()` becomes `torch_xla.runtime.local_ordinal()` there.
 
     **Left alone.** What may be something else than a CUDA device: `x.to(dtype)`, `x.to(other)`, `'cpu'`,
     and `x.to(device)`, where `device` itself becomes `'xla'` at the place that makes it.
@@ -385,6 +389,8 @@ class DeviceRule(Rule):
                 named = arg.keyword is not None and arg.keyword.value == "device"
                 if named or (name in TAKE_A_DEVICE and arg is node.args[0]):
                     yield from self._device(arg.value, context)
+                elif is_number(arg.value, context):
+                    yield from self._number(arg.value, context)
 
     def _kept(
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace
@@ -439,6 +445,9 @@ class DeviceRule(Rule):
         if default is not None:  # who gives another one means it
             yield from self._device(default, context)
             return
+        if is_number(value, context):
+            yield from self._number(value, context)
+            return
         kind = context.devices.kind(value)
         if isinstance(value, cst.Name | cst.Attribute) and (
             kind is not Kind.INDEX or is_kept(value, context)
@@ -449,8 +458,19 @@ class DeviceRule(Rule):
         if names_cuda(value) or is_index or is_cuda or to_port(value, context):
             yield self._literal(value, context)
 
+    def _number(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
+        """Yield the edit of the index of a device that the project calculates with: it stays a number."""
+        name = context.qualified_name(value.func) if isinstance(value, cst.Call) else None
+        if name in CURRENT:
+            local = context.vocabulary.expression("local rank")
+            message = f"{code(value)} → {context.vocabulary.say('local rank')}: the script calculates with it"
+            yield self.edit(value, lambda _: local, message, consumes=[value])
+
     def _spelled(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
         """Yield the edits of the literals for CUDA devices in a value that may be something else."""
+        if is_number(value, context):
+            yield from self._number(value, context)
+            return
         if isinstance(value, cst.IfExp):
             yield from self._spelled(value.body, context)
             yield from self._spelled(value.orelse, context)

@@ -37,7 +37,10 @@ def says_a_device(name: str) -> bool:
 
 
 def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
-    """Whether the script calculates with the stored device."""
+    """Whether the project calculates with the stored device, also in a function that gets the device."""
+    numbers = context.calls.device_numbers
+    if numbers and any(is_number(value, context) for value in context.values.given_to(target)):
+        return True
     for node in context.mentions(target):
         above = context.parent(node)
         if isinstance(above, cst.BinaryOperation) and not (
@@ -49,6 +52,15 @@ def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool
         if isinstance(above, cst.Index | cst.ComparisonTarget | cst.Comparison):
             return context.devices.kind(node) is Kind.INDEX
     return False
+
+
+def is_number(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is the index of a device, and some code of the project calculates with the index."""
+    if isinstance(value, cst.IfExp):
+        return is_number(value.body, context) or is_number(value.orelse, context)
+    if context.place(value) not in context.calls.device_numbers:
+        return False
+    return context.devices.kind(value) is Kind.INDEX
 
 
 def is_spelled(value: cst.BaseExpression) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.words import DEVICE_NAME
-from migrate.model.calls.kind import Kind
+from migrate.model.calls.devices import PARTS_TEXT
+from migrate.model.calls.kind import ACCELERATORS, Kind
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.values.devices import is_move
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
@@ -25,7 +26,8 @@ class XlaIndex(Rule):
     `if device.index == 0` runs nowhere, or everywhere.
 
     **What it does.** `device.index` and `x.get_device()`, of a device that the script moves to, become
-    `torch_xla.runtime.local_ordinal()`, the index of the replica among those of its host.
+    `torch_xla.runtime.local_ordinal()`, the index of the replica among those of its host. So does
+    `int(device.split(":")[1])`: the text `"xla"` has no index.
 
     **Left alone.** An index that is only handed on as a device (`x.to(device.index)`, `device_ids=[…]`):
     other rules speak of it.
@@ -39,7 +41,7 @@ class XlaIndex(Rule):
     name = "xla-index"
     code = "XLA705"
     nodes = (cst.Attribute, cst.Call, cst.SimpleString, cst.FormattedString)
-    words = r"xla|\bindex\b|get_device"
+    words = r"xla|\bindex\b|get_device|split|partition"
     examples = (
         rewritten(
             """
@@ -50,6 +52,11 @@ class XlaIndex(Rule):
                 own = torch.device('cuda', rank)
                 x = torch.zeros(3, device=own)
                 return own.index == 0 and x.device.index == 0
+
+
+            def seed(rank):
+                device = f"cuda:{rank}"
+                return torch.ones(2).to(device) * int(device.split(":")[1])
             """,
             """
             import torch
@@ -60,6 +67,11 @@ class XlaIndex(Rule):
                 own = torch.device('xla')
                 x = torch.zeros(3, device=own)
                 return xr.local_ordinal() == 0 and xr.local_ordinal() == 0
+
+
+            def seed(rank):
+                device = "xla"
+                return torch.ones(2).to(device) * xr.local_ordinal()
             """,
         ),
         left_alone(
@@ -125,6 +137,10 @@ class XlaIndex(Rule):
                 yield from self.report(node, 'a replica sees one device: "xla", without an index')
             return
         assert isinstance(node, cst.Attribute | cst.Call)
+        if isinstance(node, cst.Call) and _takes_index_of_text(node, context):
+            wrong = f"`{code(node)}`: the text `xla` has no index"
+            yield self._edit(node, wrong, context)
+            return
         asked = node.func if isinstance(node, cst.Call) else node
         word = "get_device" if isinstance(node, cst.Call) else "index"
         if not isinstance(asked, cst.Attribute) or asked.attr.value != word:
@@ -156,6 +172,20 @@ def _has_index(node: cst.SimpleString | cst.FormattedString) -> bool:
         return isinstance(first, cst.FormattedStringText) and first.value == "xla:"
     text = string_value(node) or ""
     return text.startswith("xla:") and text[4:].isdigit() and text != "xla:0"
+
+
+def _takes_index_of_text(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` is `int(device.split(":")[1])` of a text that names a device."""
+    if not isinstance(call.func, cst.Name) or call.func.value != "int" or len(call.args) != 1:
+        return False
+    item = call.args[0].value
+    parts = item.value if isinstance(item, cst.Subscript) else None
+    if not isinstance(parts, cst.Call) or not isinstance(parts.func, cst.Attribute):
+        return False
+    separator = parts.args[0].value if parts.args else None
+    if parts.func.attr.value not in PARTS_TEXT or string_value(separator) != ":":
+        return False
+    return context.devices.kind(parts.func.value) in ACCELERATORS
 
 
 def _is_handed_on(node: cst.BaseExpression, context: Workspace) -> bool:

@@ -35,6 +35,9 @@ class Save(Rule):
     path may depend on a name that another test of the rank binds (`if rank == 0: folder = make_folder()`, or
     `self.folder`). It is computed by the first replica alone, also in a function that moves.
 
+    What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
+    first replica, which has the file.
+
     A replica may save files of its own, in a loop over its share of the work
     (`for name in files[rank::world_size]:`, a range that begins at a rank, the batches of a
     DistributedSampler). Then `torch.save` stays, and what it saves is moved to the CPU. `xm.save` would write

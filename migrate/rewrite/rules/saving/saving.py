@@ -19,6 +19,7 @@ from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.saving.early_returns import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
+from migrate.rewrite.rules.saving.moved_files import moved_by_first, statements_after
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
 from migrate.rewrite.rules.saving.own_paths import names_replica
@@ -93,7 +94,8 @@ class Saving:
                     own = names_replica(call, self._context)
                     saved = by_hand(self._context, own_file=own)
                     yield from self._rule.report(
-                        call, f"if it is on the device: {saved} on all ranks"
+                        call,
+                        f"if it is on the device: {saved} on all ranks{self._first_does(call)}",
                     )
             return
         moved = []
@@ -146,6 +148,24 @@ class Saving:
         for key, (function, local) in self._functions.items():
             if key not in stuck:
                 yield from self._kept(function, local, moved)
+        yield from moved_by_first(
+            self._rule, [c for c in moved if self._all_make(c)], self._context
+        )
+
+    def _all_make(self, call: cst.Call) -> bool:
+        """Whether all replicas make the save `call` for the file of one, with what follows the save."""
+        if self._context.guards.around(call) is not None or names_replica(call, self._context):
+            return False
+        if share_of(call, self._context) is not None:
+            return False
+        return id(self._context.function_around(call)) not in self._functions
+
+    def _first_does(self, call: cst.Call) -> str:
+        """Return that the first replica alone changes the file after `call`; empty where nothing does."""
+        after = next(statements_after(call, self._context), None)
+        if after is None:
+            return ""
+        return f", and what changes the file next (line {self._context.position(after).line}) on the first"
 
     def _words(self, call: cst.Call, reason: str) -> str:
         """Return `reason` in the words of safetensors, where `call` is one of its functions."""
@@ -208,7 +228,8 @@ class Saving:
         """Return what is to be done by hand about a call that saves in another file."""
         saved = self._context.effects.saves(call)
         where = saved.where if saved is not None else ""
-        return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank"
+        first = f"; the file and {saved.follows} are the first's" if saved and saved.follows else ""
+        return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank{first}"
 
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""

@@ -1,0 +1,94 @@
+"""Indices of devices that a project computes with, also in a function of another file that gets the index."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.catalogue.words import RANK_NAME
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.contents import Item
+from migrate.model.calls.kind import Kind
+from migrate.model.calls.kinds import DeviceValue
+from migrate.model.calls.scopes import Function, Scope, ValueBinding
+from migrate.model.objects.parts import passed_nodes
+
+# Maximum number of expressions followed from the computations to the indices.
+MOST = 2000
+# Functions whose arguments are numbers.
+OF_NUMBERS = frozenset({"numpy.random.seed", "random.seed", "torch.manual_seed"})
+
+Located = Mapping[Path, frozenset[tuple[int, int]]]
+
+
+@lru_cache(maxsize=2)
+def device_numbers(analysis: Analysis) -> Located:
+    """Return the ends of the indices of devices, by file, that some code of the project computes with.
+
+    The index is followed from the computation through assignments and parameters to the place that makes it.
+    """
+    ends: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+    waiting = [item for item in _used_as_numbers(analysis) if _is_index(*item, analysis)]
+    seen: set[tuple[int, int]] = set()
+    followed: set[tuple[str, int]] = set()
+    while waiting and len(seen) < MOST:
+        node, scope = waiting.pop()
+        if (id(node), id(scope)) in seen:
+            continue
+        seen.add((id(node), id(scope)))
+        variable = ast.unparse(node), id(scope)
+        line, offset = node.end_lineno or 0, node.end_col_offset or 0
+        ends[scope.module.path].add((line, scope.module.column(line, offset)))
+        if variable in followed:
+            continue
+        followed.add(variable)
+        match node:
+            case ast.IfExp(body=body, orelse=orelse):
+                waiting += [(body, scope), (orelse, scope)]
+            case ast.Name(id=name):
+                waiting += _given(analysis.evaluator.bindings_of(name, scope), analysis)
+            case ast.Attribute(value=value, attr=name):
+                waiting += _given(analysis.evaluator.members_of(value, name, scope), analysis)
+    return {path: frozenset(of_file) for path, of_file in ends.items()}
+
+
+def _given(bindings: Iterator[ValueBinding], analysis: Analysis) -> Iterator[Item]:
+    """Yield the values of a name: assigned to it, or passed for it as a parameter."""
+    for binding in bindings:
+        if binding.kind == "param" and isinstance(binding.scope, Function):
+            yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
+        elif binding.kind == "value" and binding.value is not None:
+            yield binding.value, binding.scope
+
+
+def _is_index(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `node` is a variable that may hold the index of a device."""
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    values = analysis.evaluator.values(node, scope)
+    return any(isinstance(value, DeviceValue) and value.kind is Kind.INDEX for value in values)
+
+
+def _used_as_numbers(analysis: Analysis) -> Iterator[Item]:
+    """Yield the expressions of a project that must be numbers: operands, what is compared with a number."""
+    for top in analysis.scopes.values():
+        yield from top.computed
+        for compared, scope in top.compared:
+            sides = [compared.left, *compared.comparators]
+            if any(
+                isinstance(side, ast.Constant) and isinstance(side.value, int) for side in sides
+            ):
+                yield from ((side, scope) for side in sides)
+    for call, scope in analysis.evaluator.calls():
+        if call not in analysis.running or analysis.running[call].functions:
+            continue
+        for keyword in call.keywords:
+            if RANK_NAME.fullmatch(keyword.arg or "") and analysis.evaluator.externals(
+                call.func, scope
+            ) - {"functools.partial"}:
+                yield keyword.value, scope
+        if call.args and analysis.evaluator.externals(call.func, scope) & OF_NUMBERS:
+            yield call.args[0], scope
