@@ -36,15 +36,15 @@ def moved_files(analysis: Analysis, top: ModuleScope) -> tuple[tuple[ast.stmt, a
     """
     if b"save" not in top.module.data:
         return ()
-    found: dict[ast.stmt, ast.Call] = {}
+    changes: dict[ast.stmt, ast.Call] = {}
     for call, scope in analysis.calls_in(top):
         path = _path(call)
         if path is None or not analysis.evaluator.externals(call.func, scope) & SAVES:
             continue
         for statement in _after(call, top):
             if _changes(statement, ast.dump(path), scope, analysis):
-                found[statement] = call
-    return tuple(found.items())
+                changes[statement] = call
+    return tuple(changes.items())
 
 
 def moved_after(save: ast.Call, top: ModuleScope, analysis: Analysis) -> ast.stmt | None:
