@@ -207,7 +207,7 @@ def _measured(name: str, kind: str, work: Path) -> dict[str, str]:
     from converters.errors import ConversionError
     from migrate.parity.ground.errors import ParityError
     from migrate.port.errors import PortError
-    from migrate.port.story import PortOptions, port_model
+    from migrate.port.pipeline import PortOptions, port_model
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     try:

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.zoo_models import gallery  # noqa: E402
 from benchmarks.zoo_models.measured import code_lines, compared  # noqa: E402
-from migrate.port.story import formatted  # noqa: E402
+from migrate.port.pipeline import formatted  # noqa: E402
 from migrate.versions import installed  # noqa: E402
 
 

@@ -147,7 +147,7 @@ def port(
     with errors():
         from converters.remote.names import without_secrets
         from migrate.port.errors import MissingOperatorsError
-        from migrate.port.story import PortOptions, port_model
+        from migrate.port.pipeline import PortOptions, port_model
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary
 
         named = [without_secrets(target)] if target is not None else []

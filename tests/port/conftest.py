@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.port import story
+from migrate.port import pipeline
 from migrate.port.errors import MissingOperatorsError
 from tests.port import standin
 from tests.port.standin import StandIn
@@ -21,7 +21,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `migrate port` in a folder with net.py, with what a compiler would give for it."""
     standin.written(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(story, "has_compiler", lambda: True)
+    monkeypatch.setattr(pipeline, "has_compiler", lambda: True)
 
     def ran(*words: str, gives: StandIn = standin.RIGHT) -> Result:
         def compiled(module: Any, inputs: Any, shown: str, **how: Any) -> StandIn:
@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 raise MissingOperatorsError(shown, gives.missing)
             return gives
 
-        monkeypatch.setattr(story, "compiled", compiled)
+        monkeypatch.setattr(pipeline, "compiled", compiled)
         return CliRunner().invoke(commands, ["port", *words])
 
     return ran

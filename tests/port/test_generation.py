@@ -22,7 +22,7 @@ from migrate.port.generation.original import ends_of
 from migrate.port.generation.proof import compare_cached
 from migrate.port.generation.results import CachedCase
 from migrate.port.generation.text import Ends, generate_text
-from migrate.port.story import PortOptions, port_model
+from migrate.port.pipeline import PortOptions, port_model
 from migrate.progress import no_progress
 
 PROMPT = np.array([[5, 6, 7]])

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from converters.graph.writing.model import Limits
 from migrate.cli import commands
-from migrate.port import story
+from migrate.port import pipeline
 from migrate.port.compiler import compiled
 from migrate.port.methods import specs_by_method
 
@@ -148,7 +148,7 @@ def test_a_method_that_differs_is_named(ported: Port, monkeypatch: pytest.Monkey
         modeling, config = write(Limits())
         return replace(made, modeling=modeling, config=config, write=write)
 
-    monkeypatch.setattr(story, "compiled", wrong)
+    monkeypatch.setattr(pipeline, "compiled", wrong)
     done = ported("--methods", "decode", "--inputs", "decode:z=float32[5,4]")
     assert done.exit_code == 1
     assert re.search(r"float32 +x float32\[5,6\] .* match", done.output)

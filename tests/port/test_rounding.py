@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.port.story import PortOptions, port_model
+from migrate.port.pipeline import PortOptions, port_model
 from migrate.progress import no_progress
 
 _NET = """

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from migrate.cli import commands
 from migrate.port.errors import PortError
-from migrate.port.story import PortOptions, port_model
+from migrate.port.pipeline import PortOptions, port_model
 from tests.port import standin
 
 TRAIN = """
