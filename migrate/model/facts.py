@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
+from migrate.model.calls.group_ranks import group_ranks
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import first_attributes, first_functions, unset_attributes
@@ -136,6 +137,7 @@ class ModuleCalls:
             file that seeds CUDA or XLA.
         devices: the expressions that name a device, with its kind, wherever in the project it is made.
         spelled_devices: the strings, each by its end, that some move in the project uses as its device.
+        group_ranks: the calls that ask for the index of the replica in a group, also by functions.
         moved_files: the statements that change a file saved before, by the end of the call or the condition;
             each with the end of the save.
         device_numbers: the indices of devices, each by its end, that some code of the project computes with,
@@ -338,6 +340,7 @@ class ModuleCalls:
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
     device_numbers: frozenset[End] = frozenset()
+    group_ranks: frozenset[End] = frozenset()
     moved_files: Mapping[End, End] = field(default_factory=dict)
     may_run: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     given_parameters: frozenset[tuple[int, str]] = frozenset()
@@ -547,6 +550,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(_key(statement), scope.module): _end(save, scope.module)
             for statement, save in moved_files(analysis, scope)
         },
+        group_ranks=frozenset(
+            _end(call, scope.module)
+            for call in (group_ranks(analysis, scope) if _makes_groups(analysis) else ())
+        ),
         device_numbers=device_numbers(analysis).get(scope.module.path, frozenset())
         if _is_replicated(analysis) or _spells(analysis, b"import shims")
         else frozenset(),
@@ -989,6 +996,11 @@ def _ends_of(
     ends = find(analysis)
     here = analysis.calls_in(scope) if ends else ()
     return frozenset(_end(call, scope.module) for call, _ in here if call in ends)
+
+
+def _makes_groups(analysis: Analysis) -> bool:
+    """Whether a file of a project makes, or gets, groups of some replicas."""
+    return any(_spells(analysis, word) for word in (b"new_group", b"new_subgroups", b"get_group"))
 
 
 @lru_cache(maxsize=8)

@@ -355,8 +355,12 @@ def _is_loaded_on_host(name: str, scope: Scope) -> bool:
 
 
 def _is_filled(name: str, scope: Scope) -> bool:
-    """Whether the file puts other values into `name`: `checkpoint["model"] = model.state_dict()`."""
-    for node in scope.module.nodes:
+    """Whether the function, or the file around it, puts other values into `name`: `state["model"] = model`.
+
+    A name of another function is another variable.
+    """
+    defined = scope.definition if isinstance(scope, Function) else None
+    for node in scope.module.nodes if defined is None else ast.walk(defined):
         put: list[ast.expr] = []
         if isinstance(node, ast.Assign) and any(_is_item(target, name) for target in node.targets):
             put = [node.value]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.guards import asks_for_a_group
 from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ def on_first(test: cst.BaseExpression, context: Script) -> Rest | None:
     """Split a rank test into its parts; None if it does not simply let the first replica pass."""
     all_parts = parts(test)
     asked = [part for part in all_parts if context.guards.asks(part)]
+    if any(map(context.guards.asks_for_a_group, asked)):
+        return None  # one replica of each group passes, not the first alone
     if not asked or not all(_passes_first(part, context) for part in asked):
         return None
     return Rest(tuple(part for part in all_parts if part not in asked), tuple(asked))
@@ -80,8 +81,8 @@ def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
 
 
 def _equals_zero(test: cst.Comparison) -> bool:
-    if len(test.comparisons) != 1 or asks_for_a_group(test):
-        return False  # one replica of each group passes, not the first alone
+    if len(test.comparisons) != 1:
+        return False
     operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
     if isinstance(operator, cst.In) and isinstance(right, cst.Tuple | cst.List | cst.Set):
         return {code(element.value) for element in right.elements} <= {"0", "-1"}

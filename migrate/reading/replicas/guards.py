@@ -324,6 +324,23 @@ class Guards:
         self._under_way.discard(id(function))
         return is_first
 
+    def asks_for_a_group(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` compares the index of the replica in a group: one replica of each group passes."""
+        if any(map(is_of_group, nodes(test))):
+            return True
+        calls = self._context.calls.group_ranks
+        return bool(calls) and any(
+            self._context.place(call) in calls for call in self._asked_in(test)
+        )
+
+    def _asked_in(self, test: cst.BaseExpression) -> Iterator[cst.Call]:
+        """Yield the calls in `test`, and in the values of its names."""
+        yield from nodes_of(test, cst.Call)
+        for name in nodes_of(test, cst.Name):
+            for value in self._context.bound_values(name):
+                if isinstance(value, cst.BaseExpression):
+                    yield from nodes_of(value, cst.Call)
+
     def _compares(self, test: cst.Comparison) -> bool:
         if len(test.comparisons) != 1:
             return any(self.is_index(side) for side in _sides(test))
@@ -555,11 +572,6 @@ def is_of_group(node: cst.CSTNode) -> bool:
     """Whether `node` is the index in a group of replicas: `tp_rank`, `mpu.get_data_parallel_rank()`."""
     named = node.func if isinstance(node, cst.Call) else node
     return PARALLEL_RANK_NAME.fullmatch(last_part(named)) is not None
-
-
-def asks_for_a_group(test: cst.BaseExpression) -> bool:
-    """Whether `test` compares the index of the replica in a group: one replica of each group passes."""
-    return any(map(is_of_group, nodes(test)))
 
 
 def _parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:

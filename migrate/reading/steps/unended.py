@@ -344,6 +344,18 @@ def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
     return any(_is_switched_off(call, facts) for call in module)
 
 
+def is_gradient_free(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a `with` or a decorator around `node`, or all callers of its function, switch gradients off."""
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.With) and any(_is_free(item.item, facts) for item in above.items):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            line = facts.context.position(above).line
+            if _is_decorated(above, facts) or line in facts.context.calls.gradient_free:
+                return True
+    return False
+
+
 def _is_decorated(function: cst.FunctionDef, facts: Facts) -> bool:
     return any(_is_free(decorator.decorator, facts) for decorator in function.decorators)
 

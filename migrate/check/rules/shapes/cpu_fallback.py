@@ -12,6 +12,7 @@ from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
+from migrate.reading.steps.unended import is_gradient_free
 from migrate.syntax.tree import bind, code, keyword, string_value
 
 # Adaptive poolings, by the kind; that of the maximum in 3-D always runs on the CPU.
@@ -308,6 +309,8 @@ class CpuFallback(Hazard):
             message = f"{operator} {NO_MULTIPLE}"
             severity = Severity.INFO
         elif operator in cpu.ONLY_BACKWARD:
+            if is_gradient_free(node, facts):
+                return
             message = f"the gradient of {operator} runs on the CPU: the backward pass is cut there"
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"

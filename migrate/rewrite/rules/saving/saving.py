@@ -11,7 +11,7 @@ from migrate.catalogue.words import SAFETENSORS_SAVES
 from migrate.check.hazard import Severity
 from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
-from migrate.reading.replicas.guards import Guard, asks_for_a_group
+from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.values.saved import arguments, is_of_host, is_save
@@ -245,7 +245,7 @@ class Saving:
             reason = self._refusal(guard, statement)
             if reason is None:
                 self._note(guard, statement)
-            if reason is not None and asks_for_a_group(guard.test):
+            if reason is not None and self._context.guards.asks_for_a_group(guard.test):
                 return f"{reason}: {WRITERS_OF_GROUPS}"
             return reason and f"{reason}: {self._by_hand}"
         if not isinstance(guard, cst.FunctionDef):
