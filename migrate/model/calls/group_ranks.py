@@ -30,25 +30,25 @@ def _functions(analysis: Analysis) -> frozenset[Function]:
     """Return the functions that return the index in a group, or a result computed from it."""
     if not any(b"get_rank" in scope.module.data for scope in analysis.scopes.values()):
         return frozenset()
-    found: set[Function] = set()
+    answering: set[Function] = set()
     for _ in range(DEEPEST):
         more = {
             function
             for scope in analysis.scopes.values()
             for function in scope.functions
-            if function not in found and _returns(function, found, analysis)
+            if function not in answering and _returns(function, answering, analysis)
         }
         if not more:
             break
-        found |= more
-    return frozenset(found)
+        answering |= more
+    return frozenset(answering)
 
 
-def _returns(function: Function, found: set[Function], analysis: Analysis) -> bool:
+def _returns(function: Function, answering: set[Function], analysis: Analysis) -> bool:
     """Whether a result of `function` is computed from the index in a group."""
     return any(
         _asks(node, function, analysis)
-        or (node in analysis.running and found & set(analysis.running[node].functions))
+        or (node in analysis.running and answering & set(analysis.running[node].functions))
         for value in function.returns
         for node in ast.walk(value)
         if isinstance(node, ast.Call)
