@@ -37,12 +37,12 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
         key = next((one for one in ends if one in keys), None)
         if key is None:
             raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
-        found = file.get_tensor(key)
-    if found.shape != tuple(shape):
+        array = file.get_tensor(key)
+    if array.shape != tuple(shape):
         raise ValueError(
-            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+            f"{key}: has {array.shape} in initial.safetensors; {tuple(shape)} is needed"
         )
-    return jnp.asarray(found)
+    return jnp.asarray(array)
 
 
 class Module(nn.Module, kw_only=True):

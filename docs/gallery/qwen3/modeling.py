@@ -23,9 +23,9 @@ def masked_attention(
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     if options.pop("is_causal", False):
         mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
-    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    attended = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
-    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), attended, 0)
 
 
 class Module(nn.Module, kw_only=True):

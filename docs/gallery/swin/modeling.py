@@ -25,11 +25,11 @@ def biased_attention(
         return jax.nn.dot_product_attention(query, key, value, **options)
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     sees = (bias > -jnp.inf).any(axis=-1, keepdims=True)
-    found = jax.nn.dot_product_attention(
+    attended = jax.nn.dot_product_attention(
         query, key, value, bias=jnp.where(sees, bias, 0), **options
     )
     sees = sees.swapaxes(1, 2)
-    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), attended, 0)
 
 
 def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
@@ -42,12 +42,12 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
         key = next((one for one in ends if one in keys), None)
         if key is None:
             raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
-        found = file.get_tensor(key)
-    if found.shape != tuple(shape):
+        array = file.get_tensor(key)
+    if array.shape != tuple(shape):
         raise ValueError(
-            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+            f"{key}: has {array.shape} in initial.safetensors; {tuple(shape)} is needed"
         )
-    return jnp.asarray(found)
+    return jnp.asarray(array)
 
 
 class Module(nn.Module, kw_only=True):

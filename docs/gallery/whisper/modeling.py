@@ -27,9 +27,9 @@ def masked_attention(
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     if options.pop("is_causal", False):
         mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
-    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    attended = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
-    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), attended, 0)
 
 
 def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
@@ -47,12 +47,12 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
         key = next((one for one in ends if one in keys), None)
         if key is None:
             raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
-        found = file.get_tensor(key)
-    if found.shape != tuple(shape):
+        array = file.get_tensor(key)
+    if array.shape != tuple(shape):
         raise ValueError(
-            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+            f"{key}: has {array.shape} in initial.safetensors; {tuple(shape)} is needed"
         )
-    return jnp.asarray(found)
+    return jnp.asarray(array)
 
 
 class PaddedEmbed(nn.Embed):
