@@ -39,7 +39,7 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
         steps = [*path, name]
         # The model may be part of another one: then the path begins with that one's.
         ends = ["/".join(steps[start:]) for start in range(len(steps))]
-        key = next((one for one in ends if one in keys), None)
+        key = next((end for end in ends if end in keys), None)
         if key is None:
             raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
         array = file.get_tensor(key)
