@@ -52,7 +52,7 @@ class _WithScript(SectionedCommand):
     metavar="NAME,…",
     help="Methods to port besides forward. Set their inputs with --inputs METHOD:SPEC.",
 )
-@click.option("--cache", is_flag=True, help="Also port the cached forward, and write generate.py.")
+@click.option("--cache", is_flag=True, help="Port the cached forward too, and write generate.py.")
 @click.option(
     "--from-script",
     "script",
