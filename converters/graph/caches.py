@@ -18,6 +18,9 @@ LAYER, PART = "tpu_migrate.cache_layer", "tpu_migrate.cache_part"
 # (parts, *tensors): an entry of these tensors. (*entries): a cache of these entries.
 ENTRY, CACHE = "tpu_migrate.cache_entry", "tpu_migrate.cache_of"
 _OPERATORS = (LAYER, PART, ENTRY, CACHE)
+# Annotations of an entry and of a cache in the source.
+ENTRY_KIND = "dict[str, jax.Array]"
+CACHE_KIND = f"list[{ENTRY_KIND}]"
 # dtype of the fact of a cache and of an entry, neither of which is a tensor.
 OPAQUE = torch.bool
 

@@ -244,7 +244,7 @@ def _port(
 ) -> Port:
     both, options, others = _recordings(module, inputs, methods)
     if cached is not None:
-        both, options, others = _with_cached(module, inputs, cached, both, options, others)
+        others = {**others, **_cached_methods(module, inputs, cached, both)}
     try:
         graph, drafter, model = _written(module, both, options, others, starts, api, cached)
     except GraphError as error:
@@ -402,20 +402,15 @@ def _recordings(
     return both, forward.options, others
 
 
-def _with_cached(
-    module: torch.nn.Module,
-    inputs: Tensors,
-    cached: CachedForward,
-    both: Both,
-    options: Options,
-    others: Mapping[str, Both],
-) -> tuple[Both, Options, dict[str, Both]]:
-    """The recordings, with those of the cached forward, which is for evaluation only.
+def _cached_methods(
+    module: torch.nn.Module, inputs: Tensors, cached: CachedForward, both: Both
+) -> dict[str, Both]:
+    """The recordings of the cached forward, by the name of the method; `both` are those of the forward.
 
     Raises:
         GraphError: the cached forward cannot be recorded.
     """
-    all_methods = dict(others)
+    methods: dict[str, Both] = {}
     why = both.recorded.same_dtype
     growing = [slot.name for slot in cached.slots if None in slot.shape[1:]]
     for name, method_inputs in recorded_methods(module, cached, inputs).items():
@@ -434,8 +429,8 @@ def _with_cached(
                 f"--cache: the cached forward holds for some values only ({reason})",
                 "port it without --cache",
             )
-        all_methods[name] = recorded
-    return both, options, all_methods
+        methods[name] = recorded
+    return methods
 
 
 def _without_training(
@@ -616,7 +611,7 @@ def _demand_drawn(drawn: HostDraw) -> ast.stmt:
 def _refuse_training(cls: Class, reason: str) -> None:
     """Make the model refuse training if the port lacks the original's training behavior."""
     if reason:
-        cls.takes_mode = True
+        cls.takes_mode = cls.refuses = True
         for name, method in cls.methods.items():
             if method.of != "forward" or name == "__call__":
                 method.body.insert(0, refusal(reason))

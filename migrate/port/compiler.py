@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from converters.graph.writing.repeated.repeats import Repeats
 from converters.model import imported
 from migrate.port.errors import MissingOperatorsError, PortError
 
@@ -33,7 +34,7 @@ def compiled(
     methods: Mapping[str, Mapping[str, Any]] | None = None,
     api: str = "linen",
     cache: bool = False,
-    repeats: Any = None,
+    repeats: Repeats = Repeats(),  # noqa: B008 (frozen)
     constrain: bool = False,
 ) -> Any:
     """The Flax source of a module.
@@ -49,7 +50,7 @@ def compiled(
         methods: further methods to port, each with what it is recorded with.
         api: API of Flax.
         cache: whether to port the model's cached forward.
-        repeats: how repeated layers are written (`converters.graph`); None: one by one.
+        repeats: how repeated layers are written.
         constrain: whether activations between layers are constrained to a mesh.
 
     Raises:
@@ -65,8 +66,9 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        more = {} if repeats is None else {"repeats": repeats}
-        port_result = port(module, inputs, starts, methods, api, cache, constrain=constrain, **more)
+        port_result = port(
+            module, inputs, starts, methods, api, cache, repeats, constrain=constrain
+        )
     if stages is not None:
         _write_stages(port_result.stages, stages)
     if port_result.missing and not allow_stubs:

@@ -167,19 +167,19 @@ def port_model(
             original, original_inputs, of_methods, options.count, work / "methods", options.api
         )
         progress("recording and translating the model")
-        how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
-        how["starts"] = original.starts
-        how["api"] = options.api
-        how["repeats"] = Repeats(options.scan, options.remat, options.attention or "")
-        how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
-        how["constrain"] = options.mesh
         port_result = compiled(
             original_inputs.model,
             original_inputs.tensors(),
             target,
             allow_stubs=options.allow_stubs,
+            lowerings=options.lowerings,
+            stages=options.stages,
+            starts=original.starts,
+            methods={name: tensors_of(inputs[0]) for name, inputs in methods.items()},
+            api=options.api,
             cache=options.cache,
-            **how,
+            repeats=Repeats(options.scan, options.remat, options.attention or ""),
+            constrain=options.mesh,
         )
         if port_result.cache is not None:
             encoder = bool(port_result.cache.recorded.encoder)
@@ -367,6 +367,11 @@ def _require_combined(options: PortOptions) -> None:
         for other in others if chosen[name] else ():
             if chosen[other]:
                 raise PortError(f"{name} and {other} do not go together", f"leave out {other}")
+    if options.mesh and options.allow_stubs:
+        raise PortError(
+            "--mesh with --allow-stubs: rules follow from the whole model",
+            "register the missing operators with --lowerings, or leave --mesh out",
+        )
 
 
 # Combinations that nobody has built or proven.
@@ -378,12 +383,7 @@ _APART = {
 
 
 def _require_readable(options: PortOptions) -> None:
-    """Report unreadable files, and options that do not go together, before anything is loaded."""
-    if options.mesh and options.allow_stubs:
-        raise PortError(
-            "--mesh with --allow-stubs: rules follow from the whole model",
-            "register the missing operators with --lowerings, or leave --mesh out",
-        )
+    """Report unreadable files before anything is loaded."""
     if options.args and options.script is None:
         raise PortError(
             f"{options.args[0]}: arguments after -- belong to a script",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converters.graph.caches import CACHE, ENTRY, LAYER, OPAQUE, PART
+from converters.graph.caches import CACHE, CACHE_KIND, ENTRY, ENTRY_KIND, LAYER, OPAQUE, PART
 from converters.graph.ir import Call, Fact, Given, Graph, Op, Ref, Taken, uses
 from converters.graph.recording.caches import INDEX, CachedForward, CacheSlot
 from converters.graph.recording.trace import GraphError
@@ -49,11 +49,6 @@ class _CacheScope:
     body: list[Any]
 
 
-# Annotations of an entry and of a cache.
-_ENTRY = "dict[str, jax.Array]"
-_CACHE = f"list[{_ENTRY}]"
-
-
 class _Caches:
     def __init__(self, graph: Graph, cached: CachedForward, cache: str) -> None:
         self.graph, self.cached, self.cache = graph, cached, cache
@@ -78,7 +73,7 @@ class _Caches:
                 continue
             parts[number] = slot
             if slot.cache not in values:
-                values[slot.cache] = self._new(slot.cache, _CACHE)
+                values[slot.cache] = self._new(slot.cache, CACHE_KIND)
                 inputs.append((slot.cache, values[slot.cache]))
         outputs = list(graph.outputs)
         logits = outputs[: len(outputs) - len(self.returned)]
@@ -146,7 +141,7 @@ class _Caches:
         for layer, tensors in by_layer.items():
             if layer in new:
                 continue
-            new[layer] = self._new(f"layer_{self.cache}" if whole else self.cache, _ENTRY)
+            new[layer] = self._new(f"layer_{self.cache}" if whole else self.cache, ENTRY_KIND)
             names = tuple(slot.part for slot in self.returned if slot.layer == layer)
             if set(names) != set(tensors):
                 raise GraphError(
@@ -157,7 +152,7 @@ class _Caches:
             scope.body.append(Op(ENTRY, (names, *values), {}, (new[layer],), True, frames))
         if not whole:
             return next(iter(new.values()))
-        done = self._new(f"new_{self.cache}", _CACHE)
+        done = self._new(f"new_{self.cache}", CACHE_KIND)
         entries = tuple(Ref(new[layer]) for layer in sorted(new))
         scope.body.append(Op(CACHE, entries, {}, (done,), True, frames))
         return done
@@ -170,7 +165,7 @@ class _Caches:
 
     def _entry(self, scope: _CacheScope, cache: str, layer: int) -> int:
         if (cache, layer) not in scope.entries:
-            number = self._new(f"layer_{cache}", _ENTRY)
+            number = self._new(f"layer_{cache}", ENTRY_KIND)
             scope.entries[cache, layer] = number
             value = Ref(scope.values[cache])
             scope.body.append(Op(LAYER, (value, layer), {}, (number,), True, ()))
@@ -196,7 +191,7 @@ class _Caches:
             inner.parts[argument.inside] = slot
         for cache, layers in used.items():
             single = len(layers) == 1
-            inside = self._new(cache, _ENTRY if single else _CACHE)
+            inside = self._new(cache, ENTRY_KIND if single else CACHE_KIND)
             if single:
                 layer = next(iter(layers))
                 value = self._entry(scope, cache, layer)
@@ -222,7 +217,7 @@ class _Caches:
             name = (
                 f"layer_{self.cache}" if not several and len(wanted) > len(within) else self.cache
             )
-            outside = self._new(name, _CACHE if several else _ENTRY)
+            outside = self._new(name, CACHE_KIND if several else ENTRY_KIND)
             taken.append(Taken("", result, outside))
         scope.body.append(
             replace(item, arguments=tuple(arguments), taken=tuple(taken), body=tuple(inner.body))

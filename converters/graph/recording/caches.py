@@ -26,7 +26,6 @@ CACHE, CROSS, INDEX = "cache", "cross", "index"
 CACHED = {DECODE: CACHE, ENCODE: CROSS}
 # Names that models have for the cache that they take.
 _TAKEN = ("past_key_values", "cache_params")
-_TOKENS = {"input_ids": "", "decoder_input_ids": "decoder_"}
 _KEY, _VALUE = "key", "value"
 _LENGTH, _FIRST, _NEW = 13, 3, 7
 
@@ -303,9 +302,9 @@ def _decode(cls: Any, cached: CachedForward) -> Any:
         cache, layers = _cache(own, tensors)
         more: dict[str, Any] = {}
         if across:
-            cache, _ = _pair(cache, across, tensors)
+            cache = _pair(cache, across, tensors)
             rows, length = tensors[own[0].name].shape[0], tensors[across[0].name].shape[2]
-            hidden = torch.zeros(rows, length, module_width(self))
+            hidden = torch.zeros(rows, length, _module_width(self))
             more["encoder_outputs"] = (hidden.to(tensors[own[0].name].dtype),)
         passed = {name: value for name, value in tensors.items() if name in named}
         outputs = cls.forward(self, **passed, **{taken: cache}, use_cache=True, **more)
@@ -331,7 +330,7 @@ def _same_lengths(tensors: Sequence[torch.Tensor], mask: torch.Tensor | None) ->
         torch._check(tensor.shape[-2] == length)
 
 
-def module_width(module: Any) -> int:
+def _module_width(module: Any) -> int:
     """The width of an encoder's states."""
     return int(module.config.hidden_size)
 
@@ -431,7 +430,7 @@ def _cache(slots: Sequence[CacheSlot], tensors: Tensors) -> tuple[Any, dict[int,
     return Cache(layers=list(layers.values())), layers
 
 
-def _pair(cache: Any, slots: Sequence[CacheSlot], tensors: Tensors) -> tuple[Any, dict[int, Any]]:
+def _pair(cache: Any, slots: Sequence[CacheSlot], tensors: Tensors) -> Any:
     """A decoder's cache, with the keys and values of its encoder."""
     from transformers.cache_utils import EncoderDecoderCache
 
@@ -439,4 +438,4 @@ def _pair(cache: Any, slots: Sequence[CacheSlot], tensors: Tensors) -> tuple[Any
     pair = object.__new__(EncoderDecoderCache)
     pair.self_attention_cache, pair.cross_attention_cache = cache, across
     pair.is_updated = dict.fromkeys(layers, True)
-    return pair, layers
+    return pair

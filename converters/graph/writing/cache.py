@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from converters.graph.caches import ENTRY, LAYER, PART
+from converters.graph.caches import LAYER, PART
 from converters.graph.expression import SettingFloat, SettingInt
 from converters.graph.ir import Call, Op, Ref
 from converters.graph.recording.caches import CACHE, DECODE, CachedForward, CacheSlot
@@ -87,8 +87,6 @@ def _read(
             layers[item.outs[0]] = item.arguments[1]
         elif isinstance(item, Op) and item.target == PART and item.arguments[0].id in layers:
             yield (layers[item.arguments[0].id], item.arguments[1]), call.path
-        elif isinstance(item, Op) and item.target == ENTRY:
-            continue
 
 
 class _Spelled:
@@ -100,11 +98,12 @@ class _Spelled:
     def shape(self, slot: CacheSlot, path: str) -> tuple[str, ...]:
         """The sides of a tensor."""
         sides = []
+        used: set[str] = set()  # two axes of one size are two settings
         for axis, side in enumerate(slot.shape):
             if side is None:
                 sides.append(ROWS if axis == 0 else LENGTH)
             else:
-                sides.append(self._side(side, path, slot))
+                sides.append(self._side(side, path, slot, used))
         return tuple(sides)
 
     def count(self, path: str, layers: int) -> str:
@@ -123,7 +122,7 @@ class _Spelled:
         rows = int(embedding.num_embeddings)
         return self._text(self.drafter.settings.of_layer(embedding, "num_embeddings", rows))
 
-    def _side(self, side: int, path: str, slot: CacheSlot) -> str:
+    def _side(self, side: int, path: str, slot: CacheSlot, used: set[str]) -> str:
         module = self.drafter.modules[path]
         settings = self.drafter.settings
         known = [number for number in slot.shape if number is not None]
@@ -138,14 +137,16 @@ class _Spelled:
                 for name, value in (getattr(said, "parts", None) or {}).items():
                     names[name] += value == side
         for name, count in names.most_common():
-            if count and (field := self._field(name, side)):
+            if count and name not in used and (field := self._field(name, side)):
+                used.add(name)
                 return field
-        for name, value in vars(module).items():
-            if type(value) is int and value == side and name != "layer_idx":
-                text = self._text(settings.of_attribute(module, name, side))
-                if text != str(side):
-                    return text
-        return str(side)
+        texts = {
+            self._text(settings.of_attribute(module, name, side))
+            for name, value in vars(module).items()
+            if type(value) is int and value == side and name != "layer_idx"
+        } - {str(side)}
+        # Where several settings have this value, none is known to be the side.
+        return texts.pop() if len(texts) == 1 else str(side)
 
     def _field(self, name: str, value: Any) -> str:
         """The field of the configuration that is this setting of the original."""

@@ -234,7 +234,7 @@ def unparsed_class(cls: Class, config: str, taken: Set[str]) -> str:
     if cls.configured:
         body.append(_field("config", config))
     body += [_field(name, kind) for name, kind in cls.fields.items()]
-    methods = methods_of(cls, cls.takes_mode)
+    methods = methods_of(cls)
     if cls.setup:
         setup = shortened([written(statement) for statement in cls.setup], taken)
         body.append(definition_of("setup", None, setup, "None"))
@@ -244,13 +244,13 @@ def unparsed_class(cls: Class, config: str, taken: Set[str]) -> str:
     return unparsed(definition)
 
 
-def methods_of(cls: Class, takes_mode: bool) -> list[ast.stmt]:
+def methods_of(cls: Class) -> list[ast.stmt]:
     """The methods of a class."""
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
         said = [ast.Expr(ast.Constant(method.doc))] if method.doc else []
         whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
-        methods.append(definition_of(name, method, whole, _returns(method), takes_mode))
+        methods.append(definition_of(name, method, whole, _returns(method), cls.takes_mode))
     return methods
 
 
@@ -303,9 +303,8 @@ def definition_of(
         kinds |= method.kinds
         if ARGUMENT in kinds:
             kinds[ARGUMENT] = "DTypeLike"
-        # What every call gives comes first.
         left_out = method.optional | method.spared
-        for parameter in sorted(kinds, key=lambda parameter: parameter in left_out):
+        for parameter in method.parameters():
             spared = parameter in left_out
             kind = (
                 f"{kinds[parameter]} | None"

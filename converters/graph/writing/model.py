@@ -21,6 +21,7 @@ class Class:
         methods: name → arguments, statements and result.
         typed: whether it has the fields `dtype`, `param_dtype` and `precision`.
         takes_mode: whether its methods are told by `deterministic` whether the model is trained.
+        refuses: whether it raises an error in training, which the port lacks.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Class:
     methods: dict[str, Method]
     typed: bool = False
     takes_mode: bool = False
+    refuses: bool = False
 
 
 @dataclass
@@ -68,6 +70,11 @@ class Method:
     doc: str = ""
     kinds: Mapping[str, str] = field(default_factory=dict)
     result_kinds: Mapping[int, str] = field(default_factory=dict)
+
+    def parameters(self) -> list[str]:
+        """Names of arguments and sizes in their order: first what every call gives."""
+        left_out = self.optional | self.spared
+        return sorted((*self.arguments, *self.sizes), key=lambda name: name in left_out)
 
 
 @dataclass(frozen=True)

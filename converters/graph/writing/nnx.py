@@ -153,24 +153,21 @@ def _class(
     body += [ast.parse(f"self.{name} = {name}").body[0] for name in kept]
     if MODE in read:
         # `model.train()` and `model.eval()` set it; a model that cannot be trained starts in evaluation.
-        body += ast.parse(f"self.{MODE} = {_refuses(cls)}").body
+        body += ast.parse(f"self.{MODE} = {cls.refuses}").body
     if "rngs" in read:
         body += ast.parse("self.rngs = rngs.fork()").body
     names = {*taken, *cls.fields, "config", "rngs", "numerics"}
     body += shortened(statements, names)
     needs_rngs = "rngs" in read or init.draws or cls.name == root
-    inner = [*(_property(*each) for each in init.computed.items()), *methods_of(cls, methods)]
+    # nnx has the mode as an attribute, not as an argument.
+    in_nnx = replace(cls, methods=methods, takes_mode=False)
+    inner = [*(_property(*each) for each in init.computed.items()), *linen.methods_of(in_nnx)]
     if body or cls.fields or cls.configured or needs_rngs:
         inner.insert(0, _init(cls, config, body, needs_rngs))
     doc = first_sentence(cls.origin)
     said = [ast.Expr(ast.Constant(doc))] if doc else []
     above = ast.parse(BASE if in_dtype else "nnx.Module", mode="eval").body
     return linen.unparsed(ast.ClassDef(cls.name, [above], [], [*said, *inner], []))
-
-
-def methods_of(cls: Class, methods: dict[str, Method]) -> list[ast.stmt]:
-    """The methods of a class; none is told the mode."""
-    return linen.methods_of(replace(cls, methods=methods), False)
 
 
 def _init(cls: Class, config: str, body: list[ast.stmt], needs_rngs: bool) -> ast.stmt:
@@ -199,16 +196,6 @@ def _property(name: str, value: ast.expr) -> ast.stmt:
     returns = ast.parse("jax.Array", mode="eval").body
     body: list[ast.stmt] = [ast.Return(value)]
     return ast.FunctionDef(name, signature, body, [ast.Name("property", ast.Load())], returns)
-
-
-def _refuses(cls: Class) -> bool:
-    """Whether a class refuses training: its methods begin with it."""
-    first = [method.body[0] for method in cls.methods.values() if method.body]
-    return any(
-        isinstance(each, ast.If)
-        and ast.unparse(each.body[0]).startswith("raise NotImplementedError")
-        for each in first
-    )
 
 
 def _is_self(node: ast.AST) -> bool:

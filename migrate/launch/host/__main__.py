@@ -51,13 +51,13 @@ def main(arguments: list[str]) -> int:
         verdict = meet(host, report, settings.patience, port, lambda: training.terminated)
         if training.terminated:
             return PREEMPTED
-        if verdict.ended:
+        if verdict.ended or (ended and verdict.lines and bucket.exists(f"{settings.bucket}/done")):
             if code:
-                _print(settings, host, "; ".join(verdict.lines))
+                if host.count > 1:
+                    _print(settings, host, "; ".join(verdict.lines))
+                bucket.write_text(f"{settings.bucket}/failed", f"{code}\n")
             return code
         if verdict.lines:
-            if ended and bucket.exists(f"{settings.bucket}/done"):
-                return code
             # After a preemption a host may come back on another machine, with the next start of the job.
             return PREEMPTED if starts else _stop(verdict.lines, settings)
         if ended:
@@ -82,8 +82,8 @@ def main(arguments: list[str]) -> int:
             ended = ""
             continue
         ended = f"the program ended with exit code {code}"
-        if code or host.index == 0:
-            bucket.write_text(f"{settings.bucket}/{'failed' if code else 'done'}", f"{code}\n")
+        if code == 0 and host.index == 0:
+            bucket.write_text(f"{settings.bucket}/done", "0\n")
         _print(settings, host, ended)
 
 

@@ -93,9 +93,7 @@ def _receive(
         connections = []
         while len(reports) < host.count and (left := deadline - time.monotonic()) > 0:
             if stopped():
-                return (
-                    Verdict()
-                )  # which the others never get, so that the others wait for this host's next start
+                return Verdict()  # not sent, so that the others wait for this host's next start
             server.settimeout(min(left, _LOOK_SECONDS))
             try:
                 connection = stack.enter_context(server.accept()[0])

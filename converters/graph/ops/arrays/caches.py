@@ -9,12 +9,20 @@ import converters.graph.caches  # noqa: F401  (registers the operator)
 from converters.graph.expression import call
 from converters.graph.ops.registry import op, real, sample, values
 
+_WHY = "caches are for evaluation: the operator has no gradient in torch"
+
 
 @op(
     "tpu_migrate.write_cache.default",
     samples=(
-        sample(real(2, 3, 8, 4), real(2, 3, 2, 4), values(5), gradient=False),
-        sample(real(2, 8, 4), real(2, 1, 4), values(0), gradient=False),
+        sample(
+            real(2, 3, 8, 4),
+            real(2, 3, 2, 4),
+            values(5),
+            gradient=False,
+            why=_WHY,
+        ),
+        sample(real(2, 8, 4), real(2, 1, 4), values(0), gradient=False, why=_WHY),
     ),
 )
 def _write_cache(cache: Any, new: Any, index: Any) -> ast.expr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from converters.graph.caches import CACHE_KIND
 from converters.graph.expression import call, code
 from converters.graph.writing.holes import fill
 
@@ -58,7 +59,7 @@ def _appended(body: list[ast.stmt], name: str, entries: ast.List) -> list[ast.st
         if at == places[0]:
             start = ast.AnnAssign(
                 ast.Name(name, ast.Store()),
-                code("list[dict[str, jax.Array]]"),
+                code(CACHE_KIND),
                 ast.List([], ast.Load()),
                 1,
             )

@@ -48,7 +48,7 @@ def _rolled(
     first = {
         index: place
         for place in reversed(range(len(body)))
-        for index in _indices(body[place], attribute)
+        for index in indices(body[place], attribute)
     }
     if sorted(first) != list(range(count)):
         return body, set()
@@ -73,14 +73,14 @@ def _rolled(
         renamed = _carried(turned, aliases)
         if renamed:
             old, new = renamed
-            turned[0] = [_RenamedValue(old, new).visit(statement) for statement in turned[0]]
+            turned[0] = [RenamedValue(old, new).visit(statement) for statement in turned[0]]
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
         forms = {"\n".join(map(ast.dump, turn)) for turn in turned}
         if len(forms) == 1 and goes_on(turned[0]):
             loop = _loop(turned[0], lists, order, arguments)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
         counter = next(
-            (name for name in _COUNTERS if all(node.id != name for node in _names(body))), ""
+            (name for name in _COUNTERS if all(node.id != name for node in names_in(body))), ""
         )
         numbered = by_number(turned, counter) if counter and len(turned) > 2 else None
         if numbered is not None and goes_on(numbered):
@@ -93,9 +93,9 @@ def _carried(
     turns: Sequence[Sequence[ast.stmt]], aliases: Set[tuple[str, str]]
 ) -> tuple[str, str] | None:
     """The name that the first turn reads in place of the other turns' name: (its name, theirs)."""
-    targets = {name.id for name in _names(turns[0]) if isinstance(name.ctx, ast.Store)}
+    targets = {name.id for name in names_in(turns[0]) if isinstance(name.ctx, ast.Store)}
     if len(turns) == 1:
-        read = [name.id for name in _names(turns[0]) if isinstance(name.ctx, ast.Load)]
+        read = [name.id for name in names_in(turns[0]) if isinstance(name.ctx, ast.Load)]
         if targets & set(read):
             return None
         return next(
@@ -103,7 +103,7 @@ def _carried(
         )
     pairs = {
         (name.id, other.id)
-        for name, other in zip(_names(turns[0]), _names(turns[1]), strict=False)
+        for name, other in zip(names_in(turns[0]), names_in(turns[1]), strict=False)
         if name.id != other.id
     }
     if len(pairs) != 1:
@@ -116,39 +116,44 @@ def goes_on(turn: Sequence[ast.stmt]) -> bool:
     """Whether a turn reads what it gives: else a loop would do the same again and again."""
     stored: set[str] = set()
     for statement in turn:
-        names = _names([statement])
+        names = names_in([statement])
         if any(isinstance(name.ctx, ast.Load) and name.id not in stored for name in names):
             read = {name.id for name in names if isinstance(name.ctx, ast.Load)}
-            turn_stores = {name.id for name in _names(turn) if isinstance(name.ctx, ast.Store)}
+            turn_stores = {name.id for name in names_in(turn) if isinstance(name.ctx, ast.Store)}
             if (read - stored) & turn_stores:
                 return True
         stored |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
     return False
 
 
-def _names(turn: Sequence[ast.stmt]) -> list[ast.Name]:
+def names_in(turn: Sequence[ast.stmt]) -> list[ast.Name]:
+    """The names in statements."""
     return [
         node for statement in turn for node in ast.walk(statement) if isinstance(node, ast.Name)
     ]
 
 
-class _RenamedValue(ast.NodeTransformer):
+class RenamedValue(ast.NodeTransformer):
+    """A name, where its value is read, becomes another one."""
+
     def __init__(self, old: str, new: str) -> None:
         self.old, self.new = old, new
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Rename the name if it is the one, and read."""
         if node.id == self.old and isinstance(node.ctx, ast.Load):
             return ast.Name(self.new, ast.Load())
         return node
 
 
-def _indices(tree: ast.AST, attribute: str) -> Iterator[int]:
+def indices(tree: ast.AST, attribute: str) -> Iterator[int]:
+    """The numbers of a list's members that a tree reads."""
     for node in ast.walk(tree):
-        if (member := _member(node)) and member[0] == attribute:
+        if (member := member_of(node)) and member[0] == attribute:
             yield member[1]
 
 
-def _member(node: ast.AST, arguments: Collection[str] = ()) -> tuple[str, int] | None:
+def member_of(node: ast.AST, arguments: Collection[str] = ()) -> tuple[str, int] | None:
     """`self.layers[3]` → ("layers", 3); `cache[3]` → ("cache", 3) for a list that is an argument."""
     match node:
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int(index))) if (
@@ -171,7 +176,7 @@ def _lists(
     for number, turn in enumerate(turns):
         for statement in turn:
             for node in ast.walk(statement):
-                if member := _member(node, arguments):
+                if member := member_of(node, arguments):
                     members.setdefault(member[0], set()).add((number, member[1]))
     names = [name for name, seen in members.items() if seen == set(enumerate(order))]
     return sorted(names, key=lambda name: name in arguments)
@@ -193,7 +198,7 @@ class _Members(ast.NodeTransformer):
         self.lists, self.index, self.arguments = lists, index, arguments
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        member = _member(node, self.arguments)
+        member = member_of(node, self.arguments)
         if member and member[0] in self.lists and member[1] == self.index:
             return ast.Name(singular(member[0], self.arguments), ast.Load())
         return self.generic_visit(node)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from converters.graph.writing.forms.form import names_read, names_stored
 from converters.graph.writing.forms.lists import counted
+from converters.graph.writing.forms.loops import RenamedValue, indices, member_of, names_in
 from converters.graph.writing.holes import fill
 from converters.graph.writing.model import Class, Method
 
@@ -58,19 +59,13 @@ def chain_of(cls: Class, method: Method, attribute: str) -> LayerChain | None:
         raise NotAChainError("the result reads its layers")
     if not at:
         return None
-    layers = next(
-        list_parts
-        for statement in cls.setup
-        if _assigned(statement) == attribute
-        and isinstance(statement, ast.Assign)
-        and (list_parts := elements(statement.value)) is not None
-    )
+    parts, length = next((p, n) for name, p, n in layer_lists(cls) if name == attribute)
     loop = method.body[at[0]]
     if isinstance(loop, ast.For):
         if len(at) > 1:
             raise NotAChainError("its layers are used several times")
-        return _looped(loop, at[0], attribute, *layers)
-    return _one_by_one(method, at, attribute, *layers)
+        return _looped(loop, at[0], attribute, parts, length)
+    return _one_by_one(method, at, attribute, parts, length)
 
 
 def _looped(
@@ -116,8 +111,8 @@ def _one_by_one(
         statement = method.body[place]
         own = set(names_stored([statement]))
         if place in at:
-            indices = {*_indices(statement, attribute)}
-            if indices != {len(turns)} or _mentions([statement], attribute) != 1:
+            called = {*indices(statement, attribute)}
+            if called != {len(turns)} or _mentions([statement], attribute) != 1:
                 raise NotAChainError("its layers are not called one after the other")
             turns.append([])
         elif not (names_read(statement) & stored or own & (stored | read)):
@@ -137,7 +132,7 @@ def _one_by_one(
 
 def _first_as_others(turns: list[list[ast.stmt]]) -> list[ast.stmt]:
     """Let the first turn read the name that the others read (`hidden_states = inputs_embeds` before it)."""
-    names = [[node.id for node in _names(turn)] for turn in turns]
+    names = [[node.id for node in names_in(turn)] for turn in turns]
     stored = {name for turn in turns[:-1] for name in names_stored(turn)}
     for other in names[1:]:
         pairs = {(a, b) for a, b in zip(names[0], other, strict=False) if a != b}
@@ -205,18 +200,20 @@ def _require_chained(turn: Sequence[ast.stmt], stored: Sequence[str]) -> None:
     raise NotAChainError("its layers are not given what the one before gave")
 
 
+def layer_lists(cls: Class) -> Iterator[tuple[str, list[ast.expr], ast.expr | None]]:
+    """Attribute, layers and length of each list of layers in a class; see `elements`."""
+    for statement in cls.setup:
+        if isinstance(statement, ast.Assign) and (name := _assigned(statement)):
+            list_parts = elements(statement.value)
+            if list_parts is not None:
+                yield name, *list_parts
+
+
 def _assigned(statement: ast.stmt) -> str:
     match statement:
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
             return name
     return ""
-
-
-def _names(turn: Sequence[ast.stmt]) -> Iterator[ast.Name]:
-    for statement in turn:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name):
-                yield node
 
 
 def _mentions(trees: Sequence[ast.AST], attribute: str) -> int:
@@ -230,23 +227,6 @@ def _mentions(trees: Sequence[ast.AST], attribute: str) -> int:
     )
 
 
-def _indices(tree: ast.AST, attribute: str) -> Iterator[int]:
-    for node in ast.walk(tree):
-        if (index := _index(node, attribute)) is not None:
-            yield index
-
-
-def _index(node: ast.AST, attribute: str) -> int | None:
-    """`self.layers[3]` → 3."""
-    match node:
-        case ast.Subscript(
-            value=ast.Attribute(value=ast.Name(id="self"), attr=attr),
-            slice=ast.Constant(value=int(index)),
-        ) if attr == attribute:
-            return index
-    return None
-
-
 class _Called(ast.NodeTransformer):
     """`self.layers[3]` becomes the name of the turn's layer."""
 
@@ -254,18 +234,14 @@ class _Called(ast.NodeTransformer):
         self.attribute = attribute
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        if _index(node, self.attribute) is not None:
+        member = member_of(node)
+        if member is not None and member[0] == self.attribute:
             return ast.Name(LAYER, ast.Load())
         return self.generic_visit(node)
 
 
 def _renamed(statement: ast.stmt, old: str, new: str) -> ast.stmt:
-    class Renamed(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.Name:
-            same = node.id == old and isinstance(node.ctx, ast.Load)
-            return ast.Name(new, ast.Load()) if same else node
-
-    renamed: ast.stmt = Renamed().visit(fill(statement, lambda hole: hole))
+    renamed: ast.stmt = RenamedValue(old, new).visit(fill(statement, lambda hole: hole))
     return renamed
 
 

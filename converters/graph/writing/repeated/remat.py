@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from converters.graph.expression import call, code
-from converters.graph.writing.forms.loops import singular
+from converters.graph.writing.forms.loops import member_of, singular
 from converters.graph.writing.holes import fill
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.repeated.chains import NotAChainError, chain_of, elements
+from converters.graph.writing.repeated.chains import NotAChainError, chain_of, layer_lists
 from converters.graph.writing.training import MODE
 
 # What is kept for the backward pass → the policy of jax.checkpoint; None: nothing but the inputs of a layer.
@@ -37,7 +37,7 @@ def with_remat(model: Model, kept: str) -> tuple[Model, Mapping[str, str]]:
     left: dict[str, str] = {}
     chained: dict[tuple[str, str], list[str]] = {}
     for cls in model.classes:
-        for attribute, parts in _lists(cls):
+        for attribute, parts, _ in layer_lists(cls):
             class_names = [_made(part) for part in parts]
             try:
                 if any(name not in known for name in class_names):
@@ -57,20 +57,11 @@ def with_remat(model: Model, kept: str) -> tuple[Model, Mapping[str, str]]:
     classes = []
     for cls in model.classes:
         changed = cls
-        for attribute, _ in _lists(cls):
+        for attribute, *_ in layer_lists(cls):
             if (cls.name, attribute) in chained.keys() - outer:
                 changed = _wrapped(changed, attribute, known, kept)
         classes.append(changed)
     return replace(model, classes=tuple(classes)), left
-
-
-def _lists(cls: Class) -> Iterator[tuple[str, list[ast.expr]]]:
-    for statement in cls.setup:
-        match statement:
-            case ast.Assign(targets=[ast.Attribute(attr=attribute)], value=value):
-                parts = elements(value)
-                if parts is not None:
-                    yield attribute, parts[0]
 
 
 def _made(part: ast.expr) -> str:
@@ -106,7 +97,7 @@ def _below(known: Mapping[str, Class], class_names: Collection[str]) -> set[str]
 
 def _wrapped(cls: Class, attribute: str, known: Mapping[str, Class], kept: str) -> Class:
     """A class with one of its lists wrapped."""
-    parts = next(parts for name, parts in _lists(cls) if name == attribute)
+    parts = next(parts for name, parts, _ in layer_lists(cls) if name == attribute)
     names = dict.fromkeys(map(_made, parts))
     called: dict[str, str] = {}
     static: dict[str, tuple[int, ...]] = {}
@@ -163,9 +154,7 @@ def _remat(name: str, static: tuple[int, ...], kept: str) -> ast.expr:
 
 def _parameters(method: Method, takes_mode: bool) -> list[str]:
     """The parameters of a method in their order, without `self`."""
-    left_out = method.optional | method.spared
-    names = sorted((*method.arguments, *method.sizes), key=lambda name: name in left_out)
-    return [*names, *([MODE] if takes_mode else [])]
+    return [*method.parameters(), *([MODE] if takes_mode else [])]
 
 
 def _is_static(parameter: str, method: Method) -> bool:
@@ -204,13 +193,10 @@ class _Positional(ast.NodeTransformer):
         match node.func:
             case ast.Name(id=name) if name == self.variable and name:
                 return self._positional(node, self.class_names[0])
-            case ast.Subscript(
-                value=ast.Attribute(value=ast.Name(id="self"), attr=attr),
-                slice=ast.Constant(value=int(index)),
-            ) if attr == self.attribute:
-                return self._positional(
-                    node, self.class_names[min(index, len(self.class_names) - 1)]
-                )
+        member = member_of(node.func)
+        if member is not None and member[0] == self.attribute:
+            at = min(member[1], len(self.class_names) - 1)
+            return self._positional(node, self.class_names[at])
         return node
 
     def _positional(self, node: ast.Call, name: str) -> ast.Call:

@@ -64,8 +64,9 @@ def with_repeats(model: Model, repeats: Repeats, streams: Collection[str]) -> Re
         model, left = with_remat(original, repeats.remat)
         if model.classes == original.classes:
             raise GraphError(f"--remat {repeats.remat}: {_none(left)}", "leave --remat out")
+        notes += [f"--remat does not wrap {name}: {why}" for name, why in left.items()]
     if not repeats.scan:
-        return Repeated(model)
+        return Repeated(model, notes=tuple(notes))
     if NOISE in streams:
         raise GraphError(
             "--scan: the model draws random numbers in its forward", "leave --scan out"

@@ -17,7 +17,7 @@ from converters.graph.writing.repeated.chains import (
     LayerChain,
     NotAChainError,
     chain_of,
-    elements,
+    layer_lists,
     needed,
 )
 from converters.graph.writing.repeated.runs import Run, runs
@@ -78,7 +78,7 @@ def with_scans(model: Model, original: Model) -> ScannedModel:
     classes: list[Class] = []
     for cls in model.classes:
         changed = replace(cls, setup=list(cls.setup), methods=dict(cls.methods))
-        for attribute in _lists_of(cls):
+        for attribute in [name for name, *_ in layer_lists(cls)]:
             try:
                 layers = _readable(cls, attribute, model)
                 _scan(changed, layers)
@@ -92,34 +92,16 @@ def with_scans(model: Model, original: Model) -> ScannedModel:
     return ScannedModel(scanned, of_model, frozenset(scanned_lists), left)
 
 
-def _lists_of(cls: Class) -> list[str]:
-    return [
-        statement.targets[0].attr
-        for statement in cls.setup
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.targets[0], ast.Attribute)
-        and elements(statement.value) is not None
-    ]
-
-
 def _readable(cls: Class, attribute: str, model: Model) -> _List:
     """A list with its runs.
 
     Raises:
         NotAChainError: it cannot be scanned.
     """
-    if read_elsewhere(model, attribute):
+    if _read_elsewhere(model, attribute):
         raise NotAChainError("another module reads its layers")
-    value = next(
-        statement.value
-        for statement in cls.setup
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.targets[0], ast.Attribute)
-        and statement.targets[0].attr == attribute
-    )
-    parts = elements(value)
-    assert parts is not None
-    layers = _List(cls, attribute, parts[0])
+    parts, length = next((p, n) for name, p, n in layer_lists(cls) if name == attribute)
+    layers = _List(cls, attribute, parts)
     for name, method in cls.methods.items():
         chain = chain_of(cls, method, attribute)
         if chain is not None:
@@ -135,16 +117,16 @@ def _readable(cls: Class, attribute: str, model: Model) -> _List:
         return layers
     if any(length is not None for length in lengths):
         raise NotAChainError("its methods call its layers differently")
-    if parts[1] is not None:
+    if length is not None:
         count = len(next(iter(layers.chains.values())).turns)
-        layers.layers = [parts[0][0]] * count
+        layers.layers = [parts[0]] * count
     layers.runs = _runs(layers)
     if all(run.count == 1 for run in layers.runs):
         raise NotAChainError("no layers repeat")
     return layers
 
 
-def read_elsewhere(model: Model, attribute: str) -> bool:
+def _read_elsewhere(model: Model, attribute: str) -> bool:
     """Whether any class reads a list of this name of another module (`self.encoder.layers[0]`)."""
     return any(
         isinstance(node, ast.Attribute)
@@ -201,7 +183,7 @@ def _scan(cls: Class, layers: _List) -> None:
     """Write the scans of a list into a class."""
     for name in layers.chains:
         method = cls.methods[name]
-        own = chain_of(replace(cls, methods={name: method}), method, layers.attribute)
+        own = chain_of(cls, method, layers.attribute)
         assert own is not None
         statements = list(own.before)
         place = 0

@@ -71,10 +71,10 @@ def _layers(value: ast.expr, at: str) -> Iterator[tuple[str, str]]:
             for key, part in zip(keys, values, strict=True):
                 if key is not None:
                     yield from _layers(part, f"{at}_{ast.literal_eval(key)}")
-        case ast.Call(func=ast.Attribute(attr="Sequential"), args=[ast.List(elts=parts)]):
-            for number, part in enumerate(parts):
-                yield from _layers(part, f"{at}/layers_{number}")
-        case ast.Call(func=ast.Name(id="Sequential"), args=[ast.List(elts=parts)]):
+        case ast.Call(
+            func=ast.Attribute(attr="Sequential") | ast.Name(id="Sequential"),
+            args=[ast.List(elts=parts)],
+        ):
             for number, part in enumerate(parts):
                 yield from _layers(part, f"{at}/layers_{number}")
         case ast.Call(func=ast.Name(id=name)):
