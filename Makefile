@@ -28,9 +28,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: install
 	$(BIN)/python examples/demo.py
 
-# Two at a time, a file's tests one after the other: many start two processes of their own.
+# Three at a time on two cores, a file's tests one after the other: many wait for processes of their own.
 test: lint
-	$(BIN)/python -m pytest -m 'not long' -n 2 --dist loadfile --durations 30
+	$(BIN)/python -m pytest -m 'not long' -n 3 --dist loadfile --durations 30
 
 # Minutes to hours: run before a release.
 test-long: install
@@ -59,7 +59,7 @@ $(NEWER)/.installed: Makefile pyproject.toml constraints.txt
 	touch $@
 
 test-newer: $(NEWER)/.installed
-	$(NEWER)/bin/python -m pytest -m 'not long' -n 2 --dist loadfile tests/shims tests/converters \
+	$(NEWER)/bin/python -m pytest -m 'not long' -n 3 --dist loadfile tests/shims tests/converters \
 	  tests/reading tests/rewrite tests/parity
 
 # Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.

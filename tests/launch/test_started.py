@@ -101,6 +101,7 @@ def uninterrupted_on_two(tmp_path_factory: pytest.TempPathFactory) -> str:
     return expected
 
 
+@pytest.mark.long
 def test_two_hosts_resume_to_the_same_losses(tmp_path: Path, uninterrupted_on_two: str) -> None:
     """Two processes on this machine are the hosts; torchrun joins them, over gloo."""
     folder = written(tmp_path, "skypilot", **TWO).folder
@@ -114,6 +115,7 @@ def test_two_hosts_resume_to_the_same_losses(tmp_path: Path, uninterrupted_on_tw
     assert second.ended() == 0
 
 
+@pytest.mark.long
 def test_a_host_that_comes_back_alone(tmp_path: Path, uninterrupted_on_two: str) -> None:
     """SIGTERM reaches one host: the other stores the same step, waits for it, and both continue."""
     folder = written(tmp_path, "skypilot", **TWO).folder

@@ -35,6 +35,7 @@ def test_the_top_token_flips_in_one_pass_and_only_there() -> None:
 
 
 @needs_libtpu
+@pytest.mark.long
 def test_a_token_is_lost_that_no_cpu_loses() -> None:
     output = run("top_k.py")
     assert "source: top_k.py:" in output

@@ -72,6 +72,7 @@ def test_the_source_passes_the_cache_through_the_layers() -> None:
     assert "range(config.num_hidden_layers)" in written
 
 
+@pytest.mark.long
 def test_without_cache_the_source_stays_as_it_was() -> None:
     model = generating.built("Llama")
     plain = port(model, generating.recorded_inputs("Llama"))

@@ -128,7 +128,7 @@ def generate_padded(
 
     def is_running(state: tuple[Array, ...]) -> Array:
         step, _, finished, *_ = state
-        return (step < new_tokens) & ~finished.all()
+        return (step < new_tokens) & ~finished.all() if eos else step < new_tokens
 
     def advance(state: Any) -> Any:
         step, tokens, finished, cache = state
@@ -190,7 +190,7 @@ def generate_padded(
 
     def is_running(state: tuple[Array, ...]) -> Array:
         step, _, finished, *_ = state
-        return (step < new_tokens) & ~finished.all()
+        return (step < new_tokens) & ~finished.all() if eos else step < new_tokens
 
     def advance(state: Any) -> Any:
         step, tokens, finished, cache = state

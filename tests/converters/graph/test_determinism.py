@@ -60,6 +60,7 @@ def written(seeds: tuple[int, ...], *words: str) -> list[dict[str, list[str]]]:
     return found
 
 
+@pytest.mark.long
 def test_small_models_are_written_alike() -> None:
     first, second = written((1, 2), "small", *SMALL)
     assert len(first) == len(SMALL) + 1

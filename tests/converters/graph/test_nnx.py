@@ -121,7 +121,10 @@ def of_case(name: str, folder: Path) -> None:
     compared(factory().eval(), inputs, folder)
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name == "attentive" else ()) for name in USUAL],
+)
 def test_it_computes_what_torch_does(name: str, tmp_path: Path) -> None:
     of_case(name, tmp_path)
 

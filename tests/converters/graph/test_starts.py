@@ -117,6 +117,7 @@ def written() -> tuple[nn.Module, Port]:
     return model, port(model, {"ids": torch.randint(0, 9, (2, 5))}, starts)
 
 
+@pytest.mark.long
 def test_all_arrays_have_the_distributions_of_the_original(
     written: tuple[nn.Module, Port], load: Callable[..., Any]
 ) -> None:

@@ -119,7 +119,13 @@ def close(found: Any, expected: Any, limit: float = 1e-5, scale: float = 0.0) ->
     assert np.linalg.norm(found - expected) <= limit * norm
 
 
-@pytest.mark.parametrize("name", CASES)
+# Their parts are in the other models.
+LONG = {"classifier", "encoder"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES]
+)
 def test_training_computes_what_torch_computes(name: str, load: Callable[..., Any]) -> None:
     make, inputs = CASES[name]
     torch.manual_seed(0)
