@@ -10,7 +10,6 @@ seconds of the processor, so that other programs do not count. Exit code 1 if th
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import jax.numpy as jnp
 import torch
 from history import append
 
+from benchmarks.zoo_models.port_package import imported
 from converters.graph import port
 from converters.graph.writing.repeated.repeats import KEPT, Repeats
 
@@ -40,20 +40,6 @@ SIZES = {
     "num_key_value_heads": 2,
     "use_cache": False,
 }
-
-
-def imported(written: Any, folder: Path, name: str, layers: int) -> Any:
-    """The model of a port, with this many layers."""
-    package = folder / name
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "modeling.py").write_text(written.modeling)
-    (package / "config.py").write_text(written.config)
-    sys.path.insert(0, str(folder))
-    modeling = importlib.import_module(f"{name}.modeling")
-    config = importlib.import_module(f"{name}.config")
-    sizes = getattr(config, written.config_class)(num_hidden_layers=layers)
-    return getattr(modeling, written.model_class)(sizes)
 
 
 def seconds(function: Any, *arguments: Any) -> float:
@@ -92,7 +78,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, scan in (("loop", False), ("scan", True)):
             written = port(module, inputs, repeats=Repeats(scan, options.remat))
-            model = imported(written, Path(folder), f"llama_{name}", options.layers)
+            model = imported(
+                written, Path(folder, f"llama_{name}"), {"num_hidden_layers": options.layers}
+            )
             times[name] = compile_times(model, ids)
     ratios = [scan / loop for scan, loop in zip(times["scan"], times["loop"], strict=True)]
     rows = {
