@@ -67,6 +67,10 @@ WAYS = {
         'def update(xs, **kw):\n    body(xs, kw["who"], kw["n"])',
     ),
     "varargs": ("update(xs, self.who, self.n)", "def update(*args):\n    body(*args)"),
+    "one-tuple-twice": (
+        "pair = self.who, self.n\nsame = pair if xs else pair\nupdate(xs, *same)",
+        UPDATE,
+    ),
     "behind-a-tuple": (
         "pair = xs, self.who\nupdate(*pair, self.n)",
         "def update(xs, *more):\n    inner(xs, *more)\n\n"
