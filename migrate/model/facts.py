@@ -559,7 +559,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         else frozenset(),
         may_run={
             _end(call, scope.module): tuple(_definition(method, {}) for method in methods)
-            for call, methods in registries_of(analysis).may_run(scope)
+            for call, methods in registries_of(analysis).may_run(scope).items()
         },
         given_parameters=frozenset(
             (function.line, name)
