@@ -75,7 +75,7 @@ def _group(call: ast.Call, scope: Scope, analysis: Analysis) -> ast.expr | None:
         for value in function.returns:
             for node in ast.walk(value):
                 passed = [*node.args, *(k.value for k in node.keywords)] if _is_rank(node) else []
-                if any(isinstance(p, ast.Name) and p.id in _parameters(function) for p in passed):
+                if any(isinstance(p, ast.Name) and p.id in function.all_parameters for p in passed):
                     return group
     return None
 
@@ -95,7 +95,7 @@ def _is_group(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
         match node:
             case ast.Constant(value=None) | ast.Attribute(attr="WORLD"):
                 continue
-            case ast.Name(id=name) if isinstance(at, Function) and name in _parameters(at):
+            case ast.Name(id=name) if isinstance(at, Function) and name in at.all_parameters:
                 continue
             case ast.Name() | ast.Attribute():
                 bindings = analysis.evaluator.origins(node, at)
@@ -106,8 +106,3 @@ def _is_group(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
             case _:
                 return True
     return False
-
-
-def _parameters(function: Function) -> list[str]:
-    """Return the names of the parameters of `function`."""
-    return [*function.parameters, *(argument.arg for argument in function.arguments.kwonlyargs)]

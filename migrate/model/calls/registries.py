@@ -237,7 +237,7 @@ class Registries:
             methods = _closest(_last(func), of_object)
             if isinstance(func, ast.Attribute):
                 methods += _closest(_last(func.value), self._called.get(func.attr, []))
-            fitting = [m for _, m in methods if _fits(call, m) and not _runs_anyway(m)]
+            fitting = [m for _, m in methods if _fits(call, m) and not is_step_alone(m)]
             if fitting:
                 yield call, list(dict.fromkeys(fitting))
 
@@ -327,7 +327,7 @@ def _fits(call: ast.Call, method: Function) -> bool:
     named = {keyword.arg for keyword in call.keywords}
     if arguments.vararg is None and len(call.args) - is_starred > len(names):
         return False
-    known = {*names, *(argument.arg for argument in arguments.kwonlyargs)}
+    known = {*method.all_parameters} - {*method.parameters[: method.is_bound]}
     if arguments.kwarg is None and named - known - {None}:
         return False
     if is_starred or None in named:
@@ -336,10 +336,10 @@ def _fits(call: ast.Call, method: Function) -> bool:
     return needed <= named
 
 
-def _runs_anyway(method: Function) -> bool:
-    """Whether `method` is a forward with gradients, which is a step of its own."""
+def is_step_alone(function: Function) -> bool:
+    """Whether `function` is a forward with gradients, which is a step of its own, whoever calls it."""
     without = {name.rpartition(".")[2] for name in NO_GRADIENTS}
-    return method.name == "forward" and not method.is_a(*without)
+    return function.name == "forward" and not function.is_a(*without)
 
 
 def _last(node: ast.expr) -> str:

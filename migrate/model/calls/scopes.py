@@ -181,6 +181,11 @@ class Function(Scope):
         """Names of the positional parameters, `self` included."""
         return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
 
+    @property
+    def all_parameters(self) -> list[str]:
+        """Names of the parameters, `self` and those that are passed by keyword only included."""
+        return [*self.parameters, *(argument.arg for argument in self.arguments.kwonlyargs)]
+
     @cached_property
     def optional(self) -> frozenset[str]:
         """Names of the positional parameters whose default is None."""

@@ -7,7 +7,6 @@ guessed.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 from migrate.catalogue.launchers import DDP, DDP_DEVICES
 from migrate.catalogue.words import (
     AUTOGRAD_FUNCTIONS,
+    BUILTINS,
     MAKES_OWN,
     MODEL,
     MODULE_BASE,
@@ -60,7 +60,6 @@ from migrate.model.calls.scopes import (
 from migrate.model.project.project import Project, file_of
 
 DEEPEST = 60
-BUILTINS = frozenset(dir(builtins))
 COLLECTIONS = frozenset(
     {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
     | {"chain", "ModuleList"}
