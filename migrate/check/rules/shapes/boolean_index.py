@@ -155,17 +155,19 @@ class BooleanIndex(Hazard):
             index = element.slice
             if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
                 continue
+            boolean = is_boolean(index.value, facts)
+            if not boolean and not _may_be_mask(node, index.value, facts):
+                continue
             if _is_said_at_target(node, index.value, facts):
                 return
             instead = _instead(node, facts)
-            if is_boolean(index.value, facts):
+            if boolean:
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from varying(self, node, index.value, message, facts)
-                return
-            if _may_be_mask(node, index.value, facts):
+            else:
                 what = f"if `{code(index.value)}` is a boolean mask"
                 yield self.hit(node, f"{what}, a compilation for each number; {instead}")
-                return
+            return
 
     def _put(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield `x.index_put_((mask,), values)`."""
