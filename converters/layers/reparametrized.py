@@ -188,9 +188,8 @@ class _WeightSource:
     compute: Compute
     form: str = ""  # "weight_norm", "spectral_norm" or ""
     dim: int = 0
-    arguments: Mapping[str, Value] = field(
-        default_factory=dict
-    )  # arguments of the layer around it that differ from their defaults
+    # Arguments of the layer around it that differ from their defaults.
+    arguments: Mapping[str, Value] = field(default_factory=dict)
 
     def is_kept(self, weight: Weight) -> bool:
         """Whether the tensors are kept separately, for a layer that computes with them."""

@@ -61,9 +61,8 @@ def _old(norm: str, **options: Any) -> _Norm:
         import warnings
 
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # torch.nn.utils.weight_norm is deprecated
+            # `torch.nn.utils.weight_norm` is deprecated.
+            warnings.simplefilter("ignore", FutureWarning)
             return getattr(import_module("torch.nn.utils"), norm)(layer, **options)
 
     return apply

@@ -33,9 +33,8 @@ from converters.remote.retries import TemporaryError
 from converters.remote.store import StoreSource
 from converters.remote.writing import Checksum, Objects, WrittenObject
 
-PART_BYTES = (
-    32 << 20
-)  # bytes of an object sent in several requests; gs:// requires a multiple of 256 KiB
+# Bytes of an object sent in several requests; gs:// requires a multiple of 256 KiB.
+PART_BYTES = 32 << 20
 _WAITING_BYTES = 128 << 20
 _VERSION = 1
 _SECONDS = 2.0  # between two objects of the journal

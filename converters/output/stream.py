@@ -288,9 +288,8 @@ def _require_announced(placed: PlacedLeaf, unit: Unit, source: Sliceable) -> Non
 
 def _write(file: Sink, task: _Task, buffers: threading.local) -> Slab:
     info = task.placed.leaf.info
-    array = np.asarray(
-        task.opened.source[task.box]
-    )  # for arrays without axes numpy returns a scalar
+    # For arrays without axes numpy returns a scalar.
+    array = np.asarray(task.opened.source[task.box])
     if array.dtype.name != info.dtype:
         array = array.astype(numpy_dtype(info.dtype, task.placed.leaf.path))
     release = task.opened.unit.release if task.opened.nbytes >= _LARGE else None

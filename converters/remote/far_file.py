@@ -17,9 +17,8 @@ from converters.errors import CheckpointDamagedError
 from converters.remote.window import FarWindow
 
 CONNECTIONS = 32
-PART_BYTES = (
-    4 << 20
-)  # bytes per request; times the number of connections this is the data in flight
+# Bytes per request; times the number of connections this is the data in flight.
+PART_BYTES = 4 << 20
 HEAD_BYTES = 64 << 10  # covers the header of most files
 _AROUND = 4 << 10  # reading a few bytes costs as much as this
 _MOST_KEPT = 1 << 20

@@ -202,9 +202,8 @@ def _rests(
     if known.code.blocking or best is None or best.verdict.bound is None:
         return
     if today is not None and best.hourly and best.steps:
-        most = (
-            3600 * today.dollars / (best.hourly * best.steps)
-        )  # seconds a step for the same dollars
+        # Seconds a step for the same dollars.
+        most = 3600 * today.dollars / (best.hourly * best.steps)
         says = f"a run costs as much as today where a step takes {step_time(most)} there"
         if _waits_for_host(best, plan.share):
             yield f"the host's part of a step ({best.host.words}; --host-step-seconds): {says}"

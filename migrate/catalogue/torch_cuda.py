@@ -91,9 +91,8 @@ EVENTS = _timing(
     does="raises on XLA when it is recorded",
 )
 _stream = Family("torch.cuda", RAISES, "XLA828", "cuda-streams")
-_idle = Family(
-    "torch.cuda", NOTHING, "XLA828", "cuda-streams"
-)  # of None, or of a stream never made
+# For None, or a stream that was never made.
+_idle = Family("torch.cuda", NOTHING, "XLA828", "cuda-streams")
 _nvtx = Family(
     "torch.cuda.nvtx",
     RAISES,

@@ -7,6 +7,7 @@ hazards and analyses use these lists.
 
 from __future__ import annotations
 
+import builtins
 import re
 
 from migrate.catalogue import torch_cuda
@@ -120,6 +121,7 @@ HOST_BUILTINS = words(
     "int float bool str len range repr isinstance hasattr callable type id hash ord chr open input print "
     "round format issubclass"
 )
+BUILTINS = frozenset(dir(builtins))
 FIRST_ARGUMENT = words("sum max min abs list tuple sorted reversed iter next zip map filter set")
 
 # Names that scripts give to modules: a word for a model, after a word for its purpose (`student_net`), and

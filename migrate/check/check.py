@@ -57,9 +57,8 @@ def check_script(
     script = kept(path, data) or Script(parse(data, path), known.calls)
     findings = check_facts(Facts(script, known.entries), config, known.whole)
     let_go(script)
-    return tuple(
-        replace(finding, path=path) for finding in findings
-    )  # the result may be kept under another name
+    # The result may be kept under another name.
+    return tuple(replace(finding, path=path) for finding in findings)
 
 
 def check_source(

@@ -90,7 +90,7 @@ def _check_notebook(
 def not_checked(
     path: Path, error: MigrateError, config: Config, severity: Severity = Severity.ERROR
 ) -> tuple[Finding, ...]:
-    """Return the finding that a file is not checked, with the reason. None if its code is not selected."""
+    """Return the finding that a file is not checked, with the reason; empty if its code is not selected."""
     if not config.selects(UNREADABLE):
         return ()
     line, column, message = 1, 1, error.what.removeprefix(f"{path}:").strip()

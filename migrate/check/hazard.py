@@ -125,9 +125,8 @@ class Hazard(ABC):
     severity: ClassVar[Severity]
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     examples: ClassVar[tuple[HazardExample, ...]]
-    mended: ClassVar[
-        HazardExample
-    ]  # the fixed form of the reported example; nothing in it is reported
+    # The fixed form of the reported example; nothing in it is reported.
+    mended: ClassVar[HazardExample]
     words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
     # Whether it inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False

@@ -96,9 +96,8 @@ def fit(
     """
     started = time.monotonic()
     _require_uses(target, options, script)
-    require_installed(
-        *_needed(target, script)
-    )  # before the program is made, which may take minutes
+    # Checked before the program is made, which may take minutes.
+    require_installed(*_needed(target, script))
     for product in options.products:
         _require_mesh(options, product)
     tell = SharedCount(progress, len(options.products) * (1 + len(options.remedies)), "compilation")

@@ -71,7 +71,6 @@ from migrate.model.replicated.drawn_weights import drawn_weights
 from migrate.model.replicated.extensions import extensions_of
 from migrate.model.replicated.kept_states import kept_states
 from migrate.model.replicated.mixed_groups import given_of, mixed_groups, run_with
-from migrate.model.replicated.moved_files import moved_files
 from migrate.model.replicated.prepared import unprepared_batches
 from migrate.model.replicated.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.model.replicated.saves import Saved, saves_of
@@ -548,7 +547,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         of_index=(of_index := frozenset(_of_index(analysis, scope))),
         moved_files={
             _end(_key(statement), scope.module): _end(save, scope.module)
-            for statement, save in moved_files(analysis, scope)
+            for statement, save in saves_of(analysis).moved_files(scope).items()
         },
         group_ranks=frozenset(
             _end(call, scope.module)
@@ -559,7 +558,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         else frozenset(),
         may_run={
             _end(call, scope.module): tuple(_definition(method, {}) for method in methods)
-            for call, methods in registries_of(analysis).may_run(scope)
+            for call, methods in registries_of(analysis).may_run(scope).items()
         },
         given_parameters=frozenset(
             (function.line, name)

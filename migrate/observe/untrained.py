@@ -91,9 +91,8 @@ class OptimizerWatch:
         """Write the optimizers that made steps to a file of this process."""
         if self._stepped:
             path = folder / f"optimizers.{os.getpid()}.json"
-            part = path.with_suffix(
-                ".part"
-            )  # a process that is killed here leaves no half of a file
+            # A process that is killed here leaves no half of a file.
+            part = path.with_suffix(".part")
             part.write_text(json.dumps([asdict(step) for step in self._stepped]))
             part.replace(path)
 

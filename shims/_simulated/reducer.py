@@ -122,9 +122,8 @@ class _Reduction:
         names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._parameters = [p for p in model._module_parameters if p.requires_grad]
         self._names = [names.get(id(parameter), "?") for parameter in self._parameters]
-        self._used = [False] * len(
-            self._parameters
-        )  # used by the last forward pass on this replica
+        # Used by the last forward pass on this replica.
+        self._used = [False] * len(self._parameters)
         self._waiting: set[int] = set()  # used parameters whose gradient is missing
         self._armed = False
         self._begun = False

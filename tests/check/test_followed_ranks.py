@@ -67,6 +67,15 @@ WAYS = {
         'def update(xs, **kw):\n    body(xs, kw["who"], kw["n"])',
     ),
     "varargs": ("update(xs, self.who, self.n)", "def update(*args):\n    body(*args)"),
+    "one-tuple-twice": (
+        "pair = self.who, self.n\nsame = pair if xs else pair\nupdate(xs, *same)",
+        UPDATE,
+    ),
+    "behind-a-tuple": (
+        "pair = xs, self.who\nupdate(*pair, self.n)",
+        "def update(xs, *more):\n    inner(xs, *more)\n\n"
+        "def inner(xs, who, n):\n    body(xs, who, n)",
+    ),
     "generator": (
         "for _ in update(xs, self.who, self.n):\n    pass",
         "def update(xs, who, n):\n    yield\n    body(xs, who, n)",
@@ -112,6 +121,11 @@ NOT_ITS_WAY = {
     "kwargs": (
         "update(xs, who=0, n=self.n)",
         'def update(xs, **kw):\n    body(xs, kw["who"], kw["n"])',
+    ),
+    "behind-a-tuple": (
+        "pair = xs, 0, 2\nupdate(*pair, self.who)",
+        "def update(xs, *more):\n    inner(xs, *more)\n\n"
+        "def inner(xs, who, n, k):\n    body(xs, who, n)",
     ),
     "generator": (
         "for _ in update(xs, 0, self.n):\n    pass",

@@ -98,6 +98,31 @@ OWNERS = {
             shard = flat[rank * n : (rank + 1) * n]  # here
             dist.all_gather_into_tensor(flat, shard)
         """,
+    "sync-at-times": """
+        import torch, torch_xla, torch.distributed as dist
+
+        def step(model, flat, rank, world):
+            for i, p in enumerate(model.parameters()):
+                if i % 10 == 0:
+                    torch_xla.sync()
+                if i % world == rank:  # here
+                    flat[i] = p.grad @ p.grad.T
+                if i % 10 == 0:
+                    torch_xla.sync()
+            dist.all_reduce(flat)
+        """,
+    "sync-of-a-function": """
+        import torch, torch_xla, torch.distributed as dist
+
+        def step(model, flat, rank, world):
+            for i, p in enumerate(model.parameters()):
+                torch_xla.sync()
+                if i % world == rank:  # here
+                    flat[i] = p.grad @ p.grad.T
+                def end():
+                    torch_xla.sync()
+            dist.all_reduce(flat)
+        """,
     "base-class-elsewhere": """
         import torch.distributed as dist
         from mine import ShardedOptimizer

@@ -72,3 +72,39 @@ def test_the_first_of_all_saves(tmp_path: Path, rank: str) -> None:
     text, messages = rewritten(tmp_path, rank, "distributed.is_main_process()")
     assert "xm.save(model.state_dict()" in text
     assert messages == []
+
+
+CHANGED = """
+    import torch
+    import torch.distributed as dist
+
+
+    class Switched:
+        def __init__(self, group):
+            self.group = group
+            self._old = None
+
+        def __enter__(self):
+            self._old = self.group
+            self.group = NEW
+
+        def __exit__(self, *error):
+            self.group = self._old
+
+        def save(self, model):
+            if dist.get_rank(self.group) == 0:
+                torch.save(model.state_dict(), "a.pt")
+
+
+    def main():
+        dist.init_process_group("nccl")
+        Switched(dist.new_group([0, 1])).save(torch.nn.Linear(2, 2).cuda())
+"""
+
+
+@pytest.mark.parametrize(("new", "several"), [("None", False), ("dist.new_group([0])", True)])
+def test_a_group_that_is_kept_and_put_back(tmp_path: Path, new: str, several: bool) -> None:
+    (tmp_path / "train.py").write_text(dedent(CHANGED).lstrip().replace("NEW", new))
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    messages = [finding.message for finding in file.findings if finding.rule == "save"]
+    assert any("one replica of each group" in message for message in messages) == several

@@ -99,6 +99,53 @@ def test_what_leaves_its_result_somewhere_stays(call: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        "out = net(x)\n    torch.cuda.synchronize()\n    return out",
+        "net.eval()\n    return net",
+        "x.add_(1)\n    return x",
+    ],
+    ids=["waits-for-its-result", "returns-the-model", "returns-its-argument"],
+)
+def test_what_is_computed_or_held_anyway_stays(function: str) -> None:
+    body = f"def work(net, x):\n    {function}\n\n{TIMED.replace('run', 'work')}"
+    assert "= work(" not in _after(body)
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("net.eval()\n    return net, x + 1", "work(net, x)"),
+        ("x.add_(1)\n    return x", "work(net, x + 1)"),
+        ("x = net(x)\n    return x", "work(net, x)"),
+        ("torch.cuda.synchronize()\n    return net(x)", "work(net, x)"),
+    ],
+)
+def test_what_only_the_result_holds_is_kept(function: str, call: str) -> None:
+    body = f"def work(net, x):\n    {function}\n\n{TIMED.replace('run(net, x)', call)}"
+    assert f"output = {call}\n" in _after(body)
+
+
+@pytest.mark.parametrize(
+    ("call", "passed", "kept"),
+    [
+        ("report('start')", "print", False),
+        ("log_line(x)", "run", True),
+        ("report('a cat')", "nn.Linear(8, 8)", True),
+        ("report(x)", "run", True),
+    ],
+)
+def test_a_function_that_is_passed(call: str, passed: str, kept: bool) -> None:
+    timed = textwrap.indent(TIMED.replace("run(net, x)", call), "    ")
+    script = (
+        SCRIPT.format(body="    pass") + f"\n\ndef seconds({call.partition('(')[0]}, x):\n{timed}"
+    )
+    script += f"\n\nseconds({passed}, torch.ones(4, 8).cuda())\n"
+    done = rewrite_source(parse(script.encode(), Path("speed.py")))
+    assert (f"output = {call}" in done.data.decode()) == kept
+
+
+@pytest.mark.parametrize(
     "lines",
     [
         "weights = net.state_dict()\nweights.update(torch.load('a.pt'))",

@@ -47,9 +47,8 @@ _MOST_COPIES = 4
 _SMALL = 1 << 20  # bytes
 _LARGEST_KEY = 1 << 61  # above this, unequal numbers share hashes, and a dict of them takes forever
 _LONGEST_KEY = 16
-_LARGEST_INNER = (
-    1 << 32
-)  # numbers in a tuple: with larger ones, tuples of equal hash are easy to find
+# Numbers in a tuple: with larger ones, tuples of equal hash are easy to find.
+_LARGEST_INNER = 1 << 32
 _LONGEST_DIGITS = 160
 _LARGE = 1 << 20  # bytes; longer values stay in the file
 _MOST_MADE = 1 << 22  # containers, their entries and records, together about 256 MB

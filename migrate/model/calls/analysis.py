@@ -49,9 +49,8 @@ class Analysis:
         self._resolve()
         self.effects: dict[Function, Effect] = {}
         self.step_loops: set[Region] = set()
-        self.captured: set[Region] = (
-            set()
-        )  # regions that belong to a CUDA graph, not to the training loop
+        # Regions that belong to a CUDA graph, not to the training loop.
+        self.captured: set[Region] = set()
         self._warm_ups = before_graphs(self)
         self._spread()
         self.step_loops -= around_training(self)

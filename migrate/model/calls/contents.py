@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from migrate.model.calls.kinds import Values
@@ -56,7 +56,9 @@ class Contents:
 
     def hold(self, to: Parameter, node: ast.expr, scope: Scope) -> bool:
         """Record that a call passes `node` for a parameter; return whether this is a new display."""
-        if (node, scope) in self._passed[to] or next(self.displays(node, scope), None) is None:
+        if (node, scope) in self._passed.get(to, ()):
+            return False
+        if next(self.displays(node, scope), None) is None:
             return False
         self._passed[to].append((node, scope))
         return True
@@ -70,76 +72,85 @@ class Contents:
             ast.fix_missing_locations(known)
         return known
 
-    def displays(self, node: ast.expr, scope: Scope, depth: int = 0) -> Iterator[Item]:
-        """Yield the displays `{…}`, `dict(…)`, `(…)` and `[…]` that `node` stands for."""
-        if depth > DEEPEST:
-            return
+    def displays(self, node: ast.expr, scope: Scope) -> Iterator[Item]:
+        """Yield the displays `{…}`, `dict(…)`, `(…)` and `[…]` that `node` stands for, each once."""
+        for inner, at in _reached((node, scope), self._stands_for):
+            match inner:
+                case ast.Dict() | ast.Tuple() | ast.List() | ast.Call(func=ast.Name(id="dict")):
+                    yield inner, at
+
+    def _stands_for(self, item: Item) -> Iterator[Item]:
+        """Yield the expressions whose value an expression has, one step further."""
+        node, scope = item
         match node:
-            case ast.Dict() | ast.Tuple() | ast.List():
-                yield node, scope
             case ast.Name(id=name):
                 for binding in self._evaluator.bindings_of(name, scope):
-                    yield from self._bound(binding, depth)
+                    yield from self._bound(binding)
             case ast.Attribute():
                 for binding in self._evaluator.origins(node, scope):
-                    yield from self._bound(binding, depth)
+                    yield from self._bound(binding)
             case (
                 ast.IfExp(body=one, orelse=other)
                 | ast.BinOp(left=one, op=ast.BitOr(), right=other)
                 | ast.BoolOp(values=[one, other])
             ):
-                yield from self.displays(one, scope, depth + 1)
-                yield from self.displays(other, scope, depth + 1)
+                yield from ((one, scope), (other, scope))
             case ast.NamedExpr(value=value):
-                yield from self.displays(value, scope, depth + 1)
+                yield value, scope
             case ast.DictComp(
                 value=ast.Name(id=value),
                 generators=[
                     ast.comprehension(
-                        target=ast.Tuple(elts=[_, ast.Name(id=item)]),
+                        target=ast.Tuple(elts=[_, ast.Name(id=key)]),
                         iter=ast.Call(func=ast.Attribute(value=of, attr="items")),
                     )
                 ],
-            ) if value == item:
-                yield from self.displays(of, scope, depth + 1)
+            ) if value == key:
+                yield of, scope
             case ast.Call(func=ast.Name(id="dict")):
-                yield node, scope
+                return
             case ast.Call(func=ast.Attribute(value=of, attr=method), args=args) if method in COPIES:
-                yield from self.displays(args[0] if args else of, scope, depth + 1)
+                yield args[0] if args else of, scope
             case ast.Call(func=func):
                 for called in self._evaluator.values(func, scope):
                     if isinstance(called, Function):
-                        for returned in called.returns:
-                            yield from self.displays(returned, called, depth + 1)
+                        yield from ((returned, called) for returned in called.returns)
 
-    def _bound(self, binding: ValueBinding, depth: int) -> Iterator[Item]:
+    def _bound(self, binding: ValueBinding) -> Iterator[Item]:
         if binding.kind == "value" and binding.value is not None:
-            yield from self.displays(binding.value, binding.scope, depth + 1)
+            yield binding.value, binding.scope
         elif binding.kind == "param" and isinstance(binding.scope, Function):
             parameter = binding.scope, binding.name
             self._evaluator.ask_for(parameter)
-            for node, scope in list(self._passed.get(parameter, ())):
-                yield from self.displays(node, scope, depth + 1)
+            yield from list(self._passed.get(parameter, ()))
 
-    def at_key(self, node: ast.expr, key: str, scope: Scope, depth: int = 0) -> Iterator[Item]:
+    def at_key(self, node: ast.expr, key: str, scope: Scope) -> Iterator[Item]:
         """Yield the expressions that displays put at `key` of `node`."""
-        if depth > DEEPEST:
-            return
-        for display, at in [*self.displays(node, scope), *self._updated(node, scope)]:
-            if isinstance(display, ast.Dict):
-                for name, value in zip(display.keys, display.values, strict=True):
-                    if name is None:
-                        yield from self.at_key(value, key, at, depth + 1)
-                    elif not isinstance(name, ast.Constant) or name.value == key:
-                        yield value, at
-            elif isinstance(display, ast.Call):
-                for keyword in display.keywords:
-                    if keyword.arg is None:
-                        yield from self.at_key(keyword.value, key, at, depth + 1)
-                    elif keyword.arg == key:
-                        yield keyword.value, at
-                for arg in display.args:
-                    yield from self.at_key(arg, key, at, depth + 1)
+        for inner, at in _reached((node, scope), self._spread_in):
+            for display, of in self._filling(inner, at):
+                match display:
+                    case ast.Dict(keys=keys, values=values):
+                        for name, value in zip(keys, values, strict=True):
+                            if name is not None and _may_be(name, key):
+                                yield value, of
+                    case ast.Call(keywords=keywords):
+                        yield from ((k.value, of) for k in keywords if k.arg == key)
+
+    def _spread_in(self, item: Item) -> Iterator[Item]:
+        """Yield the dictionaries whose items `item` takes over: `{**options}`, `dict(options)`."""
+        for display, at in self._filling(*item):
+            match display:
+                case ast.Dict(keys=keys, values=values):
+                    yield from (
+                        (v, at) for name, v in zip(keys, values, strict=True) if name is None
+                    )
+                case ast.Call(args=args, keywords=keywords):
+                    yield from ((k.value, at) for k in keywords if k.arg is None)
+                    yield from ((arg, at) for arg in args)
+
+    def _filling(self, node: ast.expr, scope: Scope) -> list[Item]:
+        """Return the displays and the calls of `update` that put items into `node`."""
+        return [*self.displays(node, scope), *self._updated(node, scope)]
 
     def spread(self, node: ast.expr, scope: Scope, depth: int = 0) -> list[Item] | None:
         """Return the elements of `*node`; None if no single tuple or list shows them."""
@@ -173,3 +184,21 @@ class Contents:
                         self._updates[where, ast.unparse(of)].append((call, at))
         where = scope if isinstance(node, ast.Name) else scope.top
         return self._updates.get((where, ast.unparse(node)), []) if self._updates else []
+
+
+def _may_be(node: ast.expr, key: str) -> bool:
+    return not isinstance(node, ast.Constant) or node.value == key
+
+
+def _reached(start: Item, further: Callable[[Item], Iterable[Item]]) -> Iterator[Item]:
+    """Yield `start` and the expressions that it leads to, the nearest first, each once."""
+    seen, nearest = {start}, [start]
+    for _ in range(DEEPEST + 1):
+        farther: list[Item] = []
+        for item in nearest:
+            yield item
+            for other in further(item):
+                if other not in seen:
+                    seen.add(other)
+                    farther.append(other)
+        nearest = farther

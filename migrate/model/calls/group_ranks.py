@@ -75,7 +75,7 @@ def _group(call: ast.Call, scope: Scope, analysis: Analysis) -> ast.expr | None:
         for value in function.returns:
             for node in ast.walk(value):
                 passed = [*node.args, *(k.value for k in node.keywords)] if _is_rank(node) else []
-                if any(isinstance(p, ast.Name) and p.id in _parameters(function) for p in passed):
+                if any(isinstance(p, ast.Name) and p.id in function.all_parameters for p in passed):
                     return group
     return None
 
@@ -84,26 +84,25 @@ def _is_rank(node: ast.AST) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and last_part(node.func) == "get_rank"
 
 
-def _is_group(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
-    """Whether `node` may be a group of some replicas: a parameter is not followed to its callers."""
-    match node:
-        case ast.Constant(value=None):
-            return False
-        case ast.Attribute(attr="WORLD"):
-            return False
-        case ast.Name(id=name) if isinstance(scope, Function) and name in _parameters(scope):
-            return False
-        case ast.Name() | ast.Attribute():
-            bindings = list(analysis.evaluator.origins(node, scope))
-            values = [binding.value for binding in bindings if binding.value is not None]
-            return not values or any(
-                value is not node and _is_group(value, binding.scope, analysis)
-                for binding in bindings
-                if (value := binding.value) is not None and not isinstance(value, ast.Name)
-            )
-    return True
-
-
-def _parameters(function: Function) -> list[str]:
-    """Return the names of the parameters of `function`."""
-    return [*function.parameters, *(argument.arg for argument in function.arguments.kwonlyargs)]
+def _is_group(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `group` may be a group of some replicas: a parameter is not followed to its callers."""
+    waiting, seen = [(group, scope)], set[ast.expr]()
+    while waiting:
+        node, at = waiting.pop()
+        if node in seen:  # `self.old = self.group; self.group = self.old`
+            continue
+        seen.add(node)
+        match node:
+            case ast.Constant(value=None) | ast.Attribute(attr="WORLD"):
+                continue
+            case ast.Name(id=name) if isinstance(at, Function) and name in at.all_parameters:
+                continue
+            case ast.Name() | ast.Attribute():
+                bindings = analysis.evaluator.origins(node, at)
+                values = [(b.value, b.scope) for b in bindings if b.value is not None]
+                if not values:
+                    return True
+                waiting += [item for item in values if not isinstance(item[0], ast.Name)]
+            case _:
+                return True
+    return False

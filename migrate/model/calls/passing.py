@@ -123,7 +123,13 @@ def _to_function(
     for name in left & function.optional:
         # The function finds another value for it.
         yield Passed(function, name, frozenset([UNKNOWN]), None, ran.scope)
-    yield from _gathered(function, args[len(names) :], keywords, ran, evaluator)
+    gathered: Sequence[ast.expr] = args[len(names) :]
+    if any(isinstance(arg, ast.Starred) for arg in args[: len(names)]):
+        # Its items may be more than one parameter: what is left of them is gathered first.
+        surplus = positional[len(names) :] if is_whole else []
+        gathered = [arg for arg, at in surplus if at is ran.scope]
+        gathered = gathered if len(gathered) == len(surplus) else []
+    yield from _gathered(function, gathered, keywords, ran, evaluator)
 
 
 def _positional(

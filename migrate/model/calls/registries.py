@@ -74,6 +74,7 @@ class Registries:
     _methods: dict[str, list[tuple[Class, Effect]]] = field(init=False)
     _called: dict[str, list[tuple[str, Function]]] = field(init=False)
     _found: set[Region] = field(default_factory=set)
+    _may_run: dict[ModuleScope, Mapping[ast.Call, list[Function]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = self._named()
@@ -217,21 +218,26 @@ class Registries:
                     methods[name].append((class_, effect))
         return methods
 
-    def may_run(self, scope: ModuleScope) -> Iterator[tuple[ast.Call, list[Function]]]:
-        """Yield the calls in a module of unknown objects, with the methods of classes named like them.
+    def may_run(self, scope: ModuleScope) -> Mapping[ast.Call, list[Function]]:
+        """Return the calls in a module of unknown objects, with the methods of classes named like them.
 
         The name of the object is all that the source shows of its class. A `forward` with gradients is left
         out: it runs in a step, whoever calls it.
         """
-        for call, at in self.analysis.calls_in(scope) if self._called else ():
+        if scope not in self._may_run:
+            self._may_run[scope] = dict(self._unknown_calls(scope)) if self._called else {}
+        return self._may_run[scope]
+
+    def _unknown_calls(self, scope: ModuleScope) -> Iterator[tuple[ast.Call, list[Function]]]:
+        of_object = [method for name in CALLED for method in self._called.get(name, ())]
+        for call, at in self.analysis.calls_in(scope):
             func = call.func
             if self.analysis.running[call].functions or not self._is_unknown(func, at):
                 continue
-            of_object = [method for name in CALLED for method in self._called.get(name, ())]
             methods = _closest(_last(func), of_object)
             if isinstance(func, ast.Attribute):
                 methods += _closest(_last(func.value), self._called.get(func.attr, []))
-            fitting = [m for _, m in methods if _fits(call, m) and not _runs_anyway(m)]
+            fitting = [m for _, m in methods if _fits(call, m) and not is_step_alone(m)]
             if fitting:
                 yield call, list(dict.fromkeys(fitting))
 
@@ -244,7 +250,7 @@ class Registries:
         return {
             call: methods
             for scope in self.analysis.scopes.values()
-            for call, methods in self.may_run(scope)
+            for call, methods in self.may_run(scope).items()
         }
 
     def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
@@ -321,7 +327,7 @@ def _fits(call: ast.Call, method: Function) -> bool:
     named = {keyword.arg for keyword in call.keywords}
     if arguments.vararg is None and len(call.args) - is_starred > len(names):
         return False
-    known = {*names, *(argument.arg for argument in arguments.kwonlyargs)}
+    known = {*method.all_parameters} - {*method.parameters[: method.is_bound]}
     if arguments.kwarg is None and named - known - {None}:
         return False
     if is_starred or None in named:
@@ -330,10 +336,10 @@ def _fits(call: ast.Call, method: Function) -> bool:
     return needed <= named
 
 
-def _runs_anyway(method: Function) -> bool:
-    """Whether `method` is a forward with gradients, which is a step of its own."""
+def is_step_alone(function: Function) -> bool:
+    """Whether `function` is a forward with gradients, which is a step of its own, whoever calls it."""
     without = {name.rpartition(".")[2] for name in NO_GRADIENTS}
-    return method.name == "forward" and not method.is_a(*without)
+    return function.name == "forward" and not function.is_a(*without)
 
 
 def _last(node: ast.expr) -> str:

@@ -50,13 +50,11 @@ class Region:
     """Calls that run together: the body of a loop or a `with`, or the rest of a function."""
 
     loop: Loop | None = None
-    entered: list[tuple[ast.Call, Scope]] = field(
-        default_factory=list
-    )  # the context expressions of the `with`
+    # The context expressions of the `with`.
+    entered: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
-    on_cpu: list[int] = field(
-        default_factory=list
-    )  # lines of the comments that mark the loop for the CPU
+    # Lines of the comments that mark the loop for the CPU.
+    on_cpu: list[int] = field(default_factory=list)
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
     imports: list[tuple[ValueBinding, Scope]] = field(default_factory=list)
     inner: list[Region] = field(default_factory=list)
@@ -101,9 +99,8 @@ class ModuleScope(Scope):
     classes: list[Class] = field(default_factory=list)
     stars: list[ValueBinding] = field(default_factory=list)
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
-    entered: set[ast.expr] = field(
-        default_factory=set
-    )  # contexts that its `with` statements enter, by name
+    # Contexts that its `with` statements enter, by name.
+    entered: set[ast.expr] = field(default_factory=set)
     # Names, attributes, items and calls tested for truth, and subjects of `match`.
     tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # Operands of operations, values added by `x += …`, indices of items and slices.
@@ -180,6 +177,11 @@ class Function(Scope):
     def parameters(self) -> list[str]:
         """Names of the positional parameters, `self` included."""
         return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
+
+    @property
+    def all_parameters(self) -> list[str]:
+        """Names of the parameters, `self` and those that are passed by keyword only included."""
+        return [*self.parameters, *(argument.arg for argument in self.arguments.kwonlyargs)]
 
     @cached_property
     def optional(self) -> frozenset[str]:

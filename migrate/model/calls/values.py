@@ -7,7 +7,6 @@ guessed.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 from migrate.catalogue.launchers import DDP, DDP_DEVICES
 from migrate.catalogue.words import (
     AUTOGRAD_FUNCTIONS,
+    BUILTINS,
     MAKES_OWN,
     MODEL,
     MODULE_BASE,
@@ -60,7 +60,6 @@ from migrate.model.calls.scopes import (
 from migrate.model.project.project import Project, file_of
 
 DEEPEST = 60
-BUILTINS = frozenset(dir(builtins))
 COLLECTIONS = frozenset(
     {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
     | {"chain", "ModuleList"}
@@ -275,24 +274,44 @@ class Evaluator(Families):
         values |= self._union(
             self.values(node, at) for node, at in self.contents.at_key(container, key, scope)
         )
-        return values | self._union(map(self._bound, self._set_at(container, key)))
+        return values | self._union(self._bound(b) for _, b in self._set_at(container, key))
 
     def items_at(
         self, container: ast.expr, key: str, scope: Scope
     ) -> Iterator[tuple[ast.expr, Scope]]:
-        """Yield the expressions whose value `container[key]` may be."""
+        """Yield the expressions whose value `container[key]` may be, of the same container or its file."""
         yield from self.contents.at_key(container, key, scope)
-        for binding in self._set_at(container, key):
-            if binding.kind == "value" and binding.value is not None:
+        for receiver, binding in self._set_at(container, key):
+            if binding.kind != "value" or binding.value is None:
+                continue
+            near = binding.scope.top is scope.top
+            if near or self._is_one_variable(container, scope, receiver, binding.scope):
                 yield binding.value, binding.scope
 
-    def _set_at(self, container: ast.expr, key: str) -> Iterator[ValueBinding]:
-        """Yield the assignments `container[key] = value`, by the text of the container."""
+    def _is_one_variable(
+        self, node: ast.expr, scope: Scope, other: ast.expr, elsewhere: Scope
+    ) -> bool:
+        """Whether two expressions of the same text, in two files, may be one variable, or one attribute.
+
+        A parameter may be any variable.
+        """
+        match node, other:
+            case ast.Name(id=name), ast.Name():
+                here, there = ({*self.bindings_of(name, at)} for at in (scope, elsewhere))
+                return bool(here & there) or any(b.kind == "param" for b in here | there)
+            case ast.Attribute(value=holder), ast.Attribute(value=another):
+                if self.values(holder, scope) - {UNKNOWN} and self.values(another, elsewhere):
+                    return self._is_same_container(node, scope, other, elsewhere)
+                return self._is_one_variable(holder, scope, another, elsewhere)
+        return False
+
+    def _set_at(self, container: ast.expr, key: str) -> Iterator[tuple[ast.expr, ValueBinding]]:
+        """Yield the assignments `container[key] = value` with the container, by its text."""
         if key in self._assigned:
             as_container = self._dumped(container)
             for receiver, binding in self._assigned[key]:
                 if self._dumped(receiver) == as_container:
-                    yield binding
+                    yield receiver, binding
 
     def _dumped(self, node: ast.expr) -> str:
         if node not in self._dumps:

@@ -99,8 +99,7 @@ def _takes_loss(function: Function, analysis: Analysed) -> bool:
     `trainer.backward(loss)` of an inner loop is a part of a step. It is also a part of another step if the
     loop around calls it too.
     """
-    names = {*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)}
-    names -= {"self", "cls"}
+    names = {*function.all_parameters} - {"self", "cls"}
     return any(
         Effect.BACKWARD in analysis.running[call].effect and not names.isdisjoint(_losses(call))
         for region in analysis.regions(function.region)

@@ -13,8 +13,8 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.contents import Item
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import DeviceValue
-from migrate.model.calls.scopes import Function, Scope, ValueBinding
-from migrate.model.objects.parts import passed_nodes
+from migrate.model.calls.scopes import Scope
+from migrate.model.objects.parts import assigned_or_passed
 
 # Maximum number of expressions followed from the computations to the indices.
 MOST = 2000
@@ -49,19 +49,12 @@ def device_numbers(analysis: Analysis) -> Located:
             case ast.IfExp(body=body, orelse=orelse):
                 waiting += [(body, scope), (orelse, scope)]
             case ast.Name(id=name):
-                waiting += _given(analysis.evaluator.bindings_of(name, scope), analysis)
+                waiting += assigned_or_passed(analysis.evaluator.bindings_of(name, scope), analysis)
             case ast.Attribute(value=value, attr=name):
-                waiting += _given(analysis.evaluator.members_of(value, name, scope), analysis)
+                waiting += assigned_or_passed(
+                    analysis.evaluator.members_of(value, name, scope), analysis
+                )
     return {path: frozenset(of_file) for path, of_file in ends.items()}
-
-
-def _given(bindings: Iterator[ValueBinding], analysis: Analysis) -> Iterator[Item]:
-    """Yield the values of a name: assigned to it, or passed for it as a parameter."""
-    for binding in bindings:
-        if binding.kind == "param" and isinstance(binding.scope, Function):
-            yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
-        elif binding.kind == "value" and binding.value is not None:
-            yield binding.value, binding.scope
 
 
 def _is_index(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:

@@ -25,7 +25,7 @@ def given_parameters(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[Fun
     """Yield the parameters of the functions of a file for which a call passes parameters of a model."""
     passed = passed_nodes(analysis)
     for function in top.functions:
-        for name in (*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)):
+        for name in function.all_parameters:
             if _hold(passed.get((function, name), ()), analysis):
                 yield function, name
 

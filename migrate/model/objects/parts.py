@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -179,6 +179,15 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]
     if not functions and method not in OF_PARTS:
         yield from ((argument, scope) for argument in call.args)
         yield from ((k.value, scope) for k in call.keywords if k.arg is not None)
+
+
+def assigned_or_passed(bindings: Iterable[ValueBinding], analysis: Analysis) -> Iterator[Part]:
+    """Yield the values of a name: assigned to it, or passed for it as a parameter."""
+    for binding in bindings:
+        if binding.kind == "param" and isinstance(binding.scope, Function):
+            yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
+        elif binding.kind == "value" and binding.value is not None:
+            yield binding.value, binding.scope
 
 
 @lru_cache(maxsize=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
@@ -28,14 +27,13 @@ METHODS = frozenset({"rename", "replace", "unlink"})
 PATHS = frozenset({"f", "file_or_path", "filename", "path"})
 
 
-@lru_cache(maxsize=8)
-def moved_files(analysis: Analysis, top: ModuleScope) -> tuple[tuple[ast.stmt, ast.Call], ...]:
+def moved_files(analysis: Analysis, top: ModuleScope) -> dict[ast.stmt, ast.Call]:
     """Return the statements of a file that change a file saved before, each with the last such save.
 
     Statements that only the first replica runs, by a test of their own, are left out.
     """
     if b"save" not in top.module.data:
-        return ()
+        return {}
     changes: dict[ast.stmt, ast.Call] = {}
     for call, scope in analysis.calls_in(top):
         path = _path(call)
@@ -44,12 +42,7 @@ def moved_files(analysis: Analysis, top: ModuleScope) -> tuple[tuple[ast.stmt, a
         for statement in _after(call, top):
             if _changes(statement, ast.dump(path), scope, analysis):
                 changes[statement] = call
-    return tuple(changes.items())
-
-
-def moved_after(save: ast.Call, top: ModuleScope, analysis: Analysis) -> ast.stmt | None:
-    """Return the first statement that changes the file that `save` writes, if any."""
-    return next((at for at, of in moved_files(analysis, top) if of is save), None)
+    return changes
 
 
 def _path(call: ast.Call) -> ast.expr | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from migrate.model.calls.kinds import MOVES_INPUTS
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
-from migrate.model.objects.parts import passed_nodes
+from migrate.model.calls.scopes import ModuleScope, Scope
+from migrate.model.objects.parts import assigned_or_passed
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -67,18 +67,11 @@ def _is_device(place: ast.expr, scope: Scope, analysis: Analysis, depth: int = 4
         case ast.Name(name) if depth:
             return any(
                 _is_device(value, at, analysis, depth - 1)
-                for binding in analysis.evaluator.bindings_of(name, scope)
-                for value, at in _bound(binding, analysis)
+                for value, at in assigned_or_passed(
+                    analysis.evaluator.bindings_of(name, scope), analysis
+                )
             )
     return False
-
-
-def _bound(binding: ValueBinding, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the values of a name, and the arguments of callers for a parameter."""
-    if binding.kind == "param" and isinstance(binding.scope, Function):
-        yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
-    elif binding.kind == "value" and binding.value is not None:
-        yield binding.value, binding.scope
 
 
 def _expressions(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:

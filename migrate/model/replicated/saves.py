@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -23,8 +23,6 @@ from migrate.catalogue.words import (
     LOADS,
     RANK_NAME,
     READ_METHODS,
-    SAFETENSORS_SAVES,
-    TORCH_SAVES,
 )
 from migrate.model.calls.callers import callers_of, reaching
 from migrate.model.calls.kinds import External
@@ -38,13 +36,12 @@ from migrate.model.calls.rank_tests import (
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.project.decided import ruled_out
 from migrate.model.pure import bound_with_effects
-from migrate.model.replicated.moved_files import moved_after
+from migrate.model.replicated.moved_files import SAVES, moved_files
 from migrate.model.replicated.shares import handler_of
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
 DEEPEST = 6
 # Words in a file about a device or a model, and about the CPU.
@@ -82,6 +79,7 @@ class Saves:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
+        self._moved_files: dict[ModuleScope, dict[ast.stmt, ast.Call]] = {}
         own = self._own = self._own_saves()
         # The save that each function makes, directly or through calls, and the function around the save.
         first = {function: (calls[0], function) for function, calls in own.items()}
@@ -107,10 +105,17 @@ class Saves:
                 save, saver = saving
                 where = f"{saver.module.path.name}:{save.lineno}"
                 top = self._analysis.scopes[saver.module.path]
-                after = moved_after(save, top, self._analysis)
+                changes = self.moved_files(top).items()
+                after = next((statement for statement, of in changes if of is save), None)
                 follows = "" if after is None else f"`{_first_call(after)}` (line {after.lineno})"
                 return Saved(where, function in self.moved, follows)
         return None
+
+    def moved_files(self, top: ModuleScope) -> Mapping[ast.stmt, ast.Call]:
+        """Return the statements of a file that change a file saved before, each with the last such save."""
+        if top not in self._moved_files:
+            self._moved_files[top] = moved_files(self._analysis, top)
+        return self._moved_files[top]
 
     def of_state(self, top: ModuleScope) -> Iterator[ast.Call]:
         """Yield the saves of parameters in functions of a file that get the state of a model or an optimizer.

@@ -331,9 +331,8 @@ class _UnevenWalk(StatementVisitor):
             self._state.computed.discard(name)
         elif name in self._state.computed and self._facts.values.on_device(value):
             self._copied.add(name)
-            self._add(
-                name, LoneOperation(at, guard)
-            )  # an input of the graph in one branch, an operation in the other
+            # An input of the graph in one branch, an operation in the other.
+            self._add(name, LoneOperation(at, guard))
         else:
             self._copied.add(name)
             self._state.alone.pop(name, None)

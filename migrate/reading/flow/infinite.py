@@ -136,9 +136,8 @@ class Infinite:
         bindings = self._facts.bindings
         reaching = [assignment.value for assignment in bindings.reaching(name)]
         if not reaching and bindings.parameter(name) is None:
-            reaching = list(
-                self._facts.values.given_to(name)
-            )  # of the module, or of a function around
+            # Values in the module, or in a function around.
+            reaching = list(self._facts.values.given_to(name))
         if any(self.holds(value, depth + 1) for value in reaching):
             return True
         bound = bindings.parameter(name)

@@ -256,9 +256,8 @@ class HalfValues:
                 return some(self.of(value) for value in put)
             return either(self.of(value) for value in values) if values else UNKNOWN
         precision = self.of(node.value, around)
-        return (
-            Precision(Half.UNKNOWN) if precision.half else NO
-        )  # `out.logits`, `out.loss`, `out.ids`
+        # Attributes of an output: `out.logits`, `out.loss`, `out.ids`.
+        return Precision(Half.UNKNOWN) if precision.half else NO
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return the values that the class around assigns to its attribute."""

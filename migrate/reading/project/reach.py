@@ -10,10 +10,9 @@ from pathlib import Path
 
 import libcst as cst
 
-from migrate.catalogue.words import NO_GRADIENTS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.kind import Kind
-from migrate.model.calls.registries import registries_of
+from migrate.model.calls.registries import is_step_alone, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region
 from migrate.model.facts import Definition, ModuleCalls
 from migrate.reading.facts import Facts
@@ -211,6 +210,4 @@ def _callees(call: ast.Call, analysis: Analysis) -> Iterator[Function]:
 
 def _is_known_to_run(function: Function) -> bool:
     """Whether the function's own file treats it as a step without a caller: a `forward` with gradients."""
-    if function.name != "forward":
-        return function.name == "__init__"
-    return not function.is_a(*(name.rpartition(".")[2] for name in NO_GRADIENTS))
+    return function.name == "__init__" or is_step_alone(function)

@@ -364,9 +364,8 @@ class Guards:
             return True
         if not self.is_index(left) or _means_none(right):
             return False
-        orders = isinstance(
-            target.operator, cst.GreaterThanEqual | cst.LessThan
-        )  # `rank >= 0`, `rank < 0`
+        # All indices pass, or none: `rank >= 0`, `rank < 0`.
+        orders = isinstance(target.operator, cst.GreaterThanEqual | cst.LessThan)
         return not (orders and isinstance(right, cst.Integer) and right.value == "0")
 
     def _value_asks(self, name: cst.Name | cst.Attribute) -> bool:

@@ -179,9 +179,8 @@ class _Own:
         self.doubted: list[cst.Call] = []
         self._depth = 0
         self._seen: set[int] = set()  # visited for the current question
-        self._equal: set[int] = (
-            set()
-        )  # values that earlier searches found to be equal on all replicas
+        # Values that earlier searches found to be equal on all replicas.
+        self._equal: set[int] = set()
         self._own: dict[int, cst.CSTNode] = {}
         self._are_equal: dict[tuple[int, int], bool] = {}
         self._equalizing: dict[int, bool] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.catalogue.words import HOST_ROOTS
+from migrate.catalogue.words import BUILTINS, HOST_ROOTS
 from migrate.reading.flow.dataflow import aliases, overlap
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside
@@ -24,7 +23,6 @@ from migrate.syntax.tree import base_name, nodes, nodes_of
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
-BUILTINS = frozenset(dir(builtins))
 ON_STATE = re.compile(
     "eval|named_parameters|parameters|requires_grad_|state_dict|step|train|unscale_|zero_grad"
 )

@@ -34,12 +34,8 @@ def evaluating_loop(node: cst.CSTNode, facts: Facts) -> Loop | None:
 
 def sampling_loop(node: cst.CSTNode, facts: Facts) -> Loop | None:
     """Return the innermost loop around `node` if it samples: it runs a model on its own results."""
-    for above in facts.context.ancestors(node):
-        if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
-            return None
-        if isinstance(above, cst.For | cst.While):
-            return above if is_sampling(above, facts) else None
-    return None
+    loop = facts.context.loop_around(node)
+    return loop if loop is not None and is_sampling(loop, facts) else None
 
 
 def _evaluates(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:

@@ -76,9 +76,8 @@ class StepCode:
         for function in context.all_of(cst.FunctionDef):
             if is_update(function, context):
                 self._take(function.body)
-        self._of_steps = {
-            id(call) for call, _ in self.calls
-        }  # not for a forward that nothing calls
+        # Not for a forward that nothing calls.
+        self._of_steps = {id(call) for call, _ in self.calls}
         for function in context.all_of(cst.FunctionDef):
             # Nodes that are in a step only because a step calls them.
             if is_forward(function, context) and not self._without_gradients(function):

@@ -15,20 +15,29 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
+Kinds = type[cst.CSTNode] | tuple[type[cst.CSTNode], ...]
+
+
 def leaves_turn(node: cst.CSTNode) -> bool:
     """Whether running `node` may leave the turn of the loop around it, or the function."""
-    return _leaves(node, in_loop=False)
+    return _leaves(node, (cst.Return, cst.Yield), (cst.Break, cst.Continue))
 
 
-def _leaves(node: cst.CSTNode, *, in_loop: bool) -> bool:
+def leaves_loop(node: cst.CSTNode) -> bool:
+    """Whether running `node` may end the loop around it: by `break` or `return`."""
+    return _leaves(node, cst.Return, cst.Break)
+
+
+def _leaves(node: cst.CSTNode, anywhere: Kinds, of_loop: Kinds, *, in_loop: bool = False) -> bool:
+    """Whether `node` has a statement of `anywhere`, or one of `of_loop` outside of an inner loop."""
     if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda):
         return False
-    if isinstance(node, cst.Return | cst.Yield):
+    if isinstance(node, anywhere):
         return True
-    if isinstance(node, cst.Break | cst.Continue):
+    if isinstance(node, of_loop):
         return not in_loop
     inside = in_loop or isinstance(node, cst.For | cst.While)
-    return any(_leaves(child, in_loop=inside) for child in children(node))
+    return any(_leaves(child, anywhere, of_loop, in_loop=inside) for child in children(node))
 
 
 def yields(node: cst.CSTNode) -> bool:

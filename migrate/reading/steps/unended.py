@@ -331,15 +331,13 @@ def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
     context = facts.context
     if isinstance(node, cst.Call) and context.place(node) in context.calls.evaluating:
         return True
+    if is_gradient_free(node, facts):
+        return True
     for above in context.ancestors(node):
-        if isinstance(above, cst.With) and any(_is_free(item.item, facts) for item in above.items):
+        if isinstance(above, cst.FunctionDef) and any(
+            _evaluates(call, facts) for call in nodes_of(above.body, cst.Call)
+        ):
             return True
-        if isinstance(above, cst.FunctionDef):
-            line = context.position(above).line
-            if _is_decorated(above, facts) or line in context.calls.gradient_free:
-                return True
-            if any(_evaluates(call, facts) for call in nodes_of(above.body, cst.Call)):
-                return True
     module = (call for call in facts.calls if context.function_around(call) is None)
     return any(_is_switched_off(call, facts) for call in module)
 

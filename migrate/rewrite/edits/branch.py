@@ -52,7 +52,7 @@ def removed_with_comment(
     """Return the edit that removes a statement, and the comment above it if it is about `names`.
 
     Args:
-        rule: name of the rule.
+        rule: the rule that makes the edits.
         node: a compound statement or a simple one. The `else` of an `if` stays.
         names: removed names, as the script writes them.
         message: message for the user.
@@ -96,7 +96,7 @@ def unwrapped(
     """Yield the edit that removes the context managers `contexts` of a `with` and keeps its body.
 
     Args:
-        rule: name of the rule.
+        rule: the rule that makes the edits.
         node: the `with`.
         contexts: qualified names. A context manager whose result gets a name stays.
         why: reason for the user.

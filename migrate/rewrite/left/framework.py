@@ -82,7 +82,7 @@ def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
     """
     codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
     for change in (*plan.edits, *plan.findings):
-        rule = rules_by_name().get(change.rule)  # Without constructs that no rule handles
+        rule = rules_by_name().get(change.rule)  # None for a construct that no rule handles
         if isinstance(change, Wrap) or (change.code or (rule.code if rule else "")) not in codes:
             continue
         if change.rule == RULE and not _has_no_backend(change):
@@ -169,9 +169,8 @@ def _launched(script: Workspace) -> str:
             isinstance(statement, cst.For | cst.While | cst.With)
             for statement in script.module.body
         )
-        return (
-            f"; {NO_MAIN}" if runs else ""
-        )  # otherwise a part of a program that another file starts
+        # Without them it is a part of a program that another file starts.
+        return f"; {NO_MAIN}" if runs else ""
     called = dict.fromkeys(code(call.func) for call in nodes_of(guard, cst.Call))
     below = [functions[name] for name in called if name in functions]
     training = [function for function in below if _trains(function, script)] or below

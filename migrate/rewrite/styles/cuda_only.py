@@ -28,7 +28,7 @@ def only_on_cuda(rule: Rule, node: cst.Expr | cst.Assign, context: Workspace, wh
     """Return the edit that leaves a statement to CUDA, in an `if` of its own.
 
     Args:
-        rule: name of the rule.
+        rule: the rule that makes the edits.
         node: the statement.
         context: the script.
         why: why other devices do not run it, for the message.

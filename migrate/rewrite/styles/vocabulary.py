@@ -195,6 +195,6 @@ class PortableVocabulary(Vocabulary):
 
 
 def vocabulary_of(context: Script, imports: Imports, style: Style) -> Vocabulary:
-    """Return the vocabulary for the style of `context`."""
+    """Return the vocabulary of `style` for the script `context`."""
     styles = {"native": NativeVocabulary, "portable": PortableVocabulary}
     return styles[style](context, imports)

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import CLOCKS
+from migrate.catalogue.words import CLOCKS, PLAIN
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.effect import BOTH
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import COMPUTING
+from migrate.reading.steps.leaving import leaves_loop
 from migrate.syntax.tree import code, nodes_of
 
-# Functions of torch that compute nothing.
-OTHERS = frozenset({"device", "inference_mode", "load", "manual_seed", "no_grad", "save"})
+# Functions of torch that compute no tensor, and read none.
+OTHERS = PLAIN - {"allclose", "equal"} | {"load"}
 # Maximum number of assignments followed from a test to the clock.
 DEEPEST = 3
 
@@ -126,25 +127,9 @@ class TimeLimit(Hazard):
 
 def _left_loop(test: cst.If, facts: Facts) -> cst.For | cst.While | None:
     """Return the loop that a branch of `test` leaves, if one does."""
-    loop = None
-    for above in facts.context.ancestors(test):
-        if isinstance(above, cst.FunctionDef | cst.ClassDef):
-            break
-        if isinstance(above, cst.For | cst.While):
-            loop = above
-            break
     branches = [test.body, *([test.orelse] if isinstance(test.orelse, cst.Else) else [])]
-    leaves = any(_leaves(branch) for branch in branches)
-    return loop if leaves else None
-
-
-def _leaves(branch: cst.CSTNode) -> bool:
-    """Whether `branch` leaves the loop around it by `break` or `return`."""
-    inner = [*nodes_of(branch, cst.For), *nodes_of(branch, cst.While)]
-    breaks = {id(node) for loop in inner for node in nodes_of(loop, cst.Break)}
-    return any(id(node) not in breaks for node in nodes_of(branch, cst.Break)) or any(
-        True for _ in nodes_of(branch, cst.Return)
-    )
+    leaves = any(leaves_loop(branch) for branch in branches)
+    return facts.context.loop_around(test) if leaves else None
 
 
 def _computes(loop: cst.For | cst.While, facts: Facts) -> bool:

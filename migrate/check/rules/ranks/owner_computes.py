@@ -9,10 +9,11 @@ import libcst as cst
 from migrate.catalogue.words import SYNCS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
+from migrate.check.rules.ranks.parting.beside import ends_beside
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import follows_index
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
-from migrate.syntax.tree import code, nodes, nodes_of, string_value
+from migrate.syntax.tree import code, nodes, string_value
 
 MESSAGE = (
     "each replica computes with other parameters than the others, so that their graphs differ, and "
@@ -154,19 +155,7 @@ class OwnerComputes(Hazard):
 
 def _is_cut_out(node: cst.If | cst.IfExp | cst.CompIf, facts: Facts) -> bool:
     """Whether the graph ends right before and right after the test, so that no collective is in its graph."""
-    block = facts.context.parent(node)
-    if not isinstance(node, cst.If) or not isinstance(block, cst.IndentedBlock):
-        return False
-    at = next(index for index, statement in enumerate(block.body) if statement is node)
-    beside = (block.body[at - 1] if at else None, *block.body[at + 1 : at + 2])
-    return len(beside) == 2 and all(
-        statement is not None
-        and any(
-            facts.context.qualified_name(call.func) in SYNCS
-            for call in nodes_of(statement, cst.Call)
-        )
-        for statement in beside
-    )
+    return all(call is not None for call in ends_beside(node, SYNCS, facts))
 
 
 def _asks_for_owner(test: cst.BaseExpression, facts: Facts) -> bool:

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, words
 from migrate.check.common import method, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.rules.shapes.masked_copies import assignment_to, copied_to, is_copied_to
 from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
@@ -17,6 +18,7 @@ from migrate.reading.values.masks import SAME_VALUES, is_boolean
 from migrate.syntax.tree import code, string_value
 
 LOGARITHMS = words("log log10 log2")
+COPIED = "a[mask] = b[mask] is a.copy_(torch.where(mask, b, a)), the mask with as many axes as a"
 
 # Packages whose arrays are not torch's.
 OTHER_FRAMEWORKS = frozenset({"jax", "flax", "mlx"})
@@ -32,7 +34,8 @@ class BooleanIndex(Hazard):
 
     **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means (its `.mean()` would
     count the zeros); below a logarithm, a root or a division fill with 1, as 0 gives inf and NaN gradients;
-    `x.masked_fill(mask, 0)` or `torch.where(mask, new, x)` for assignments.
+    `x.masked_fill(mask, 0)` or `torch.where(mask, new, x)` for assignments, and `a[mask] = b[mask]` is
+    `a.copy_(torch.where(mask, b, a))`. The mask gets as many axes as the tensor: `mask[:, None]`.
     """
 
     code = "XLA103"
@@ -152,16 +155,19 @@ class BooleanIndex(Hazard):
             index = element.slice
             if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
                 continue
-            assigned = isinstance(facts.context.parent(node), cst.AssignTarget | cst.Element)
-            instead = "masked_fill or torch.where" if assigned else _instead(node, facts)
-            if is_boolean(index.value, facts):
+            boolean = is_boolean(index.value, facts)
+            if not boolean and not _may_be_mask(node, index.value, facts):
+                continue
+            if _is_said_at_target(node, index.value, facts):
+                return
+            instead = _instead(node, facts)
+            if boolean:
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from varying(self, node, index.value, message, facts)
-                return
-            if _may_be_mask(node, index.value, facts):
+            else:
                 what = f"if `{code(index.value)}` is a boolean mask"
                 yield self.hit(node, f"{what}, a compilation for each number; {instead}")
-                return
+            return
 
     def _put(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield `x.index_put_((mask,), values)`."""
@@ -178,7 +184,11 @@ class BooleanIndex(Hazard):
 
 
 def _instead(node: cst.Subscript, facts: Facts) -> str:
-    """Return the replacement for `x[mask]`, by its use: a mean, a logarithm, or an unknown use."""
+    """Return the replacement for `x[mask]`, by its use: a target, a mean, a logarithm, or an unknown use."""
+    if is_copied_to(node, facts):
+        return COPIED
+    if assignment_to(node, facts) or isinstance(facts.context.parent(node), cst.Element):
+        return "masked_fill or torch.where"
     arg = facts.context.parent(node)
     call = facts.context.parent(arg)
     done = ""
@@ -191,6 +201,14 @@ def _instead(node: cst.Subscript, facts: Facts) -> str:
     return (
         "torch.where(mask, x, 0); a mean is its sum / mask.sum(), and below a logarithm fill with 1"
     )
+
+
+def _is_said_at_target(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `node` is `b[mask]` of `a[mask] = b[mask]`, which is reported once, at `a[mask]`."""
+    target = copied_to(node, facts)
+    if target is None or _is_of_other_framework(target.value, facts):
+        return False
+    return is_boolean(index, facts) or _may_be_mask(target, index, facts)
 
 
 def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.words import OPTIMIZER_CLASS
+from migrate.check.common import option, truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import device_argument
@@ -50,7 +51,7 @@ class OptimizerState(Hazard):
     name = "optimizer-state"
     severity = Severity.WARNING
     nodes = (cst.Call, cst.Assign, cst.DictElement)
-    words = "state|lr"
+    words = "state|lr|optim"
     examples = (
         example(
             """
@@ -190,21 +191,29 @@ def _rate(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
         keys = [string_value(e.key) for e in elements if isinstance(e, cst.DictElement)]
         return node.value if string_value(node.key) == "lr" and "params" in keys else None
     assert isinstance(node, cst.Call)
-    name = facts.names.of(node.func) or ""
-    is_torch = name.startswith("torch.optim.") and "lr_" not in name
-    capturable = keyword(node, "capturable")
-    if capturable is not None and getattr(capturable.value, "value", "") == "True":
+    is_torch = _is_of_torch(facts.names.of(node.func) or "")
+    capturable = option(node, "capturable", facts)
+    if capturable is not None and truth(capturable, facts):
         return None
-    rate = keyword(node, "lr")
-    if is_torch and rate is None and len(node.args) > 1 and node.args[1].keyword is None:
-        rate = node.args[1]
+    rate = option(node, "lr", facts)
+    if rate is None and is_torch and len(node.args) > 1 and _is_positional(node.args[1]):
+        rate = node.args[1].value
     if rate is None:
         return None
     is_group = last_part(node.func) == "dict" and (
         keyword(node, "params") is not None or is_in_optimizer(node, facts.context)
     )
     is_optimizer = is_torch or is_group or OPTIMIZER_CLASS.search(last_part(node.func))
-    return rate.value if is_optimizer else None
+    return rate if is_optimizer else None
+
+
+def _is_of_torch(name: str) -> bool:
+    """Whether `name` is of an optimizer of torch, and of no scheduler."""
+    return name.startswith("torch.optim.") and "lr_" not in name
+
+
+def _is_positional(arg: cst.Arg) -> bool:
+    return arg.keyword is None and not arg.star
 
 
 def _is_rate_of_group(target: cst.Subscript, facts: Facts) -> bool:
@@ -229,9 +238,7 @@ def _moves(call: cst.Call, facts: Facts) -> bool:
 
 def _has_no_step(facts: Facts) -> bool:
     """Whether all optimizers of the script have no step count."""
-    optimizers = {
-        name for name in facts.called if name.startswith("torch.optim.") and "lr_" not in name
-    }
+    optimizers = {name for name in facts.called if _is_of_torch(name)}
     return bool(optimizers) and optimizers <= WITHOUT_STEP
 
 

@@ -263,9 +263,8 @@ class ReadInFunction(Hazard):
             return
         if evaluates and not in_evaluation(node, facts):
             return
-        moves = facts.context.effects.moves(
-            node
-        )  # a number of the host too: `torch.tensor(x).cuda()`
+        # A function that moves reads a number of the host, too: `torch.tensor(x).cuda()`.
+        moves = facts.context.effects.moves(node)
         if not moves and not any(_is_on_device(arg, facts) for arg in node.args):
             return
         if facts.guards.around(node) is not None:
@@ -316,8 +315,9 @@ class ReadInFunction(Hazard):
 
 def _located(ran: Definition, facts: Facts) -> str:
     """Return the name of a function with its line, and with its file if that is another one."""
-    where = "" if ran.path == facts.context.file else f"{ran.path.name}:"
-    return f"{ran.name} (line {ran.line})" if not where else f"{ran.name} ({where}{ran.line})"
+    if ran.path == facts.context.file:
+        return f"{ran.name} (line {ran.line})"
+    return f"{ran.name} ({ran.path.name}:{ran.line})"
 
 
 def _is_on_device(arg: cst.Arg, facts: Facts) -> bool:

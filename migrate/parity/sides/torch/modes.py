@@ -57,11 +57,12 @@ def in_training(
             floating = {n: t.requires_grad_() for n, t in every if t.is_floating_point()}
             with _AlreadyRequired(), replayed(model, of_host):
                 outputs = dict(torch_call.call(model, model, tensors, runner.shown))
+            # Other outputs are those of evaluation mode only.
             of_both = {
                 path: cotangent
                 for path, cotangent in training.read(cotangents, number).items()
                 if path in outputs or not outputs.keys().isdisjoint(("", "output"))
-            }  # others are outputs of evaluation mode only
+            }
             training.backward(outputs, of_both, runner.shown)
         tensors_by_name = {
             f"weights/{name}": parameter.grad

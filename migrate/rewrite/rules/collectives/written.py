@@ -36,7 +36,7 @@ def as_shims(
     """Return the edit that makes `call` the one of the same name in shims, in the portable style.
 
     Args:
-        rule: name of the rule.
+        rule: the rule that makes the edits.
         call: a call of torch.distributed.
         context: the script.
         bound: its arguments, by parameter.

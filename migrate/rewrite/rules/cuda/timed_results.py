@@ -7,8 +7,10 @@ from functools import lru_cache
 
 import libcst as cst
 
+from migrate.catalogue.words import BUILTINS
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
+from migrate.reading.names.bindings import passed_for
 from migrate.rewrite.rule import (
     Edit,
     Replacement,
@@ -203,24 +205,67 @@ def _computes(call: cst.Call, context: Workspace) -> bool:
         return False
     ran = context.called(call)
     if ran:
-        return any(
-            node.value is not None and context.values.kind(node.value) is not Kind.HOST
-            for function in ran
-            for node in nodes_of(function.body, cst.Return)
-        ) and not any(bool(context.effects.of(function.body)) for function in ran)
+        return any(_returns_pending(function, call, context) for function in ran) and not any(
+            bool(context.effects.of(function.body)) for function in ran
+        )
     if context.values.calls_model(call):
         return True
     if name.startswith("torch.") and context.values.kind(call) is Kind.ON_DEVICE:
         return True  # a method of a value may be `weights.update(others)`, which gives nothing
-    return _is_given(func, context)
+    return _is_given(call, context)
 
 
-def _is_given(func: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether a function is a parameter of the one around it: `def seconds(function): function()`."""
-    if not isinstance(func, cst.Name):
+def _returns_pending(function: cst.FunctionDef, call: cst.Call, context: Workspace) -> bool:
+    """Whether `function`, called by `call`, returns what may not be computed and what nothing else holds."""
+    plain = all(isinstance(arg.value, cst.Name | cst.Attribute) for arg in call.args)
+    parameters = {
+        param.name.value
+        for param in (*function.params.params, *function.params.kwonly_params)
+        if plain
+    }
+    for node in nodes_of(function.body, cst.Return):
+        value = node.value
+        if value is None or context.values.kind(value) is Kind.HOST:
+            continue
+        if isinstance(value, cst.Name) and value.value in parameters:
+            bound = {type(binding.node) for binding in context.bindings(value)}
+            if bound == {cst.Param}:
+                continue  # the caller holds it
+        if not _is_below_wait(node, context):
+            return True
+    return False
+
+
+def _is_below_wait(node: cst.Return, context: Workspace) -> bool:
+    """Whether the line above `return output` waits: then `output` is computed."""
+    line = context.parent(node)
+    block = context.parent(line)
+    if not isinstance(node.value, cst.Name) or not isinstance(block, cst.IndentedBlock):
         return False
-    owner, parameter = context.bound_to(func)
-    return isinstance(owner, cst.FunctionDef) and isinstance(parameter, cst.Param)
+    at = next(index for index, statement in enumerate(block.body) if statement is line)
+    above = block.body[at - 1] if at else None
+    if not isinstance(above, cst.SimpleStatementLine) or len(above.body) != 1:
+        return False
+    waiting = above.body[0]
+    call = waiting.value if isinstance(waiting, cst.Expr) else None
+    return isinstance(call, cst.Call) and is_wait(call, context)
+
+
+def _is_given(call: cst.Call, context: Workspace) -> bool:
+    """Whether a function is a parameter of the one around it: `def seconds(function): function()`.
+
+    A builtin, which every call passes, computes nothing: `seconds(print)`.
+    """
+    if not isinstance(call.func, cst.Name):
+        return False
+    owner, parameter = context.bound_to(call.func)
+    if not isinstance(owner, cst.FunctionDef) or not isinstance(parameter, cst.Param):
+        return False
+    passed = passed_for(call.func, context)
+    return not passed or not all(
+        isinstance(value, cst.Name) and value.value in BUILTINS and not context.bindings(value)
+        for value in passed
+    )
 
 
 def _around(node: cst.CSTNode, context: Workspace) -> cst.CSTNode:

@@ -32,7 +32,7 @@ class WorldSize:
     """Uses of the number of processes that one call of `mp.spawn` starts.
 
     Args:
-        rule: name of the rule that requests the edits.
+        rule: the rule that makes the edits.
         context: the script.
         call: the spawning call.
         bound: its arguments by the names of the parameters.

@@ -403,10 +403,11 @@ def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
         if isinstance(value, cst.Call) and context.qualified_name(value.func) in DDP
     ]
     assignments = context.values.bindings.given(value) if isinstance(value, cst.Name) else []
+    # With those of `model, average = create(args)`.
     values = (
         *bound,
         *(assignment.value for assignment in assignments),
-    )  # `model, average = create(args)` too
+    )
     if any(isinstance(value, cst.Call) and context.effects.moves(value) for value in values):
         return False
     return any(

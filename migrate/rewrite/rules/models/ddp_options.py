@@ -18,7 +18,7 @@ class DdpOptions:
     """The `**` arguments of one construction of DistributedDataParallel.
 
     Args:
-        rule: name of the rule that requests the edits.
+        rule: the rule that makes the edits.
         spreads: the `**` arguments.
         context: the script.
 

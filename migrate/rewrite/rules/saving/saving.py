@@ -68,7 +68,7 @@ class Saving:
     """The saves of one script.
 
     Args:
-        rule: name of the rule that requests the edits.
+        rule: the rule that makes the edits.
         context: the script.
     """
 
@@ -165,7 +165,8 @@ class Saving:
         after = next(statements_after(call, self._context), None)
         if after is None:
             return ""
-        return f", and what changes the file next (line {self._context.position(after).line}) on the first"
+        line = self._context.position(after).line
+        return f", and what changes the file next (line {line}) on the first replica"
 
     def _words(self, call: cst.Call, reason: str) -> str:
         """Return `reason` in the words of safetensors, where `call` is one of its functions."""
@@ -228,7 +229,11 @@ class Saving:
         """Return what is to be done by hand about a call that saves in another file."""
         saved = self._context.effects.saves(call)
         where = saved.where if saved is not None else ""
-        first = f"; the file and {saved.follows} are the first's" if saved and saved.follows else ""
+        first = (
+            f"; {saved.follows} is left to the first replica, which alone has the file"
+            if saved is not None and saved.follows
+            else ""
+        )
         return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank{first}"
 
     def _place(self, call: cst.Call) -> str | None:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.words import SYNCS
 from migrate.check.rules.ranks.parting import GraphDifference
+from migrate.check.rules.ranks.parting.beside import ends_beside
 from migrate.check.rules.ranks.parting.evaluations import is_made_in
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.unrun import computed_after, kept_from
@@ -58,18 +59,8 @@ def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
     The first replica then computes and reads in a separate program without a collective. `dist.reduce` ends
     the graph; `dist.all_reduce` does not.
     """
-    block = facts.context.parent(guard)
-    if not isinstance(guard, cst.If) or not isinstance(block, cst.IndentedBlock | cst.Module):
-        return False
-    at = next(i for i, statement in enumerate(block.body) if statement is guard)
-    above = block.body[at - 1] if at else None
-    if not isinstance(above, cst.SimpleStatementLine) or len(above.body) != 1:
-        return False
-    line = above.body[0]
-    call = line.value if isinstance(line, cst.Expr) else None
-    if not isinstance(call, cst.Call) or facts.guards.around(call) is not None:
-        return False
-    if (facts.names.of(call.func) or "") not in ENDS_GRAPHS:
+    above, _ = ends_beside(guard, ENDS_GRAPHS, facts)
+    if above is None or facts.guards.around(above) is not None:
         return False
     return not any(facts.values.calls_model(call) for call in nodes_of(guard, cst.Call))
 
