@@ -43,12 +43,6 @@ SIZES = {
 }
 
 
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**SIZES))
-
-
 # By hand.
 
 
@@ -121,7 +115,7 @@ def by_hand(params: Any, prompt: Any, prompt_mask: Any, new: int) -> Any:
 
 
 def speed(rounds: int, folder: Path) -> dict[str, Any]:
-    generating.MODELS["a small Llama"] = llama
+    generating.MODELS["a small Llama"] = ("LlamaConfig", "LlamaForCausalLM", SIZES)
     _, package, _ = generating.ported("a small Llama", folder / "llama")
     model, params = package.build(), package.load_params()
     prompt = np.random.default_rng(0).integers(3, 4096, (BATCH, PROMPT)).astype(np.int32)

@@ -13,7 +13,6 @@ if a goal is missed: a step 1.05 × of the hand-written, 1.0 × of torchax; comp
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import os
 import sys
@@ -33,6 +32,8 @@ import numpy as np
 import torch
 from flax import linen as nn
 from history import append
+
+from benchmarks.zoo_models.port_package import imported
 
 GOALS = {
     "step ÷ by hand": 1.05,
@@ -183,17 +184,6 @@ def quickest(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, floa
             jax.block_until_ready(step())
             found[name] = min(found[name], time.perf_counter() - began)
     return found
-
-
-def imported(made: Any, folder: Path) -> Any:
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "modeling.py").write_text(made.modeling)
-    (folder / "config.py").write_text(made.config)
-    sys.path.insert(0, str(folder.parent))
-    modeling = importlib.import_module(f"{folder.name}.modeling")
-    config = importlib.import_module(f"{folder.name}.config")
-    return getattr(modeling, made.model_class)(getattr(config, made.config_class)())
 
 
 def measured(name: str, rounds: int, folder: Path, only_port: bool) -> dict[str, float]:

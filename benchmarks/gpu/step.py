@@ -13,7 +13,6 @@ allocator.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import statistics
@@ -167,6 +166,7 @@ def of_port(name: str, options: argparse.Namespace) -> dict[str, dict[str, float
     import jax.numpy as jnp
     import torch
 
+    from benchmarks.zoo_models.port_package import imported
     from converters.graph import port
     from converters.graph.writing.repeated.repeats import Repeats
 
@@ -177,17 +177,10 @@ def of_port(name: str, options: argparse.Namespace) -> dict[str, dict[str, float
     repeats = Repeats(options.scan, options.remat, options.attention)
     written = port(original(name, options, layers=2), examples, repeats=repeats)
     with tempfile.TemporaryDirectory() as folder:
-        package = Path(folder, "ported")
-        package.mkdir()
-        (package / "__init__.py").write_text("")
-        (package / "modeling.py").write_text(written.modeling)
-        (package / "config.py").write_text(written.config)
-        sys.path.insert(0, folder)
-        modeling = importlib.import_module("ported.modeling")
-        config = importlib.import_module("ported.config")
-    depth = (TINY if options.tiny else MODELS)[name][0]["num_hidden_layers"]
-    sizes = getattr(config, written.config_class)(num_hidden_layers=depth)
-    model = getattr(modeling, written.model_class)(sizes, param_dtype=jnp.bfloat16)
+        sizes = {
+            "num_hidden_layers": (TINY if options.tiny else MODELS)[name][0]["num_hidden_layers"]
+        }
+        model = imported(written, Path(folder, "ported"), sizes, param_dtype=jnp.bfloat16)
     inputs = {
         key: jnp.asarray(array, jnp.bfloat16 if array.dtype == "float32" else None)
         for key, array in given(name, options).items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,116 +23,95 @@ _SIZES = {
 }
 
 
-def _llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**_SIZES))
-
-
-def _qwen3() -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    return Qwen3ForCausalLM(Qwen3Config(**_SIZES, head_dim=10))
-
-
-def _mixtral() -> Any:
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    return MixtralForCausalLM(MixtralConfig(**_SIZES, num_local_experts=5))
-
-
-def _gemma3() -> Any:
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    sizes = {**_SIZES, "num_hidden_layers": 7}
-    return Gemma3ForCausalLM(
-        Gemma3TextConfig(**sizes, head_dim=10, sliding_window=6, query_pre_attn_scalar=10)
-    )
-
-
-def _gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 128, "n_inner": 80}
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, **sizes)
-    )
-
-
-def _mamba() -> Any:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    return MambaForCausalLM(
-        MambaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=48,
-            state_size=6,
-            num_hidden_layers=3,
-            conv_kernel=4,
-            time_step_rank=5,
-        )
-    )
-
-
-def _whisper() -> Any:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    return WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=VOCABULARY,
-            d_model=48,
-            encoder_layers=2,
-            decoder_layers=3,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=80,
-            decoder_ffn_dim=72,
-            max_source_positions=30,
-            max_target_positions=128,
-            num_mel_bins=10,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            decoder_start_token_id=3,
-        )
-    )
-
-
-def _t5() -> Any:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=VOCABULARY,
-            d_model=48,
-            d_kv=10,
-            d_ff=80,
-            num_layers=3,
-            num_heads=4,
-            relative_attention_num_buckets=8,
-            relative_attention_max_distance=20,
-            decoder_start_token_id=0,
-            eos_token_id=1,
-        )
-    )
-
-
-MODELS: dict[str, Callable[[], Any]] = {
-    "Llama": _llama,
-    "Gemma 3": _gemma3,
-    "Qwen 3": _qwen3,
-    "GPT-2": _gpt2,
-    "Mixtral": _mixtral,
-    "Mamba": _mamba,
-    "Whisper": _whisper,
-    "T5": _t5,
+# Class of the configuration, class of the model, and sizes.
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Llama": ("LlamaConfig", "LlamaForCausalLM", _SIZES),
+    "Gemma 3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            **_SIZES,
+            "num_hidden_layers": 7,
+            "head_dim": 10,
+            "sliding_window": 6,
+            "query_pre_attn_scalar": 10,
+        },
+    ),
+    "Qwen 3": ("Qwen3Config", "Qwen3ForCausalLM", {**_SIZES, "head_dim": 10}),
+    "GPT-2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {
+            "vocab_size": VOCABULARY,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "n_embd": 48,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 128,
+            "n_inner": 80,
+        },
+    ),
+    "Mixtral": ("MixtralConfig", "MixtralForCausalLM", {**_SIZES, "num_local_experts": 5}),
+    "Mamba": (
+        "MambaConfig",
+        "MambaForCausalLM",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 48,
+            "state_size": 6,
+            "num_hidden_layers": 3,
+            "conv_kernel": 4,
+            "time_step_rank": 5,
+        },
+    ),
+    "Whisper": (
+        "WhisperConfig",
+        "WhisperForConditionalGeneration",
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 48,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 80,
+            "decoder_ffn_dim": 72,
+            "max_source_positions": 30,
+            "max_target_positions": 128,
+            "num_mel_bins": 10,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 3,
+        },
+    ),
+    "T5": (
+        "T5Config",
+        "T5ForConditionalGeneration",
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 48,
+            "d_kv": 10,
+            "d_ff": 80,
+            "num_layers": 3,
+            "num_heads": 4,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 20,
+            "decoder_start_token_id": 0,
+            "eos_token_id": 1,
+        },
+    ),
 }
 
 
 def built(name: str) -> Any:
     """The model, with weights of one spread in all layers: no token wins everywhere."""
+    import transformers
+
+    config, model_class, sizes = MODELS[name]
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    model = getattr(transformers, model_class)(getattr(transformers, config)(**sizes)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for path, parameter in model.named_parameters():

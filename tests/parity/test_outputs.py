@@ -41,11 +41,11 @@ def compared(
     folder.mkdir(exist_ok=True)
     of_sides = {"a": SideOptions(), "b": sides or SideOptions()}
     given = ParityOptions(**of_sides, inputs=(f"x=float32[{shape}]",), count=2, **options)
-    made = (
+    first, second = (
         InProcess(TorchRunner(Net(give), "torch", name), folder)
         for name, give in (("A", a), ("B", b))
     )
-    return compare_sides(*made, given, folder, no_progress)
+    return compare_sides(first, second, given, folder, no_progress)
 
 
 def same(y: Any) -> Any:
@@ -243,9 +243,9 @@ def test_a_dump_is_held_to_the_same(a: str, b: str, pair: str, tmp_path: Path) -
     plain = parse_target(f"{tmp_path}/net.py:Plain")
     recorded = ParityOptions(inputs=inputs, count=2, keep=tmp_path / "dump")
     record(plain, recorded, no_progress)
-    sides = [parse_target(one.format(tmp_path)) for one in (a, b)]
+    first, second = (parse_target(text.format(tmp_path)) for text in (a, b))
     for said in ((), (pair,)):
-        found = compare(*sides, ParityOptions(count=2, outputs=said), no_progress)
+        found = compare(first, second, ParityOptions(count=2, outputs=said), no_progress)
         assert found.matches is bool(said), found.sentence
 
 

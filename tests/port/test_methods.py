@@ -132,7 +132,7 @@ def test_methods_are_proven(ported: Port) -> None:
     for method in ("encode", "decode"):
         for what in ("float32", "gradients", "batch 1", "batch 6"):
             assert re.search(rf"{method}: {what} .* match", done.output), (method, what)
-    assert "proven together: width 6" in done.output
+    assert "proven, all changed at once: width 6" in done.output
 
 
 @pytest.mark.long

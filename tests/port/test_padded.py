@@ -85,9 +85,9 @@ def test_masks_of_padded_batches_are_written_for_the_test_of_a_port(tmp_path: Pa
     written = load_file(tmp_path / "padding")
     assert set(written) == {f"{name}.attention_mask" for name in batches}
     way = texts.OriginalTexts("net.py:Net", tmp_path, None, weights=False)
-    text = texts.test_text("Net", way, 0, True, (), (), tuple(batches))
+    text = texts.test_text("Net", way, 0, True, (), (), tuple(batches), "linen")
     names = "['padding on the left', 'padding on the right', 'a row of padding']"
     assert f'@pytest.mark.parametrize("padding", {names})' in text
-    plain = texts.test_text("Net", way, 0, True, (), (), ())
+    plain = texts.test_text("Net", way, 0, True, (), (), (), "linen")
     assert "padding" not in plain
     ast.parse(text)

@@ -59,11 +59,11 @@ def proof(
             for rank in range(RANKS):
                 far = difference(step, rank)
                 loss, norm = 8 / step, 1 - 1e-6 / step
-                sides = [
+                original, rewrite = (
                     step_record(step, loss * factor, norm, (3.0 * factor,), optimizer)
                     for factor in (1.0, 1.0 + far)
-                ]
-                steps.append(StepComparison(step, optimizer, rank, *sides, far, far / 2))
+                )
+                steps.append(StepComparison(step, optimizer, rank, original, rewrite, far, far / 2))
     weights = (
         WeightComparison("net.0.weight", 1, 3e-7, gate=3e-5),
         WeightComparison("net.0.bias", 3, 0.4, noise=True),

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,11 @@ from tests.waiting import LIMIT
 
 # A Python in which torch_xla cannot be imported, and the shims are not used.
 PLAIN = "import sys; sys.modules['torch_xla'] = None; sys.modules['shims'] = None\n"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
 
 
 def python(code: str, *args: object) -> str:
@@ -115,7 +120,7 @@ def test_saving_changes_nothing_in_the_original(tmp_path: Path) -> None:
         (torch.nn.Linear(1, 1), r"Linear, which a checkpoint cannot hold; store its state_dict"),
         (np.ones(2), r"numpy.ndarray.*from_numpy"),
         (Path("x"), r"Path.*str"),
-        (collections.namedtuple("Point", "x y")(1, 2), r"_asdict"),
+        (Point(1, 2), r"_asdict"),
         (torch.empty(1, device="meta"), r"meta device"),
         ({(1, Path("x")): 1}, r"a key of"),
         (len, r"builtin_function_or_method"),

@@ -37,10 +37,10 @@ def port_summary(ported: Ported) -> list[RenderableType]:
     if ported.weights:
         lines.append(Text(f"  params.safetensors: {ported.weights}"))
     for title, said in (
-        ("free", port.free),
+        ("free axes", port.free),
         ("bound", tuple(entry.text for entry in port.bounds)),
         ("fixed", port.baked),
-        ("size", _sizes(ported)),
+        ("other sizes", _sizes(ported)),
         ("training", (f"evaluation only: {port.refused}",) if port.refused else ()),
         ("note", (*port.notes, *ported.notes)),
         ("overwritten, with your edits", ported.lost),
@@ -69,9 +69,9 @@ def _sizes(ported: Ported) -> tuple[str, ...]:
         return ()
     proven = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.changed)
     held = ", ".join(f"{entry.name}={entry.value}" for entry in sizes.held)
-    first = f"proven together: {proven}" if proven else "not proven at another size"
+    first = f"proven, all changed at once: {proven}" if proven else "not proven"
     why = f": {sizes.error}" if sizes.error else ""
-    return (f"{first}{why}", *([f"fixed: {held}"] if held else []))
+    return (f"{first}{why}", *([f"not changed: {held}"] if held else []))
 
 
 def verdict(ported: Ported) -> str:

@@ -52,8 +52,12 @@ def with_gradients(function: Any, *given: Any) -> list[Any]:
 def test_xla_is_the_attention_as_written(causal: bool, masked: bool) -> None:
     given = arrays(6, 6)
     mask = left_padded(6) if masked else None
-    got = with_gradients(lambda *x: dot_product_attention(*x, mask, is_causal=causal), *given)
-    wanted = with_gradients(lambda *x: masked_attention(*x, mask, is_causal=causal), *given)
+    got = with_gradients(
+        lambda q, k, v: dot_product_attention(q, k, v, mask, is_causal=causal), *given
+    )
+    wanted = with_gradients(
+        lambda q, k, v: masked_attention(q, k, v, mask, is_causal=causal), *given
+    )
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -61,8 +65,8 @@ def test_xla_is_the_attention_as_written(causal: bool, masked: bool) -> None:
 def test_a_bias_of_minus_infinity_is_a_mask() -> None:
     given = arrays(5, 7)
     bias = jnp.where(jnp.arange(35).reshape(5, 7) % 3 == 0, 0.5, -jnp.inf).at[2].set(-jnp.inf)
-    got = with_gradients(lambda *x: dot_product_attention(*x, bias=bias), *given)
-    wanted = with_gradients(lambda *x: biased_attention(*x, bias), *given)
+    got = with_gradients(lambda q, k, v: dot_product_attention(q, k, v, bias=bias), *given)
+    wanted = with_gradients(lambda q, k, v: biased_attention(q, k, v, bias), *given)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -71,13 +75,13 @@ def test_splash_attention_gives_values_and_gradients_of_the_attention_as_written
     # Rows 0 to 2 of the first batch see no key; 20 positions are padded to a block.
     given, mask = arrays(20, 20), left_padded(20)
 
-    def by_kernel(*x: Any) -> Any:
-        attended = splash_attention(*x, mask, is_causal=True, scale=0.3, interpret=True)
+    def by_kernel(q: Any, k: Any, v: Any) -> Any:
+        attended = splash_attention(q, k, v, mask, is_causal=True, scale=0.3, interpret=True)
         return jnp.where(sees_a_key(mask, 20, is_causal=True), attended, 0)
 
     got = with_gradients(by_kernel, *given)
     wanted = with_gradients(
-        lambda *x: masked_attention(*x, mask, is_causal=True, scale=0.3), *given
+        lambda q, k, v: masked_attention(q, k, v, mask, is_causal=True, scale=0.3), *given
     )
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
@@ -108,7 +112,10 @@ def test_a_call_that_a_kernel_does_not_support_is_refused(
     *given, _ = arrays(5, 5)
     with pytest.raises(ValueError, match=why):
         jax.eval_shape(
-            lambda *x: dot_product_attention(*x, **options, implementation=implementation), *given
+            lambda q, k, v: dot_product_attention(
+                q, k, v, **options, implementation=implementation
+            ),
+            *given,
         )
 
 

@@ -29,9 +29,9 @@ def parity(
     one, other = make(), make()
     if fault:
         other.blocks[2].norm.eps = 1e-3
-    sides = (InProcess(runner(model), folder) for model in (one, other))
+    a, b = (InProcess(runner(model), folder) for model in (one, other))
     options = ParityOptions(inputs=(spec,), count=4, keep=folder if keep else None)
-    return compare_sides(*sides, options, folder, no_progress)
+    return compare_sides(a, b, options, folder, no_progress)
 
 
 @pytest.mark.parametrize(

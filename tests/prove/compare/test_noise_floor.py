@@ -105,11 +105,11 @@ def test_differences_that_cancel_in_a_gradient_norm_are_noise_all_the_same(folde
 def test_snapshots_have_a_floor_of_their_own(folder: Path) -> None:
     save(WEIGHTS | {"bias": torch.tensor([1.0, 1.001])}, folder / "other.safetensors")
     files = [folder / "equal.safetensors", folder / "other.safetensors"]
-    sides = [{0: replace(rank(folder, 0, STEP), snapshots={(0, 1): file})} for file in files]
-    assert judge(*sides).difference is not None
-    floor = noise_floor(*sides)
+    a, b = ({0: replace(rank(folder, 0, STEP), snapshots={(0, 1): file})} for file in files)
+    assert judge(a, b).difference is not None
+    floor = noise_floor(a, b)
     assert floor.at(0, 1).parameters["bias"] == pytest.approx(7e-4, rel=0.02)
-    assert judge(*sides, floor).verdict is ProofVerdict.EQUAL
+    assert judge(a, b, floor).verdict is ProofVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
