@@ -27,7 +27,7 @@ class NnxPort:
     Args:
         model_class: its class.
         config: its sizes.
-        seed: of what it draws.
+        seed: random seed.
         numerics: dtypes and precision.
     """
 
@@ -88,9 +88,18 @@ class NnxPort:
     def apply(
         self, arrays: Mapping[str, Any], /, *, method: str = "__call__", **inputs: Any
     ) -> Any:
-        """Return the outputs for arrays by path, those of `rest` among them."""
+        """Return the outputs for arrays by path, those of `rest` among them.
+
+        Raises:
+            ValueError: an array has another shape than the variable of this size.
+        """
         from flax import nnx
 
+        for path, own in self.shapes().items():
+            if arrays[path].shape != own.shape:
+                raise ValueError(
+                    f"{path} has the shape {list(arrays[path].shape)}, the model's has {list(own.shape)}"
+                )
         leaves = [
             (path, leaf.replace(arrays[_name(path)]))
             if isinstance(leaf, nnx.Variable)

@@ -62,7 +62,7 @@ def build(
 
     @jax.jit
     def rest() -> nnx.State:
-        """What no file has: keys, and arrays that the constructor computes."""
+        """Variables that no file has: keys, and arrays that the constructor computes."""
         return nnx.state(create(), lambda path, _: tuple(path) not in loaded)
 
     model = nnx.eval_shape(create)
@@ -83,13 +83,17 @@ def load_params(file: Path = PARAMS, config: CONFIG | None = None) -> nnx.State:
         config: of a model of another size.
 
     Raises:
-        ValueError: arrays are missing, or the model has no place for some.
+        ValueError: arrays are missing or have another shape, or the model has no place for some.
     """
     from safetensors.flax import load_file
 
     arrays = load_file(file)
     require_params(arrays, config, str(file))
     own = _variables(config)
+    for name, (_, variable) in own.items():
+        if arrays[name].shape != variable.shape:
+            shapes = f"the shape {list(arrays[name].shape)}, MODEL's has {list(variable.shape)}"
+            raise ValueError(f"{file}: {name} has {shapes}; give the config of its size")
     return nnx.from_flat_state(
         [(path, variable.replace(arrays[name])) for name, (path, variable) in own.items()]
     )

@@ -80,7 +80,7 @@ class PortOptions:
         args: arguments of that script.
         methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
-            "initialisation", "mesh". None: all.
+            "initialisation", "cache", "mesh". None: all.
         cache: whether to port the model's cached forward, and to write `generate.py`.
         scan: whether repeated layers are scanned, with stacked weights.
         attention: default implementation of attention; None: the port has no choice of it.

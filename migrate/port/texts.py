@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from migrate.port.nnx_texts import nnx_package_text
+from migrate.port.substitution import substitute
 
 TEST_INPUTS = "test_inputs.safetensors"
 # Masks of padded batches, and positions beside them: "left.attention_mask".
@@ -56,12 +57,11 @@ def package_text(
     extra = ["trainable"] if frozen else []
     if scanned:
         extra += ["stack_layers", "unstack_layers"]
-        for plain, stacked in _SCANNED.items():
-            text = text.replace(plain, stacked)
+        text = substitute(text, _SCANNED)
     names = sorted([model, config, "build", "load_params", "require_params", *more, *extra])
     if more:
         import_ = f"from .modeling import {model}\nfrom .sharding import {', '.join(more)}\n"
-        text = text.replace(f"from .modeling import {model}\n", import_)
+        text = substitute(text, {f"from .modeling import {model}\n": import_})
     apart = "".join(f"    {path!r},\n" for path in unused)
     text = text.replace("NAMES", repr(names)).replace("SHAPES\n", shapes)
     text = text.replace("UNUSED_PATHS", f"frozenset([\n{apart}])" if apart else "frozenset()")

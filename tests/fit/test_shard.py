@@ -6,12 +6,21 @@ import re
 from pathlib import Path
 
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from migrate.fit.lowered.child import lower
-from migrate.fit.lowered.step import Wanted
+from migrate.fit.lowered.of_jax import lower_jax
+from migrate.fit.lowered.step import LoweredStep, Wanted
+from migrate.parity.sides.load import load_runner
+from migrate.parity.sides.target import parse_target
 
 MODELS = Path(__file__).with_name("models.py")
 RULES = "Dense_0/kernel: [null, model]\ndefault: []\n"
+
+
+def arguments(step: LoweredStep) -> str:
+    text = step.parts[0].program.data.decode()
+    return text[text.index("@main") : text.index("->", text.index("@main"))]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +44,32 @@ def test_the_longest_axis_that_is_whole_is_cut(
         devices=4,
         shard=True,
     )
-    text = lower(wanted).parts[0].program.data.decode()
-    main = text[text.index("@main") : text.index("->", text.index("@main"))]
-    cut = re.findall(r"tensor<512x1024xf32> \{[^}]*?sharding<@mesh, \[(.*?)\]>", main)
+    cut = re.findall(
+        r"tensor<512x1024xf32> \{[^}]*?sharding<@mesh, \[(.*?)\]>", arguments(lower(wanted))
+    )
     assert cut == [kernel] * 3  # the weight and both moments
+
+
+@pytest.mark.parametrize(
+    ("mesh", "x"),
+    [
+        ({"tensor": 4}, "tensor<64x512xf32>"),  # whole, as the port's shard_batch leaves it
+        ({"data": 2, "tensor": 2}, "tensor<128x512xf32>"),
+    ],
+)
+@pytest.mark.parametrize("shard", [False, True])
+def test_the_batch_of_a_port_is_divided_over_the_axes_of_the_batch_only(
+    mesh: dict[str, int], x: str, shard: bool
+) -> None:
+    target = f"{MODELS}:Tower"
+    runner, _ = load_runner(parse_target(target))
+    runner.model.partition = lambda weights, _: {
+        name: P(*[None] * (len(array.shape) - 1), "tensor") for name, array in weights.items()
+    }
+    wanted = Wanted(target, ("x=float32[64,512]",), "adamw", mesh=mesh, devices=4, shard=shard)
+    step = lower_jax(runner, wanted)
+    (batch,) = set(re.findall(r"tensor<\d+x512xf32>", arguments(step)))
+    assert batch == x
+    divided = "data" in mesh
+    assert any(note.startswith("batch: ") for note in step.notes) is divided
+    assert any("along the axes of the batch" in note for note in step.notes) is (divided and shard)

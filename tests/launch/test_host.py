@@ -175,6 +175,30 @@ class TestMeeting:
         assert meet(alone, Report("bad chip"), 1) == Verdict(("host 0: bad chip",))
 
 
+@pytest.mark.parametrize(
+    ("program", "answered", "code"), [(0, False, 0), (0, True, 75), (9, False, 75)]
+)
+def test_a_host_that_ended_well_does_not_fail_where_host_0_still_copies(
+    program: int,
+    answered: bool,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = written(tmp_path, "skypilot", "jax", tpu="v5e-8").folder / "job.json"
+    away = Verdict(("host 0 of 2 (localhost) did not answer within 1 s",), answered=answered)
+    verdicts = iter([Verdict(), away])
+    trial = {"JOB_TRIAL": "1", "JOB_HOST": "1", "JOB_ADDRESSES": "localhost,localhost"}
+    here = {"JOB_BUCKET": str(tmp_path / "bucket"), "JOB_WORK": str(tmp_path / "work")}
+    for name, value in (trial | here | {"JOB_SKIP_DOCTOR": "1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(main, "meet", lambda *_: next(verdicts))
+    monkeypatch.setattr(HostTraining, "run", lambda *_: program)
+    assert main.main([str(path)]) == code
+    assert ("and the program ended well here" in capsys.readouterr().out) is (code == 0)
+
+
 class TestBucket:
     def test_what_is_pushed_is_pulled(self, tmp_path: Path) -> None:
         local, remote = tmp_path / "cache", str(tmp_path / "bucket" / "cache")

@@ -139,7 +139,7 @@ def test_a_host_that_is_lost_and_replaced(tmp_path: Path, uninterrupted_on_two: 
     (again,) = two_hosts(folder, tmp_path, "again", ports, hosts=(1,))
     assert losses(first) == uninterrupted_on_two
     assert again.ended() == 0
-    assert "a host was lost and is back: the program starts again" in first.text()
+    assert "another host starts again: so does the program here" in first.text()
 
 
 @pytest.mark.long

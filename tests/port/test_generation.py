@@ -19,7 +19,7 @@ from converters.graph import GraphError, port
 from converters.graph.recording.caches import CachedForward
 from converters.graph.writing.cache import Cache
 from migrate.port.generation.original import ends_of
-from migrate.port.generation.proof import compare_cached
+from migrate.port.generation.proof import compare_cached, worst_position
 from migrate.port.generation.results import CachedCase
 from migrate.port.generation.text import Ends, generate_text
 from migrate.port.pipeline import PortOptions, port_model
@@ -191,6 +191,17 @@ def test_a_case_that_did_not_run_does_not_match() -> None:
     case = CachedCase("cached logits", "", error="ValueError: no")
     assert not case.matches
     assert case.verdict == "could not be compared: ValueError: no"
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_logits_that_are_nan_at_one_position_do_not_match(at: int) -> None:
+    wanted = np.random.default_rng(0).standard_normal((2, 4, 5)).astype(np.float32)
+    logits = wanted.copy()
+    logits[1, at] = np.nan
+    case = CachedCase("cached logits", "", *worst_position(wanted, logits, np.ones((2, 4))))
+    assert not case.matches
+    assert case.position == at
+    assert f"differs: nan at token {at}" in case.verdict
 
 
 def test_settings_of_generation_that_are_missing_are_noted() -> None:

@@ -9,12 +9,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from flax import nnx
 
 from migrate.cli import commands
 from migrate.parity.sides.jax.weights import numberless
+from migrate.port.nnx_model import NnxPort
 
 NET = """
 import torch
@@ -85,6 +89,12 @@ still = {"/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(mod
 trained = {"/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, trainable))}
 assert still - trained == {"head/bias"}, still - trained
 wider = FILE_CONFIG(classes=7)
+try:
+    load_params(config=wider)
+except ValueError as error:
+    assert "head/bias has the shape [5], Net's has [7]; give the config" in str(error), error
+else:
+    raise AssertionError
 try:
     require_params(["head/kernel", "lost"], wider)
 except ValueError as error:
@@ -164,3 +174,18 @@ def test_all_proofs_of_linen_are_made(ported: Port, tmp_path: Path) -> None:
 def test_numbers_of_layers_are_left_out_of_paths_of_both_apis() -> None:
     assert numberless("params/blocks_12/fc/kernel") == "params/blocks_#/fc/kernel"
     assert numberless("blocks/12/fc/kernel") == "blocks/#/fc/kernel"
+
+
+def test_an_array_of_another_size_is_refused() -> None:
+    class Model(nnx.Module):
+        def __init__(self, width: int, rngs: nnx.Rngs) -> None:
+            self.head = nnx.Linear(3, width, rngs=rngs)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.head(x)
+
+    port, wider = NnxPort(Model, 4), NnxPort(Model, 5)
+    arrays = wider.drawn(0) | wider.rest()
+    assert wider.apply(arrays, x=jnp.ones((2, 3))).shape == (2, 5)
+    with pytest.raises(ValueError, match=r"head/bias has the shape \[5\], the model's has \[4\]"):
+        port.apply(arrays, x=jnp.ones((2, 3)))

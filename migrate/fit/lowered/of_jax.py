@@ -48,7 +48,8 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
 
     if isinstance(runner.model, LinenModel):
         runner.model.keep_stacked()
-    layout = _Layout(wanted)
+    rules = runner.model.partition if wanted.mesh and not wanted.rules else None
+    layout = _Layout(wanted, batch_axes_only=rules is not None)
     shapes = shapes_of(wanted)
     alone = {name: _struct(shape, _dtype(dtype, wanted)) for name, (shape, dtype) in shapes.items()}
     with in_user_code(wanted.target):
@@ -56,7 +57,6 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
         weights = {
             name: _cast(array, wanted) for name, array in runner.model.shapes(replica).items()
         }
-    rules = runner.model.partition if wanted.mesh and not wanted.rules else None
     specs = (
         _specs(weights, layout, wanted)
         if rules is None
@@ -85,11 +85,12 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
         text = traced.lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
     program = CompilerProgram(wanted.target, "stablehlo", text.encode(), partitioned=True)
     roles = _arguments(args, training=bool(wanted.optimizer))
-    notes = tuple(_notes(wanted, layout.replicas))
+    notes = tuple(_notes(wanted, layout))
     return LoweredStep((StepProgram(program, roles),), bool(wanted.optimizer), notes)
 
 
-def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
+def _notes(wanted: Wanted, layout: _Layout) -> Iterator[str]:
+    replicas = layout.replicas
     if replicas > 1:
         yield f"batch: what --inputs says for each of {replicas} replicas, {replicas} times that in all"
     if wanted.optimizer:
@@ -99,26 +100,32 @@ def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
                 "the forward pass is computed again for the gradients, in pieces: "
                 "cut where the least is alive (jax.checkpoint, nn.remat of a block)"
             )
-        if wanted.shard:
+        if wanted.shard and layout.over:
             yield "weights and optimizer state are cut along the axes of the batch"
 
 
 class _Layout:
     """Layout of arrays on a mesh whose devices are absent.
 
+    Args:
+        wanted: what is asked.
+        batch_axes_only: whether the batch is whole on a mesh without an axis of the batch, as the rules of a
+            port have it; else it is divided over the first axis.
+
     Attributes:
         mesh: axis → devices.
+        over: the axes that the batch is divided over.
         replicas: number of replicas, each with a batch of its own.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, *, batch_axes_only: bool = False) -> None:
         from jax.sharding import AbstractMesh
 
         self.mesh = dict(wanted.mesh) or {"data": wanted.devices}
         self._abstract = AbstractMesh(tuple(self.mesh.values()), tuple(self.mesh))
         named = tuple(axis for axis in self.mesh if axis in _BATCH_AXES)
-        self._over = named or (next(iter(self.mesh)),)
-        self.replicas = math.prod(self.mesh[axis] for axis in self._over)
+        self.over = named if named or batch_axes_only else (next(iter(self.mesh)),)
+        self.replicas = math.prod(self.mesh[axis] for axis in self.over)
 
     def placed(self, array: Any, spec: tuple[Any, ...]) -> Any:
         """The array, cut along these axes of the mesh."""
@@ -137,7 +144,7 @@ class _Layout:
             for place, side in enumerate(array.shape)
             if there[place] is None and side % self.replicas == 0
         ]
-        if not free or used & set(self._over):
+        if not self.over or not free or used & set(self.over):
             return spec
         longest = max(free, key=lambda place: array.shape[place])
         return (*there[:longest], self._along, *there[longest + 1 :])
@@ -158,7 +165,9 @@ class _Layout:
 
     @property
     def _along(self) -> Any:
-        return self._over if len(self._over) > 1 else self._over[0]
+        if not self.over:
+            return None
+        return self.over if len(self.over) > 1 else self.over[0]
 
     def batch(self, array: Any) -> Any:
         """Return the batch of all replicas together, from the batch of one replica."""

@@ -57,11 +57,15 @@ def main(arguments: list[str]) -> int:
                     _print(settings, host, "; ".join(verdict.lines))
                 bucket.write_text(f"{settings.bucket}/failed", f"{code}\n")
             return code
+        if ended and not code and not verdict.answered:
+            # Host 0 comes after its last copy to the bucket, which may be slower than this host's patience.
+            _print(settings, host, f"{'; '.join(verdict.lines)}, and the program ended well here")
+            return 0
         if verdict.lines:
             # After a preemption a host may come back on another machine, with the next start of the job.
             return PREEMPTED if starts else _stop(verdict.lines, settings)
         if ended:
-            _print(settings, host, "a host was lost and is back: the program starts again")
+            _print(settings, host, "another host starts again: so does the program here")
         starts += 1
         if settings.copies and host.index:
             # Host 0 has copied its last checkpoint before it came to the meeting.

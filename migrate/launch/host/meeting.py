@@ -3,7 +3,7 @@
 All continue, or all stop with one line that names the host at fault. Host 0 listens. Each host sends its
 number, its problem if it has one, and how its program ended. Host 0 answers with the verdict.
 
-Where the program ended on all hosts, the job ends. A host that comes without an end is new: a machine was
+If the program ended on all hosts, the job ends. A host that comes without an end is new: a machine was
 lost, which makes the program fail on the others, and all start again.
 """
 
@@ -45,11 +45,13 @@ class Verdict:
 
     Attributes:
         lines: why the job cannot continue; empty: the program starts.
-        ended: whether the program ended on every host, which the lines then tell.
+        ended: whether the program ended on every host; the lines say how.
+        answered: whether host 0 told this host; else it did not answer.
     """
 
     lines: tuple[str, ...] = ()
     ended: bool = False
+    answered: bool = True
 
 
 def meet(
@@ -86,7 +88,7 @@ def _receive(
     port: int,
     stopped: Callable[[], bool],
 ) -> Verdict:
-    """Wait for the other hosts, and tell each the verdict."""
+    """Wait for the other hosts, and send each the verdict."""
     reports = {0: report}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("", port), backlog=host.count))
@@ -156,4 +158,5 @@ def _report(
                     break  # host 0 closed: it stopped, or this was not host 0
         except OSError:
             time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
-    return Verdict((f"host 0 of {host.count} ({host.first}) did not answer within {patience:g} s",))
+    line = f"host 0 of {host.count} ({host.first}) did not answer within {patience:g} s"
+    return Verdict((line,), answered=False)

@@ -1,5 +1,7 @@
 """Pieces of `generate.py`. A line that ends in `#? condition` is left out if that does not hold."""
 
+from migrate.port.substitution import substitute
+
 HEAD = '''\
 """Generation of tokens: greedy search and sampling, with a cache of static length.
 
@@ -355,17 +357,19 @@ def generate(
 '''
 )
 
-RECURRENT = (
-    DECODER.replace(_LENGTHS, "")
-    .replace("    cache_length: int | None = None,\n", "")
-    .replace("        cache_length: length of the cache; None: as long as needed.\n", "")
-    .replace("    count = np.shape(input_ids)[-1]\n    bucket = bucket_of(count)\n", "")
-    .replace(
+RECURRENT = substitute(
+    DECODER,
+    {
+        _LENGTHS: "",
+        "    cache_length: int | None = None,\n": "",
+        "        cache_length: length of the cache; None: as long as needed.\n": "",
+        "    count = np.shape(input_ids)[-1]\n    bucket = bucket_of(count)\n": "",
         "    length = require_length(model.config, bucket, count, max_new_tokens, cache_length)  #? limit\n"
-        "    length = require_length(bucket, count, max_new_tokens, cache_length)  #? not limit\n",
-        "    bucket = bucket_of(np.shape(input_ids)[-1])\n",
-    )
-    .replace("        length=length,\n", "")
+        "    length = require_length(bucket, count, max_new_tokens, cache_length)  #? not limit\n": (
+            "    bucket = bucket_of(np.shape(input_ids)[-1])\n"
+        ),
+        "        length=length,\n": "",
+    },
 )
 
 ENCODER_DECODER = (

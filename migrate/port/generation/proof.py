@@ -53,15 +53,28 @@ def compare_cached(
     answer = _asked(port, folder, params, work, timeout)
     if "error" in answer:
         return CachedCase(NAME, described, error=answer["error"])
-    logits = np.load(work / "logits.npy")
+    worst, position = worst_position(wanted, np.load(work / "logits.npy"), valid)
+    return CachedCase(NAME, described, worst, position)
+
+
+def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
+    """Return the relative L2 of the worst position, and the position; the first NaN is the worst.
+
+    Args:
+        wanted: the original's logits: (rows, positions, vocabulary).
+        logits: the port's.
+        valid: which tokens are not padding: (rows, positions).
+    """
     worst, position = 0.0, 0
     for at in range(wanted.shape[1]):
         rows = valid[:, at] > 0
         truth = wanted[rows, at].astype(np.float64)
         distance = float(np.linalg.norm(truth - logits[rows, at]) / np.linalg.norm(truth))
-        if not distance <= worst:
+        if np.isnan(distance):
+            return distance, at
+        if distance > worst:
             worst, position = distance, at
-    return CachedCase(NAME, described, worst, position)
+    return worst, position
 
 
 def _arrays(

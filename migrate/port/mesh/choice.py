@@ -78,7 +78,7 @@ def _chosen(traced: Traced, sizes: Mapping[str, int], experts: set[int]) -> dict
     pairs = [
         number
         for number, axis in traced.axes.items()
-        if number not in experts and _may_divide(axis, traced) and axis.rows and columns[number]
+        if number not in experts and _may_divide(axis) and axis.rows and columns[number]
     ]
 
     weights = {
@@ -114,7 +114,7 @@ def _chosen(traced: Traced, sizes: Mapping[str, int], experts: set[int]) -> dict
         if number in chosen or number in experts or not _is_vocabulary(number, traced, sizes):
             continue
         divides = _divisor([math.gcd(*axis.sizes)]) >= (most if chosen else 2)
-        if divides and _may_divide(axis, traced) and _is_free(number, traced, taken):
+        if divides and _may_divide(axis) and _is_free(number, traced, taken):
             _take(number, "vocabulary", traced, chosen, taken)
     return chosen
 
@@ -157,7 +157,7 @@ def _take(
     taken |= {path: number for path, _ in traced.axes[number].weights}
 
 
-def _may_divide(axis: SharedAxis, traced: Traced) -> bool:
+def _may_divide(axis: SharedAxis) -> bool:
     paths = [path for path, _ in axis.weights]
     return not (axis.broken or axis.is_input or _is_odd(axis)) and len(paths) == len(set(paths))
 

@@ -73,6 +73,8 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+# The axes of `make_mesh`.
+AXES = ("data", "fsdp", "tensor", "expert")
 # The batch is divided over these axes of the mesh.
 BATCH = ("data", "fsdp")
 # The end of a weight's path, and the mesh axis of each of its axes; the first rule that matches counts.
@@ -97,7 +99,7 @@ def make_mesh(
     Raises:
         ValueError: the axes have another number of devices, or no rule divides a weight over an axis.
     """
-    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor, "expert": expert}
+    sizes = dict(zip(AXES, (data, fsdp, tensor, expert), strict=True))
     count = len(jax.devices() if devices is None else devices)
     if math.prod(sizes.values()) != count:
         said = " * ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1) or "data=1"
@@ -114,9 +116,16 @@ def partition_specs(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """The spec of each array: of `load_params()`, or of an optimizer's state, which has the same paths.
 
     Raises:
-        ValueError: the mesh does not divide an axis, no rule names an array, or a rule names none.
+        ValueError: the mesh does not divide an axis, no rule names an array, a rule names none, or has an
+            axis that no mesh has.
     """
-    sizes, unused, problems = dict(mesh.shape), dict(RULES), []
+    sizes, unused = dict(mesh.shape), dict(RULES)
+    problems = [
+        f"rule {rule!r} has {axis!r}, which is no axis of a mesh ({', '.join(AXES)})"
+        for rule, spec in ALL_RULES
+        for axis in spec
+        if axis not in (None, *AXES, *sizes)
+    ]
 
     def spec_of(path: tuple[Any, ...], leaf: Any) -> P:
         name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -254,7 +254,9 @@ def _cached(ported: Ported) -> dict[str, Any] | None:
     return {
         "name": cached.name,
         "matches": cached.matches,
-        "relative_l2": None if cached.error else cached.distance,
+        "relative_l2": cached.distance
+        if not cached.error and math.isfinite(cached.distance)
+        else None,
         "error": cached.error,
     }
 

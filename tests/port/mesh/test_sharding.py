@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
@@ -84,6 +85,23 @@ def test_a_rule_without_a_weight() -> None:
     more = PartitionRule("gate/kernel", ("fsdp", "tensor"), "hidden, column-parallel")
     with pytest.raises(ValueError, match=r"^rule 'gate/kernel' names no weight: see RULES"):
         module(*RULES, more).partition_specs(variables(), MESH)
+
+
+@pytest.mark.parametrize("axis", ["tensr", ("data", "fsdp")])
+def test_a_rule_with_an_axis_that_no_mesh_has(axis: Any) -> None:
+    made = module()
+    made.RULES = (("up/kernel", P("fsdp", axis)), *made.RULES[1:])
+    said = f"rule 'up/kernel' has {axis!r}, which is no axis of a mesh (data, fsdp, tensor, expert)"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}: see RULES in sharding.py$"):
+        made.partition_specs(variables(), MESH)
+
+
+def test_a_mesh_of_the_users_own_may_have_an_axis_more() -> None:
+    made = module()
+    made.RULES = (("up/kernel", P("fsdp", "model")), *made.RULES[1:])
+    mesh = AbstractMesh((2, 4), ("fsdp", "model"))
+    specs = made.partition_specs(variables(), mesh)
+    assert specs["params"]["up"]["kernel"] == P("fsdp", "model")
 
 
 def test_another_number_of_devices() -> None:
