@@ -115,7 +115,7 @@ def _run(name: str) -> list[dict[str, Any]]:
             for key, value in inputs.items()
         }
         names = made.model_class, made.config_class, "a model", shapes
-        (place / "__init__.py").write_text(package_text(*names, unused_paths(place), (), NAMES))
+        (place / "__init__.py").write_text(package_text(*names, unused_paths(place), more=NAMES))
         rules = write_rules(place, made)
         arrays = {key: value.numpy() for key, value in inputs.items()}
         runs = compare_meshes(place, place / PARAMS, made, rules, [arrays], work / "runs", 1800)
