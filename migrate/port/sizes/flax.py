@@ -95,13 +95,8 @@ class PortAtSize:
                 "/".join(str(step.key) for step in path): tuple(leaf.shape)
                 for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
             }
-            if wanted.keys() != self.arrays.keys():
+            if wanted != {path: tuple(array.shape) for path, array in self.arrays.items()}:
                 self.require_paths()
-            if any(
-                wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
-            ):
-                variables = jax.eval_shape(lambda: self.variables(self.weights()))
-                outputs = jax.eval_shape(self.apply, variables, **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
@@ -156,7 +151,7 @@ class PortAtSize:
         return {path: _narrow(array) for path, array in self.arrays.items()} | rest
 
     def require_paths(self) -> None:
-        """Raise the port package's own error if weights are missing or have no place."""
+        """Raise the port package's own error if weights are missing, misshapen or have no place."""
         if self.arrays:
             inputs = {} if isinstance(self.model, NnxPort) else _abstract(self.inputs)
             self.package.require_params(self.arrays, self.config, **inputs)
