@@ -60,6 +60,8 @@ def compare_cached(
 def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
     """Return the relative L2 of the worst position, and the position; the first NaN is the worst.
 
+    Where all the original's logits are zero, the distance is absolute.
+
     Args:
         wanted: the original's logits: (rows, positions, vocabulary).
         logits: the port's.
@@ -69,7 +71,8 @@ def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
     for at in range(wanted.shape[1]):
         rows = valid[:, at] > 0
         truth = wanted[rows, at].astype(np.float64)
-        distance = float(np.linalg.norm(truth - logits[rows, at]) / np.linalg.norm(truth))
+        size = float(np.linalg.norm(truth))
+        distance = float(np.linalg.norm(truth - logits[rows, at])) / (size or 1.0)
         if np.isnan(distance):
             return distance, at
         if distance > worst:
