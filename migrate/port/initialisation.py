@@ -13,8 +13,8 @@ from converters.errors import ConversionError
 from migrate.parity.ground.errors import ParityError
 from migrate.port.nnx_model import NnxPort, is_nnx
 from migrate.port.original import SEED, OriginalModel
+from migrate.port.package import package_of, unstacked
 from migrate.port.results import Initialisation
-from migrate.port.sizes.flax import package_of, unstacked
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]

@@ -22,6 +22,7 @@ from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
+from migrate.port.dtypes import narrow_name
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
 from migrate.port.generation.original import ends_of
@@ -472,7 +473,7 @@ def _written(
     sources = {"modeling.py": port_result.modeling, "config.py": port_result.config}
     what = f"{port_result.model_class} in Flax"
     shapes = {
-        name: (array.shape, _narrow(array.dtype.name))
+        name: (array.shape, narrow_name(array.dtype.name))
         for name, array in original_inputs.inputs[0].items()
     }
     names = (port_result.model_class, port_result.config_class, what, shapes)
@@ -572,11 +573,6 @@ def _sizes(
 def _write_limited(place: Path, port_result: Any) -> None:
     for file, text in (("modeling.py", port_result.modeling), ("config.py", port_result.config)):
         (place / file).write_text(text)
-
-
-def _narrow(dtype: str) -> str:
-    """The dtype as JAX has it by default, with 32 bits."""
-    return dtype.replace("64", "32")
 
 
 def _example(original_inputs: OriginalInputs) -> tuple[tuple[int, ...], ...] | None:

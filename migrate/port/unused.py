@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.sides.jax.weights import numberless
+from migrate.port.dtypes import narrow_name
 from migrate.port.nnx_model import is_nnx
-from migrate.port.sizes.flax import package_of, unstacked
+from migrate.port.package import package_of, unstacked
 from migrate.port.weights import PARAMS
 
 
@@ -51,7 +52,7 @@ def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> 
             known = package.model_paths()
             for method, arrays in methods.items():
                 shapes = {
-                    name: jax.ShapeDtypeStruct(array.shape, array.dtype.name.replace("64", "32"))
+                    name: jax.ShapeDtypeStruct(array.shape, narrow_name(array.dtype.name))
                     for name, array in arrays.items()
                 }
                 init = partial(package.build().init, method=method)

@@ -22,7 +22,7 @@ import numpy as np
 
 from migrate.parity.sides.jax.wide import Evaluation
 from migrate.port.mesh.results import FACTOR, FLOOR
-from migrate.port.sizes.flax import package_of
+from migrate.port.package import package_of
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _COLLECTIVE = re.compile(
