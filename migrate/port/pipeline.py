@@ -28,7 +28,7 @@ from migrate.port.folder import port_name, record, require_place, writing
 from migrate.port.generation.original import ends_of
 from migrate.port.generation.proof import compare_cached
 from migrate.port.generation.results import CachedCase
-from migrate.port.generation.text import generate_text
+from migrate.port.generation.text import Ends, generate_text
 from migrate.port.layers import LAYERS, layers_text, require_stackable
 from migrate.port.mesh.derive import compare_meshes, write_rules
 from migrate.port.mesh.results import MeshRun
@@ -182,9 +182,10 @@ def port_model(
             repeats=Repeats(options.scan, options.remat, options.attention or ""),
             constrain=options.mesh,
         )
+        ends: Ends | None = None
         if port_result.cache is not None:
             encoder = bool(port_result.cache.recorded.encoder)
-            _, lacking = ends_of(original_inputs.model, encoder)
+            ends, lacking = ends_of(original_inputs.model, encoder)
             port_result = replace(port_result, notes=(*port_result.notes, *lacking))
         takes = _takes(original, original_inputs)
         batches, apart = _padded(original_inputs, port_result, takes, original.target.shown)
@@ -201,6 +202,7 @@ def port_model(
                 methods,
                 batches,
                 options.mesh,
+                ends,
             )
             partition = write_rules(place, port_result) if options.mesh else None
             first = {name: inputs[0] for name, inputs in methods.items()}
@@ -212,7 +214,7 @@ def port_model(
                 )
                 port_result = port_result.limited(sizes.limits)
                 _write_limited(place, port_result)
-            of_them = notes_on_methods(place, first)
+            of_them = notes_on_methods(place, first, port_result.api)
             if of_them:
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
             notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
@@ -290,7 +292,7 @@ def port_model(
                         progress,
                         method.name,
                     )
-                if port_result.cache is not None and options.compares("cache"):
+                if port_result.cache is not None and runs and options.compares("cache"):
                     progress("comparing: cached logits")
                     cached = compare_cached(
                         _with_state(original_inputs.model, state),
@@ -468,6 +470,7 @@ def _written(
     methods: Mapping[str, InputSet],
     padded: Mapping[str, Arrays],
     mesh: bool,
+    ends: Ends | None,
 ) -> PortWeights:
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": port_result.modeling, "config.py": port_result.config}
@@ -529,8 +532,7 @@ def _written(
         api,
     )
     sources["test_parity.py"] = test_text(*how)
-    if port_result.cache is not None:
-        ends, _ = ends_of(original_inputs.model, bool(port_result.cache.recorded.encoder))
+    if ends is not None:
         sources["generate.py"] = generate_text(
             port_result.model_class, port_result.config_class, port_result.cache, ends
         )

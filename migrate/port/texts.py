@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
+from migrate.parity.sides.jax.weights import LAYER_NUMBER
 from migrate.port.nnx_texts import nnx_package_text
 from migrate.port.substitution import substitute
 
@@ -54,6 +55,7 @@ def package_text(
         for name, (shape, dtype) in inputs.items()
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
+    text = substitute(text, {"LAYER_NUMBER": LAYER_NUMBER})
     extra = ["trainable"] if frozen else []
     if scanned:
         extra += ["stack_layers", "unstack_layers"]
@@ -157,7 +159,7 @@ def require_params(
     except NotImplementedError:
         return  # an operator is still to be written: no array can be used yet
     wanted, found = set(shapes), set(arrays)
-    surplus = {path for path in found - wanted if re.sub(r"([_/])\\d+", r"\\1#", path) not in UNUSED}
+    surplus = {path for path in found - wanted if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED}
     said = [
         f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
         for what, group in (("lacks", wanted - found), ("has no place for", surplus))
