@@ -11,10 +11,10 @@ import numpy as np
 
 from converters.errors import ConversionError
 from migrate.parity.ground.errors import ParityError
-from migrate.port.nnx_model import NnxPort, is_nnx
+from migrate.port.nnx_model import NnxPort
 from migrate.port.original import SEED, OriginalModel
+from migrate.port.package import package_of, unstacked
 from migrate.port.results import Initialisation
-from migrate.port.sizes.flax import package_of, unstacked
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ def compared(
         if not theirs:
             why = "the user named a module that was made, no factory"
             return Initialisation(0, 0, port.otherwise, {}, why)
-        ours, apart = _ports(folder, len(theirs))
+        ours, apart = _ports(folder, port, len(theirs))
     except (ParityError, ConversionError) as error:
         return Initialisation(0, 0, port.otherwise, {}, str(error))
     except Exception as error:  # whatever a source that does not run raises
@@ -111,20 +111,21 @@ def _originals(
     return draws, placed
 
 
-def _ports(folder: Path, builds: int) -> tuple[dict[str, list[Array]], set[str]]:
+def _ports(folder: Path, port: Any, builds: int) -> tuple[dict[str, list[Array]], set[str]]:
     """Return the arrays of `init`, once for each seed, and the paths of buffers."""
     import jax
 
     arrays_by_path: dict[str, list[Array]] = {}
     with package_of(folder) as package:
-        model = package.build()
-        if is_nnx(type(model)):
-            nnx_port = NnxPort(type(model), model.config)
+        if port.api == "nnx":
+            config = getattr(package, port.config_class)()
+            nnx_port = NnxPort(getattr(package, port.model_class), config)
             draw_nnx = jax.jit(nnx_port.drawn)
             for build in range(builds):
                 for path, leaf in draw_nnx(jax.random.key(SEED + build)).items():
                     arrays_by_path.setdefault(path, []).append(np.asarray(leaf))
             return arrays_by_path, arrays_by_path.keys() - nnx_port.parameters()
+        model = package.build()
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
         draw = jax.jit(lambda key: unstacked(package, model.init(key, **inputs)))
         for build in range(builds):

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from migrate.parity.sides.shapes import shapes_in
 from migrate.port.errors import PortError
-from migrate.port.sizes.flax import nested, package_of
+from migrate.port.package import package_of
+from migrate.port.sizes.flax import nested
 from migrate.port.weights import PARAMS
 
 LAYERS = "layers.py"
@@ -32,16 +34,14 @@ def require_stackable(folder: Path) -> None:
         PortError: see above.
     """
     import jax
-    from safetensors import safe_open
 
     try:
         with package_of(folder) as package:
             if (folder / PARAMS).exists():
-                with safe_open(folder / PARAMS, framework="flax") as file:
-                    shapes = {
-                        name: jax.ShapeDtypeStruct(file.get_slice(name).get_shape(), "float32")
-                        for name in file.keys()  # noqa: SIM118 (no mapping)
-                    }
+                shapes = {
+                    name: jax.ShapeDtypeStruct(shape, "float32")
+                    for name, shape in shapes_in(folder / PARAMS).items()
+                }
                 jax.eval_shape(package.stack_layers, nested(shapes))
             package.model_paths()
     except Exception as error:  # whatever Flax, JAX or the source raise

@@ -11,7 +11,9 @@ Path = tuple[Any, ...]
 
 def is_nnx(model_class: type) -> bool:
     """Whether a port's class is an nnx module."""
-    return any(cls.__module__.startswith("flax.nnx") for cls in model_class.__mro__)
+    from flax import nnx
+
+    return issubclass(model_class, nnx.Module)
 
 
 def takes_dtypes(model_class: type) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from migrate.parity.sides.jax.weights import LAYER_NUMBER
+from migrate.port.substitution import substitute
+
 
 def nnx_package_text(
     model: str, config: str, what: str, unused: Sequence[str] = (), frozen: Sequence[str] = ()
 ) -> str:
     """`__init__.py`: see `migrate.port.texts.package_text`."""
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
+    text = substitute(text, {"LAYER_NUMBER": LAYER_NUMBER})
     more = ["trainable"] if frozen else []
     names = sorted([model, config, "build", "load_params", "require_params", *more])
     text = text.replace("NAMES", repr(names)).replace("UNUSED_PATHS", _paths(unused))
@@ -107,7 +111,7 @@ def model_paths(config: CONFIG | None = None) -> set[str]:
 def require_params(paths: Iterable[str], config: CONFIG | None = None, file: str = "") -> None:
     """Raise ValueError where arrays are missing, or the model has no place for some."""
     wanted, found = model_paths(config), set(paths)
-    surplus = {path for path in found - wanted if re.sub(r"([_/])\\d+", r"\\1#", path) not in UNUSED}
+    surplus = {path for path in found - wanted if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED}
     said = [
         f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
         for what, group in (("lacks", wanted - found), ("has no place for", surplus))

@@ -22,12 +22,13 @@ from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
+from migrate.port.dtypes import narrow_name
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
 from migrate.port.generation.original import ends_of
 from migrate.port.generation.proof import compare_cached
 from migrate.port.generation.results import CachedCase
-from migrate.port.generation.text import generate_text
+from migrate.port.generation.text import Ends, generate_text
 from migrate.port.layers import LAYERS, layers_text, require_stackable
 from migrate.port.mesh.derive import compare_meshes, write_rules
 from migrate.port.mesh.results import MeshRun
@@ -181,9 +182,10 @@ def port_model(
             repeats=Repeats(options.scan, options.remat, options.attention or ""),
             constrain=options.mesh,
         )
+        ends: Ends | None = None
         if port_result.cache is not None:
             encoder = bool(port_result.cache.recorded.encoder)
-            _, lacking = ends_of(original_inputs.model, encoder)
+            ends, lacking = ends_of(original_inputs.model, encoder)
             port_result = replace(port_result, notes=(*port_result.notes, *lacking))
         takes = _takes(original, original_inputs)
         batches, apart = _padded(original_inputs, port_result, takes, original.target.shown)
@@ -200,6 +202,7 @@ def port_model(
                 methods,
                 batches,
                 options.mesh,
+                ends,
             )
             partition = write_rules(place, port_result) if options.mesh else None
             first = {name: inputs[0] for name, inputs in methods.items()}
@@ -211,7 +214,7 @@ def port_model(
                 )
                 port_result = port_result.limited(sizes.limits)
                 _write_limited(place, port_result)
-            of_them = notes_on_methods(place, first)
+            of_them = notes_on_methods(place, first, port_result.api)
             if of_them:
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
             notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
@@ -289,7 +292,7 @@ def port_model(
                         progress,
                         method.name,
                     )
-                if port_result.cache is not None and options.compares("cache"):
+                if port_result.cache is not None and runs and options.compares("cache"):
                     progress("comparing: cached logits")
                     cached = compare_cached(
                         _with_state(original_inputs.model, state),
@@ -467,12 +470,13 @@ def _written(
     methods: Mapping[str, InputSet],
     padded: Mapping[str, Arrays],
     mesh: bool,
+    ends: Ends | None,
 ) -> PortWeights:
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": port_result.modeling, "config.py": port_result.config}
     what = f"{port_result.model_class} in Flax"
     shapes = {
-        name: (array.shape, _narrow(array.dtype.name))
+        name: (array.shape, narrow_name(array.dtype.name))
         for name, array in original_inputs.inputs[0].items()
     }
     names = (port_result.model_class, port_result.config_class, what, shapes)
@@ -528,8 +532,7 @@ def _written(
         api,
     )
     sources["test_parity.py"] = test_text(*how)
-    if port_result.cache is not None:
-        ends, _ = ends_of(original_inputs.model, bool(port_result.cache.recorded.encoder))
+    if ends is not None:
         sources["generate.py"] = generate_text(
             port_result.model_class, port_result.config_class, port_result.cache, ends
         )
@@ -572,11 +575,6 @@ def _sizes(
 def _write_limited(place: Path, port_result: Any) -> None:
     for file, text in (("modeling.py", port_result.modeling), ("config.py", port_result.config)):
         (place / file).write_text(text)
-
-
-def _narrow(dtype: str) -> str:
-    """The dtype as JAX has it by default, with 32 bits."""
-    return dtype.replace("64", "32")
 
 
 def _example(original_inputs: OriginalInputs) -> tuple[tuple[int, ...], ...] | None:

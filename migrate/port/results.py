@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ class ProofCase:
     @property
     def worst(self) -> float | None:
         """Relative L2 of the worst output against float64."""
-        return max(self._measured("outputs").values(), default=None)
+        return max(self._measured("outputs").values(), key=_rank, default=None)
 
     @property
     def worst_gradient(self) -> tuple[str, float] | None:
@@ -116,7 +117,7 @@ class ProofCase:
             for name, value in self._measured(TRAINING).items()
             if name.startswith(("gradient ", "statistics "))
         }
-        name = max(differences, key=lambda name: differences[name], default=None)
+        name = max(differences, key=lambda name: _rank(differences[name]), default=None)
         return None if name is None else (_weight(name), differences[name])
 
     def _wrong(self) -> list[ParityCheck]:
@@ -172,6 +173,11 @@ class Initialisation:
     def matches(self) -> bool:
         """Whether nothing differs that is not known to."""
         return not self.differs and not self.error
+
+
+def _rank(difference: float) -> tuple[bool, float]:
+    """Order of differences: NaN is worse than any number."""
+    return math.isnan(difference), difference
 
 
 def _weight(row: str) -> str:

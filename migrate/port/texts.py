@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
+from migrate.parity.sides.jax.weights import LAYER_NUMBER
 from migrate.port.nnx_texts import nnx_package_text
 from migrate.port.substitution import substitute
 
@@ -54,6 +55,7 @@ def package_text(
         for name, (shape, dtype) in inputs.items()
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
+    text = substitute(text, {"LAYER_NUMBER": LAYER_NUMBER})
     extra = ["trainable"] if frozen else []
     if scanned:
         extra += ["stack_layers", "unstack_layers"]
@@ -73,7 +75,7 @@ _PACKAGE = '''\
 """WHAT: see README.md."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def load_params(
         inputs: examples of those that have other shapes at that size.
 
     Raises:
-        ValueError: arrays are missing, or the model has no place for some.
+        ValueError: arrays are missing or have another shape, or the model has no place for some.
     """
     from safetensors.flax import load_file
 
@@ -125,31 +127,51 @@ def load_params(
     return variables
 
 
-def model_paths(config: CONFIG | None = None, **inputs: Any) -> set[str]:
-    """The paths of all arrays that the model has: "params/head/kernel"."""
+def model_shapes(config: CONFIG | None = None, **inputs: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of each array that the model has, by path: "params/head/kernel"."""
     model = MODEL(CONFIG() if config is None else config)
-    made = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})
-    leaves = jax.tree_util.tree_leaves_with_path(made)
-    return {"/".join(str(step.key) for step in path) for path, _ in leaves}
+    variables = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})
+    leaves = jax.tree_util.tree_leaves_with_path(variables)
+    return {"/".join(str(step.key) for step in path): leaf.shape for path, leaf in leaves}
+
+
+def model_paths(config: CONFIG | None = None, **inputs: Any) -> set[str]:
+    """The paths of all arrays that the model has."""
+    return set(model_shapes(config, **inputs))
 
 
 def require_params(
-    paths: Iterable[str], config: CONFIG | None = None, file: str = "", **inputs: Any
+    arrays: Mapping[str, Any] | Iterable[str],
+    config: CONFIG | None = None,
+    file: str = "",
+    **inputs: Any,
 ) -> None:
-    """Raise ValueError where arrays are missing, or the model has no place for some."""
+    """Raise ValueError where arrays are missing, or the model has no place for some.
+
+    Args:
+        arrays: path → array, whose shapes are checked too; or the paths alone.
+        config: of a model of another size.
+        file: the file that has them, for the message.
+        inputs: examples of those that have other shapes at that size.
+    """
     try:
-        wanted, found = model_paths(config, **inputs), set(paths)
+        shapes = model_shapes(config, **inputs)
     except NotImplementedError:
         return  # an operator is still to be written: no array can be used yet
-    surplus = {path for path in found - wanted if re.sub(r"_\\d+", "_#", path) not in UNUSED}
+    wanted, found = set(shapes), set(arrays)
+    surplus = {path for path in found - wanted if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED}
     said = [
         f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
         for what, group in (("lacks", wanted - found), ("has no place for", surplus))
         if group
     ]
+    whose = f"{file}: " if file else ""
     if said:
-        whose = f"{file}: " if file else ""
         raise ValueError(f"{whose}MODEL {' and '.join(said)}; give the config of its size")
+    for path, shape in shapes.items() if isinstance(arrays, Mapping) else ():
+        if arrays[path].shape != shape:
+            both = f"the shape {list(arrays[path].shape)}, MODEL's has {list(shape)}"
+            raise ValueError(f"{whose}{path} has {both}; give the config of its size")
 '''
 
 # What a package with stacked layers says otherwise.
@@ -160,12 +182,12 @@ _SCANNED = {
         "    Weights of repeated layers are stacked; the file has each layer by itself.\n"
     ),
     "    return variables\n": "    return stack_layers(variables)\n",
-    "    made = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})\n": (
+    "    variables = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})\n": (
         "\n    def init(**inputs: Any) -> dict[str, Any]:\n"
         "        return unstack_layers(model.init(jax.random.key(0), **inputs))\n\n"
-        "    made = jax.eval_shape(init, **{**INPUTS, **inputs})\n"
+        "    variables = jax.eval_shape(init, **{**INPUTS, **inputs})\n"
     ),
-    "all arrays that the model has:": "all arrays that the model has, each layer's apart:",
+    "that the model has, by path:": "that the model has, by path, each layer's apart:",
 }
 
 _TRAINABLE = '''

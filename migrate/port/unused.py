@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.sides.jax.weights import numberless
-from migrate.port.nnx_model import is_nnx
-from migrate.port.sizes.flax import package_of, unstacked
+from migrate.port.dtypes import narrow_name
+from migrate.port.package import package_of, unstacked
 from migrate.port.weights import PARAMS
 
 
@@ -32,26 +32,25 @@ def unused_paths(folder: Path) -> tuple[str, ...]:
     return tuple(sorted({numberless(path) for path in paths - wanted}))
 
 
-def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]], api: str) -> list[str]:
     """Notes on methods that use weights which the forward does not use.
 
     Args:
         folder: folder of the port.
-        methods: what each is called with.
+        methods: inputs of each method, by its name.
+        api: API of Flax. An nnx model makes all its weights.
     """
-    if not methods:
+    if not methods or api == "nnx":
         return []
     import jax
 
     notes = []
     try:
         with package_of(folder) as package:
-            if is_nnx(type(package.build())):
-                return []  # an nnx model makes all its weights
             known = package.model_paths()
             for method, arrays in methods.items():
                 shapes = {
-                    name: jax.ShapeDtypeStruct(array.shape, array.dtype.name.replace("64", "32"))
+                    name: jax.ShapeDtypeStruct(array.shape, narrow_name(array.dtype.name))
                     for name, array in arrays.items()
                 }
                 init = partial(package.build().init, method=method)

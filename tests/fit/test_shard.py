@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from migrate.fit.errors import FitError
 from migrate.fit.lowered.child import lower
 from migrate.fit.lowered.of_jax import lower_jax
 from migrate.fit.lowered.step import LoweredStep, Wanted
@@ -66,6 +67,7 @@ def test_the_batch_of_a_port_is_divided_over_the_axes_of_the_batch_only(
     runner.model.partition = lambda weights, _: {
         name: P(*[None] * (len(array.shape) - 1), "tensor") for name, array in weights.items()
     }
+    runner.model.batch_axes = ("data", "fsdp")
     wanted = Wanted(target, ("x=float32[64,512]",), "adamw", mesh=mesh, devices=4, shard=shard)
     step = lower_jax(runner, wanted)
     (batch,) = set(re.findall(r"tensor<\d+x512xf32>", arguments(step)))
@@ -73,3 +75,13 @@ def test_the_batch_of_a_port_is_divided_over_the_axes_of_the_batch_only(
     divided = "data" in mesh
     assert any(note.startswith("batch: ") for note in step.notes) is divided
     assert any("along the axes of the batch" in note for note in step.notes) is (divided and shard)
+
+
+def test_an_axis_that_a_port_does_not_know_is_refused() -> None:
+    target = f"{MODELS}:Tower"
+    runner, _ = load_runner(parse_target(target))
+    runner.model.partition = lambda weights, _: dict.fromkeys(weights, P())
+    runner.model.batch_axes = ("data", "fsdp")
+    wanted = Wanted(target, ("x=float32[64,512]",), "adamw", mesh={"dp": 4}, devices=4)
+    with pytest.raises(FitError, match=r"^--mesh dp=4: no rule of .* divides a weight over dp"):
+        lower_jax(runner, wanted)

@@ -204,6 +204,16 @@ def test_logits_that_are_nan_at_one_position_do_not_match(at: int) -> None:
     assert f"differs: nan at token {at}" in case.verdict
 
 
+@pytest.mark.parametrize(("off", "distance"), [(0.0, 0.0), (1.0, 1.0)])
+def test_logits_that_are_all_zero_are_compared_absolutely(off: float, distance: float) -> None:
+    wanted = np.zeros((1, 3, 5), np.float32)
+    logits = wanted.copy()
+    logits[0, 2, 1] = off
+    case = CachedCase("cached logits", "", *worst_position(wanted, logits, np.ones((1, 3))))
+    assert case.distance == distance
+    assert case.matches is (not off)
+
+
 def test_settings_of_generation_that_are_missing_are_noted() -> None:
     model = generating.built("Llama")
     model.generation_config.num_beams = 4

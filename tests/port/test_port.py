@@ -106,6 +106,18 @@ def _converts(folder: Path, scratch: Path) -> None:
     )
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ValueError: {scratch / 'other.safetensors'}: Net has no place for ")
+    code = "import net; net.load_params(config=net.NetConfig(width=20))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    wrong = (
+        "params/blocks_0/down/bias has the shape [16], Net's has [20]; give the config of its size"
+    )
+    assert done.stderr.splitlines()[-1] == f"ValueError: {folder / 'params.safetensors'}: {wrong}"
     from converters import load_pytree
 
     params = load_pytree(scratch / "other.safetensors")["params"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, ParityVerdict, Section
-from migrate.port.results import LOW_PRECISION, ProofCase
+from migrate.port.results import LOW_PRECISION, Ported, ProofCase
+from migrate.port.sizes.results import FixedSize, Sizes
+from migrate.report.text.port import port_as_json
 from tests.parity.made import matching
 
 
@@ -34,3 +40,33 @@ def test_a_port_that_is_off_as_its_original_is_no_fault(
     name: str, parity: Parity, matches: bool
 ) -> None:
     assert ProofCase(name, "x float32[2,3]", parity).matches is matches
+
+
+def test_numbers_that_are_not_finite_leave_the_json_valid() -> None:
+    checks = tuple(
+        ParityCheck(f"output {at}", 0.0, b, 1e-3, not at, "measured")
+        for at, b in enumerate((1e-6, math.nan, 1.0))
+    )
+    parity = replace(matching(1), sections=(Section("outputs", checks),))
+    case = ProofCase("float32", "x float32[2,3]", parity)
+    assert case.worst is not None
+    assert math.isnan(case.worst)
+    sizes = Sizes(
+        changed=(("width", 4, 6),), held=(FixedSize("cap", math.inf, ""),), distance=math.nan
+    )
+    port = SimpleNamespace(
+        model_class="Net",
+        config_class="NetConfig",
+        inputs=(),
+        free=(),
+        baked=(),
+        notes=(),
+        missing=(),
+        bounds=(),
+    )
+    ported = Ported(Path("net"), (), "net.py:Net", port, "", (case,), sizes=sizes)
+    text = json.dumps(port_as_json(ported), allow_nan=False)
+    report = json.loads(text)
+    assert report["proof"][0]["relative_l2"] is None
+    assert report["sizes"]["relative_l2"] is None
+    assert report["sizes"]["held"][0]["value"] == "inf"

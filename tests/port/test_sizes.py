@@ -15,8 +15,9 @@ from torch import nn
 from converters.graph import Port, port
 from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
+from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
-from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
+from migrate.port.sizes.flax import PortRefusesError, outputs_of
 from migrate.port.sizes.instance import built
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of

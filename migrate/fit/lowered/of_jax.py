@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
     if isinstance(runner.model, LinenModel):
         runner.model.keep_stacked()
     rules = runner.model.partition if wanted.mesh and not wanted.rules else None
-    layout = _Layout(wanted, batch_axes_only=rules is not None)
+    layout = _Layout(wanted, None if rules is None else runner.model.batch_axes)
     shapes = shapes_of(wanted)
     alone = {name: _struct(shape, _dtype(dtype, wanted)) for name, (shape, dtype) in shapes.items()}
     with in_user_code(wanted.target):
@@ -60,7 +60,7 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
     specs = (
         _specs(weights, layout, wanted)
         if rules is None
-        else _of_port(rules, weights, layout, wanted)
+        else _of_port(rules, runner.model.batch_axes, weights, layout, wanted)
     )
     if wanted.shard:
         specs = {name: layout.cut(array, specs[name]) for name, array in weights.items()}
@@ -109,8 +109,8 @@ class _Layout:
 
     Args:
         wanted: what is asked.
-        batch_axes_only: whether the batch is whole on a mesh without an axis of the batch, as the rules of a
-            port have it; else it is divided over the first axis.
+        batch_axes: axes of a mesh that a port with rules divides the batch over; on a mesh without them its
+            batch is whole. None: axes with a usual name, else the first axis.
 
     Attributes:
         mesh: axis → devices.
@@ -118,13 +118,14 @@ class _Layout:
         replicas: number of replicas, each with a batch of its own.
     """
 
-    def __init__(self, wanted: Wanted, *, batch_axes_only: bool = False) -> None:
+    def __init__(self, wanted: Wanted, batch_axes: Sequence[str] | None = None) -> None:
         from jax.sharding import AbstractMesh
 
         self.mesh = dict(wanted.mesh) or {"data": wanted.devices}
         self._abstract = AbstractMesh(tuple(self.mesh.values()), tuple(self.mesh))
-        named = tuple(axis for axis in self.mesh if axis in _BATCH_AXES)
-        self.over = named if named or batch_axes_only else (next(iter(self.mesh)),)
+        usual = _BATCH_AXES if batch_axes is None else batch_axes
+        named = tuple(axis for axis in self.mesh if axis in usual)
+        self.over = named if named or batch_axes is not None else (next(iter(self.mesh)),)
         self.replicas = math.prod(self.mesh[axis] for axis in self.over)
 
     def placed(self, array: Any, spec: tuple[Any, ...]) -> Any:
@@ -262,7 +263,11 @@ def _loss(outputs: Mapping[str, Any], wanted: Wanted, *, tokens: bool) -> tuple[
 
 
 def _of_port(
-    rules: Callable[[Any, Any], Any], weights: Mapping[str, Any], layout: _Layout, wanted: Wanted
+    rules: Callable[[Any, Any], Any],
+    batch_axes: Sequence[str],
+    weights: Mapping[str, Any],
+    layout: _Layout,
+    wanted: Wanted,
 ) -> dict[str, Any]:
     """The specs by the partition rules of a port."""
     try:
@@ -271,7 +276,7 @@ def _of_port(
         raise FitError(
             f"{wanted.target}: {error}", "use another --mesh, or edit the rules"
         ) from None
-    used = {axis for spec in specs.values() for axis in spec} | set(_BATCH_AXES)
+    used = {axis for spec in specs.values() for axis in spec} | set(batch_axes)
     for axis, devices in layout.mesh.items():
         if devices > 1 and axis not in used:
             raise FitError(

@@ -31,6 +31,8 @@ _PORT_WEIGHTS = "params.safetensors"
 _PORT_UNUSED = "UNUSED"
 # Function of a port with partition rules: the spec of each weight on a mesh.
 _PORT_PARTITION = "partition_specs"
+# Name in a port's `sharding.py`: the axes of a mesh that its batch is divided over.
+_PORT_BATCH_AXES = "BATCH"
 _PORT_CONSTANTS = "constants.safetensors"
 _TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -112,6 +114,8 @@ def _partition(runner: Any, package: ModuleType) -> None:
 
     if isinstance(runner, JaxRunner):
         runner.model.partition = getattr(package, _PORT_PARTITION, None)
+        rules = getattr(package, "sharding", None)
+        runner.model.batch_axes = tuple(getattr(rules, _PORT_BATCH_AXES, ()))
 
 
 def port_constants(target: Target) -> Path | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.port.numerics.port_side import imported_package
+from migrate.port.package import package_of
 
 
 def main(request: Path) -> None:
@@ -24,18 +24,18 @@ def main(request: Path) -> None:
     asked = json.loads(request.read_text())
     answer: dict[str, Any] = {}
     try:
-        np.save(Path(asked["work"]) / "logits.npy", _logits(asked))
+        with package_of(Path(asked["folder"])) as package:
+            np.save(Path(asked["work"]) / "logits.npy", _logits(package, asked))
     except Exception as error:  # whatever the port's source raises
         answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
     Path(asked["answer"]).write_text(json.dumps(answer))
 
 
-def _logits(asked: Mapping[str, Any]) -> Any:
+def _logits(package: Any, asked: Mapping[str, Any]) -> Any:
     """The logits at each position: those of the prompt at once, then one token at a time."""
     import jax
     import jax.numpy as jnp
 
-    package = imported_package(Path(asked["folder"]))
     generation = importlib.import_module(f"{package.__name__}.generate")
     model = package.build()
     variables = package.load_params(Path(asked["params"])) if asked["params"] else {}

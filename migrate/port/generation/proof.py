@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from migrate.port.child import answer_of
 from migrate.port.generation.results import CachedCase
 
 if TYPE_CHECKING:
@@ -60,6 +57,8 @@ def compare_cached(
 def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
     """Return the relative L2 of the worst position, and the position; the first NaN is the worst.
 
+    Where all the original's logits are zero, the distance is absolute.
+
     Args:
         wanted: the original's logits: (rows, positions, vocabulary).
         logits: the port's.
@@ -69,7 +68,8 @@ def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
     for at in range(wanted.shape[1]):
         rows = valid[:, at] > 0
         truth = wanted[rows, at].astype(np.float64)
-        distance = float(np.linalg.norm(truth - logits[rows, at]) / np.linalg.norm(truth))
+        size = float(np.linalg.norm(truth))
+        distance = float(np.linalg.norm(truth - logits[rows, at])) / (size or 1.0)
         if np.isnan(distance):
             return distance, at
         if distance > worst:
@@ -133,34 +133,16 @@ def _asked(
     port: Any, folder: Path, params: Path | None, work: Path, timeout: float
 ) -> dict[str, Any]:
     recorded = port.cache.recorded
-    answer = work / "answer.json"
-    asked = {
+    request = {
         "folder": str(folder),
         "params": str(params) if params else "",
         "prompt": PROMPT,
-        "steps": STEPS,
         "grows": recorded.grows,
         "encoder": [*recorded.encoder],
         "encoder_mask": recorded.encoder_mask,
         "masks": bool(recorded.attention_mask),
         "positions": bool(recorded.position_ids),
         "work": str(work),
-        "answer": str(answer),
     }
-    request = work / "request.json"
-    request.write_text(json.dumps(asked))
-    command = [sys.executable, "-m", "migrate.port.generation.port_side", str(request)]
-    root = str(Path(__file__).parents[3])
-    paths = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {timeout:g} s"}
-    if not answer.exists():
-        last = done.stderr.strip().splitlines()[-1:] or ["nothing was printed"]
-        return {"error": f"its process ended with {done.returncode}: {last[0]}"}
-    facts: dict[str, Any] = json.loads(answer.read_text())
-    return facts
+    answer: dict[str, Any] = answer_of("migrate.port.generation.port_side", request, work, timeout)
+    return answer

@@ -94,7 +94,7 @@ def trace_axes(closed: Any, weights: Sequence[str], inputs: int) -> Traced:
     for dims in arguments[len(weights) :]:
         for dim in dims:
             walk.axis(dim).is_input = True
-    consts = [walk.value(walk.fresh(variable.aval.shape)) for variable in jaxpr.constvars]
+    consts = [_Value(walk.fresh(variable.aval.shape)) for variable in jaxpr.constvars]
     values = [
         _Value(dims, origin, taint)
         for dims, origin, taint in zip(arguments, origins, taints, strict=True)
@@ -147,9 +147,6 @@ class _Walk:
             self.above.append(number)
             self.known[number] = SharedAxis({int(size)})
         return tuple(range(first, first + len(shape)))
-
-    def value(self, dims: Dims) -> _Value:
-        return _Value(dims)
 
     def root(self, dim: int) -> int:
         while self.above[dim] != dim:

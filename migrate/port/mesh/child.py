@@ -22,7 +22,7 @@ import numpy as np
 
 from migrate.parity.sides.jax.wide import Evaluation
 from migrate.port.mesh.results import FACTOR, FLOOR
-from migrate.port.sizes.flax import package_of
+from migrate.port.package import package_of
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _COLLECTIVE = re.compile(
@@ -118,9 +118,6 @@ def _run(
     return {
         "output": max(outputs.values(), default=0.0),
         "gradient": max(gradients.values(), default=0.0),
-        "distance": max(
-            (_distance(alone[0][name], both[0][name]) for name in outputs), default=0.0
-        ),
         "worst": worst,
         "collectives": dict(Counter(_COLLECTIVE.findall(compiled.as_text()))),
         "bytes": here / max(1, sum(leaf.nbytes for leaf in leaves)),
@@ -151,11 +148,6 @@ def judged(exact: Arrays, alone: Arrays, both: Arrays) -> dict[str, float]:
 def _norm(array: Any) -> float:
     values = np.asarray(array, np.complex128 if np.iscomplexobj(array) else np.float64)
     return float(np.linalg.norm(values[np.isfinite(values)]))
-
-
-def _distance(a: Any, b: Any) -> float:
-    size = _norm(a)
-    return _norm(np.asarray(b, np.float64) - np.asarray(a, np.float64)) / size if size else 0.0
 
 
 def _in_float64(step: Callable[..., Any], arguments: Any) -> tuple[Arrays, Arrays]:

@@ -109,11 +109,11 @@ def _chosen(traced: Traced, sizes: Mapping[str, int], experts: set[int]) -> dict
             continue
         if not max(axis.sizes) % 2 and not _twice(whole, traced) and _is_free(whole, traced, taken):
             _take(whole, known, traced, chosen, taken)
-    most = _divisor(math.gcd(*traced.axes[number].sizes) for number in chosen)
+    most = divisor(math.gcd(*traced.axes[number].sizes) for number in chosen)
     for number, axis in traced.axes.items():
         if number in chosen or number in experts or not _is_vocabulary(number, traced, sizes):
             continue
-        divides = _divisor([math.gcd(*axis.sizes)]) >= (most if chosen else 2)
+        divides = divisor([math.gcd(*axis.sizes)]) >= (most if chosen else 2)
         if divides and _may_divide(axis) and _is_free(number, traced, taken):
             _take(number, "vocabulary", traced, chosen, taken)
     return chosen
@@ -122,7 +122,8 @@ def _chosen(traced: Traced, sizes: Mapping[str, int], experts: set[int]) -> dict
 def _alike(paths: Iterable[str]) -> frozenset[str]:
     """Paths without the numbers of the layers that hold them."""
     return frozenset(
-        "/".join([*map(numberless, path.split("/")[:-3]), *path.split("/")[-3:]]) for path in paths
+        "/".join([*map(_without_numbers, path.split("/")[:-3]), *path.split("/")[-3:]])
+        for path in paths
     )
 
 
@@ -145,7 +146,7 @@ def _cycles(traced: Traced, columns: Mapping[int, set[str]]) -> set[int]:
     return cycles
 
 
-def _divisor(sizes: Iterable[int]) -> int:
+def divisor(sizes: Iterable[int]) -> int:
     """The largest power of two that divides the sizes, up to that of a large mesh."""
     return math.gcd(_MOST, *sizes)
 
@@ -212,8 +213,8 @@ def _spec(
             why.append(_role(path, number, traced, chosen[number]))
     if sum(size > 1 for size in shape) > 1 and not small:
         places = [place for place, known in enumerate(spec) if known is None]
-        place = max(places, key=lambda at: (math.gcd(shape[at], _MOST), shape[at]), default=0)
-        if places and math.gcd(shape[place], _MOST) >= _LEAST:
+        place = max(places, key=lambda at: (divisor((shape[at],)), shape[at]), default=0)
+        if places and divisor((shape[place],)) >= _LEAST:
             spec[place] = FSDP
             why = why or ["no tensor axis"]
     if not any(spec):
@@ -244,9 +245,9 @@ def _named(paths: Iterable[str], weights: Iterable[str]) -> str:
     """The modules of weights, in words."""
     parents = defaultdict(set)
     for path in weights:
-        *_, parent, module = ["", *numberless(_module(path)).split("/")]
+        *_, parent, module = ["", *_without_numbers(_module(path)).split("/")]
         parents[module].add(parent)
-    modules = [numberless(_module(path)).split("/") for path in sorted(paths)]
+    modules = [_without_numbers(_module(path)).split("/") for path in sorted(paths)]
     short = ("/".join(each[-2:] if len(parents[each[-1]]) > 2 else each[-1:]) for each in modules)
     names = list(dict.fromkeys(short))
     if len(names) > 4:
@@ -260,6 +261,6 @@ def _module(path: str) -> str:
     return module if name in ("kernel", "embedding", "scale", "bias", "weight") else path
 
 
-def numberless(path: str) -> str:
+def _without_numbers(path: str) -> str:
     """A path without the numbers of layers."""
     return re.sub(r"_\d+(?=_|/|$)", "", path)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from migrate.parity.sides.shapes import shapes_in
 from migrate.port.errors import PortError
 from migrate.port.mesh.axes import SharedAxis, Traced, trace_axes
-from migrate.port.mesh.choice import specs_of
+from migrate.port.mesh.choice import divisor, specs_of
 from migrate.port.mesh.prove import batch_of, meshes, prove_meshes, shown
 from migrate.port.mesh.results import MeshRun
 from migrate.port.mesh.rules import PartitionRule, rules_of
 from migrate.port.mesh.source import SHARDING, sharding_text
-from migrate.port.sizes.flax import package_of
+from migrate.port.package import package_of
+from migrate.port.proof import BATCH
 from migrate.port.weights import PARAMS
 
-_MOST = 128
+# Numbers of the axes of weights that the forward does not read begin here, above those of the trace.
+_UNREAD = 10**9
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,12 @@ def write_rules(place: Path, port: Any) -> Partition:
     """Write `sharding.py` into the folder of a port.
 
     Args:
-        place: the folder, with its source and weights.
+        place: the folder, with its source, its weights and a `sharding.py` without rules.
         port: what the compiler gave.
 
     Raises:
         PortError: the source does not run.
     """
-    # The source imports the file before its rules are known.
-    (place / SHARDING).write_text(sharding_text(port.model_class, (), ()))
     try:
         with package_of(place) as package:
             traced, shapes, unread = _traced(package, port, place / PARAMS)
@@ -67,13 +67,13 @@ def write_rules(place: Path, port: Any) -> Partition:
         for axis, size in zip(specs[path.partition("/")[2]].spec, shape, strict=False):
             if axis is not None:
                 lengths[axis].append(size)
-    return Partition(rules, {axis: math.gcd(_MOST, *sizes) for axis, sizes in lengths.items()})
+    return Partition(rules, {axis: divisor(sizes) for axis, sizes in lengths.items()})
 
 
 def unbatched(port: Any) -> tuple[str, ...]:
     """The inputs whose first axis is no batch."""
     return tuple(
-        argument.name for argument in port.inputs if argument.shape and argument.shape[0] != "batch"
+        argument.name for argument in port.inputs if argument.shape and argument.shape[0] != BATCH
     )
 
 
@@ -95,22 +95,15 @@ def _traced(
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves
     }
     traced = trace_axes(jax.make_jaxpr(forward)(variables, inputs), list(shapes), len(inputs))
-    more = {path: shape for path, shape in _stored(params).items() if path not in shapes}
+    stored = shapes_in(params) if params.exists() else {}
+    more = {path: shape for path, shape in stored.items() if path not in shapes}
     axes, weights = dict(traced.axes), dict(traced.weights)
     for path, shape in more.items():
-        numbers = tuple(range(len(axes) + 10**9, len(axes) + 10**9 + len(shape)))
+        first = _UNREAD + len(axes)
+        numbers = tuple(range(first, first + len(shape)))
         axes |= {number: SharedAxis({size}) for number, size in zip(numbers, shape, strict=True)}
         weights[path] = numbers
     return replace(traced, axes=axes, weights=weights), {**shapes, **more}, list(more)
-
-
-def _stored(params: Path) -> dict[str, tuple[int, ...]]:
-    if not params.exists():
-        return {}
-    from safetensors import safe_open
-
-    with safe_open(params, framework="numpy") as file:
-        return {path: tuple(file.get_slice(path).get_shape()) for path in sorted(file.keys())}
 
 
 def compare_meshes(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from migrate.port.child import answer_of
+from migrate.port.dtypes import narrow
 from migrate.port.mesh.results import MeshRun
 from migrate.port.mesh.rules import PartitionRule
+from migrate.port.proof import alike
 
 DEVICES = 8
 _FLAGS = (
@@ -51,15 +50,12 @@ def meshes(rules: Sequence[PartitionRule], sizes: Mapping[str, int]) -> list[Siz
 def batch_of(examples: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[str, Any]:
     """Inputs with a row for each device, from examples of one shape."""
     first = examples[0]
-    alike = [
-        each for each in examples if all(each[name].shape == first[name].shape for name in first)
-    ]
     rows = {}
     for name, array in first.items():
         if name in whole or not array.ndim or array.shape[0] == 1:
             rows[name] = array
             continue
-        stacked = np.concatenate([each[name] for each in alike])
+        stacked = np.concatenate([example[name] for example in alike(examples)])
         count = -(-DEVICES // len(stacked))
         rows[name] = np.concatenate([stacked] * count)[:DEVICES]
     return rows
@@ -88,42 +84,17 @@ def prove_meshes(
     from safetensors.numpy import save_file
 
     work.mkdir(parents=True, exist_ok=True)
-    narrow = {"int64": "int32", "float64": "float32", "uint64": "uint32"}
-    arrays = {
-        name: np.ascontiguousarray(array.astype(narrow.get(array.dtype.name, array.dtype.name)))
-        for name, array in inputs.items()
-    }
-    save_file(arrays, work / "inputs.safetensors")
-    request, answer = work / "request.json", work / "answer.json"
-    asked = {
+    file = work / "inputs.safetensors"
+    save_file({name: np.ascontiguousarray(narrow(array)) for name, array in inputs.items()}, file)
+    request = {
         "folder": str(folder),
         "params": str(params) if params else "",
-        "inputs": str(work / "inputs.safetensors"),
+        "inputs": str(file),
         "streams": list(streams),
         "meshes": list(wanted),
-        "answer": str(answer),
-    }
-    request.write_text(json.dumps(asked))
-    root = str(Path(__file__).parents[3])
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip(),
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
     }
     names = [shown(sizes) for sizes in wanted]
-    command = [sys.executable, "-m", "migrate.port.mesh.child", str(request)]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return tuple(MeshRun(name, error=f"no answer within {timeout:g} s") for name in names)
-    if not answer.exists():
-        last = done.stderr.strip().splitlines()[-1:] or ["nothing was printed"]
-        error = f"its process ended with {done.returncode}: {last[0]}"
-        return tuple(MeshRun(name, error=error) for name in names)
-    facts = json.loads(answer.read_text())
+    facts = answer_of("migrate.port.mesh.child", request, work, timeout, _FLAGS)
     if isinstance(facts, dict):
         return tuple(MeshRun(name, error=facts["error"]) for name in names)
     return tuple(MeshRun(name, **fact) for name, fact in zip(names, facts, strict=True))

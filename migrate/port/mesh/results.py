@@ -19,7 +19,6 @@ class MeshRun:
         mesh: "fsdp=4 tensor=2".
         output: error of the worst output against float64, divided by the allowed error.
         gradient: the same of the worst gradient.
-        distance: relative L2 of the worst output to that of one device.
         worst: path of the worst gradient.
         collectives: kind → how many of them the compiled forward and gradients have.
         bytes: bytes of weights on one device, divided by those of the whole model.
@@ -30,7 +29,6 @@ class MeshRun:
     mesh: str
     output: float = 0.0
     gradient: float = 0.0
-    distance: float = 0.0
     worst: str = ""
     collectives: Mapping[str, int] = field(default_factory=dict)
     bytes: float = 1.0

@@ -10,16 +10,14 @@ Both sides are measured against the original in float64 on the same rounded weig
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from migrate.port.child import answer_of
+from migrate.port.dtypes import narrow_name
 from migrate.port.numerics.results import (
     LIMIT,
     SETTINGS,
@@ -122,8 +120,7 @@ def _asked(
     for number, example in enumerate(inputs):
         files.append(str(work / f"input{number}.safetensors"))
         save_file({name: tensor.contiguous() for name, tensor in example.items()}, files[-1])
-    request, answer = work / "request.json", work / "answer.json"
-    asked = {
+    request = {
         "folder": str(folder.path),
         "model": port.model_class,
         "config": port.config_class,
@@ -132,24 +129,9 @@ def _asked(
         "streams": list(port.streams),
         "inputs": files,
         "outputs": str(work),
-        "answer": str(answer),
     }
-    request.write_text(json.dumps(asked))
-    command = [sys.executable, "-m", "migrate.port.numerics.port_side", str(request)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    root = str(Path(__file__).parents[3])
-    environment["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {timeout:g} s"}
-    if not answer.exists():
-        last = done.stderr.strip().splitlines()[-1:] or ["nothing was printed"]
-        return {"error": f"its process ended with {done.returncode}: {last[0]}"}
-    facts: dict[str, Any] = json.loads(answer.read_text())
-    return facts
+    answer: dict[str, Any] = answer_of("migrate.port.numerics.port_side", request, work, timeout)
+    return answer
 
 
 def _outputs(work: Path, at: int, count: int) -> list[dict[str, Any]]:
@@ -179,7 +161,7 @@ def _judged(
         kind = answer["dtypes"].get("" if names[path] == "output" else names[path], "")
         kind = kind or answer["dtypes"].get(names[path], "")
         wanted = runs[0].dtypes[path]
-        if kind.replace("64", "32") != wanted.replace("64", "32"):
+        if narrow_name(kind) != narrow_name(wanted):
             differences.append(f"output {path or 0} is {kind}, the original's {wanted}")
         mine = [outputs[names[path]] for outputs in port_outputs]
         theirs = [run.outputs[path] for run in runs]

@@ -8,7 +8,6 @@ file of arrays for each setting and input, and a JSON file with dtypes and produ
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -22,6 +21,7 @@ from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
 from migrate.port.nnx_model import NnxPort, is_nnx, takes_dtypes
 from migrate.port.numerics.results import BFLOAT16, SEED, SETTINGS, Products
+from migrate.port.package import package_of, stacked
 
 _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
 
@@ -31,20 +31,22 @@ def main(request: Path) -> None:
     asked = json.loads(request.read_text())
     answer: dict[str, Any]
     try:
-        answer = {setting: _run(asked, setting, at) for at, setting in enumerate(SETTINGS)}
+        with package_of(Path(asked["folder"])) as package:
+            answer = {
+                setting: _run(package, asked, setting, at) for at, setting in enumerate(SETTINGS)
+            }
     except Exception as error:  # whatever the port's source raises
         line = " ".join(str(error).split())
         answer = {"error": f"{type(error).__name__}: {line[:400]} ({_place(error)})"}
     Path(asked["answer"]).write_text(json.dumps(answer))
 
 
-def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
+def _run(package: Any, asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
     from safetensors.flax import load_file
     from safetensors.numpy import save_file
 
-    package = imported_package(Path(asked["folder"]))
     model_class = getattr(package, asked["model"])
     config = getattr(package, asked["config"])()
     narrow = setting == BFLOAT16
@@ -63,7 +65,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
             # In float32, too, they have the values that the original is given: XLA may leave a rounding out.
             array = rounded if narrow else rounded.astype(array.dtype)
         node[name] = array
-    variables = getattr(package, "stack_layers", dict)(variables)
+    variables = stacked(package, variables)
     inputs = [
         {name: _narrowed(array) for name, array in load_file(file).items()}
         for file in asked["inputs"]
@@ -99,21 +101,6 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
         "dtypes": dtypes,
         "products": {path: sorted(kinds) for path, kinds in products.items()},
     }
-
-
-def imported_package(folder: Path) -> Any:
-    """The package in a folder, whatever that is called while it is written."""
-    name = "port_in_bfloat16"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    if name not in sys.modules:
-        package = importlib.util.module_from_spec(spec)
-        sys.modules[name] = package
-        spec.loader.exec_module(package)
-    return sys.modules[name]
 
 
 def _narrowed(array: Any) -> Any:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import secrets
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +14,9 @@ import numpy as np
 from converters.graph.expression import DROPOUT, NOISE
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
+from migrate.port.dtypes import narrow
 from migrate.port.nnx_model import NnxPort, is_nnx
+from migrate.port.package import stacked, unstacked
 from migrate.port.sizes.instance import SEED, Array, Arrays, flat, quiet
 from migrate.port.weights import CONSTANTS, MAPPING, PARAMS
 
@@ -28,26 +27,6 @@ _SHOWN = 160
 
 class PortRefusesError(Exception):
     """Error of a port that does not run at these sizes. The text gives the reason in one line."""
-
-
-@contextmanager
-def package_of(folder: Path) -> Iterator[Any]:
-    """The package in the folder of a port."""
-    name = f"_port_{secrets.token_hex(8)}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(package)
-        yield package
-    finally:
-        for module in [
-            module for module in sys.modules if module == name or module.startswith(f"{name}.")
-        ]:
-            del sys.modules[module]
 
 
 @dataclass(frozen=True)
@@ -95,13 +74,8 @@ class PortAtSize:
                 "/".join(str(step.key) for step in path): tuple(leaf.shape)
                 for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
             }
-            if wanted.keys() != self.arrays.keys():
+            if wanted != {path: tuple(array.shape) for path, array in self.arrays.items()}:
                 self.require_paths()
-            if any(
-                wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
-            ):
-                variables = jax.eval_shape(lambda: self.variables(self.weights()))
-                outputs = jax.eval_shape(self.apply, variables, **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
@@ -121,7 +95,7 @@ class PortAtSize:
             apply, inputs = self.apply, self.inputs
             if method is not None:
                 apply = partial(apply, method=method[0])
-                inputs = {name: _narrow(array) for name, array in method[1].items()}
+                inputs = {name: narrow(array) for name, array in method[1].items()}
             with drawn(Draws(SEED)):  # as the original is
                 program = jax.jit(apply).lower(variables, **inputs)
             options = {"xla_backend_optimization_level": 0}
@@ -153,10 +127,10 @@ class PortAtSize:
     def weights(self) -> dict[str, Array]:
         """Path → array, with JAX's 32 bits; of an nnx model also what no file has."""
         rest = self.model.rest() if isinstance(self.model, NnxPort) else {}
-        return {path: _narrow(array) for path, array in self.arrays.items()} | rest
+        return {path: narrow(array) for path, array in self.arrays.items()} | rest
 
     def require_paths(self) -> None:
-        """Raise the port package's own error if weights are missing or have no place."""
+        """Raise the port package's own error if weights are missing, misshapen or have no place."""
         if self.arrays:
             inputs = {} if isinstance(self.model, NnxPort) else _abstract(self.inputs)
             self.package.require_params(self.arrays, self.config, **inputs)
@@ -198,8 +172,8 @@ def port_at(
         nnx = is_nnx(model_class)
         arrays = _converted(folder, module, nnx) if (folder / PARAMS).exists() else {}
         model = NnxPort(model_class, config) if nnx else model_class(config)
-        narrow = {name: _narrow(array) for name, array in inputs.items()}
-        return PortAtSize(package, folder, config, model, arrays, narrow)
+        inputs = {name: narrow(array) for name, array in inputs.items()}
+        return PortAtSize(package, folder, config, model, arrays, inputs)
 
 
 def outputs_of(
@@ -227,20 +201,6 @@ def computes_weights(folder: Path) -> bool:
     return file.exists() and any(
         rule.outcome is Outcome.REFUSED for rule in load_mapping(file).rules
     )
-
-
-def stacked(package: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables as a port's model has them: its repeated layers may be stacked."""
-    stack = getattr(package, "stack_layers", dict)
-    arrays: dict[str, Any] = stack(variables)
-    return arrays
-
-
-def unstacked(package: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables of a port's model as its files have them: each layer by itself."""
-    unstack = getattr(package, "unstack_layers", dict)
-    arrays: dict[str, Any] = unstack(variables)
-    return arrays
 
 
 @contextmanager
@@ -287,9 +247,3 @@ def _abstract(arrays: Arrays) -> dict[str, Any]:
     import jax
 
     return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
-
-
-def _narrow(array: Array) -> Array:
-    """An array with JAX's 32 bits."""
-    wide = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-    return array.astype(wide.get(array.dtype.name, array.dtype.name), copy=False)

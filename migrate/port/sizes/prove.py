@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from converters.layers.reparametrized import class_before
+from migrate.port.package import package_of
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
-from migrate.port.sizes.flax import package_of
 from migrate.port.sizes.instance import Arrays, Axis, SizeChange, alive, built, threads_for
 from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.question import SizeQuestion

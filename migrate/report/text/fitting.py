@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
+
+from migrate.report.text.plain import finite
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +42,7 @@ def fit_as_json(fit: Fit) -> dict[str, Any]:
     return {
         "proven": fit.proven,
         "verdict": fit.sentence,
-        "apart": fit.apart if fit.apart is not None and math.isfinite(fit.apart) else None,
+        "apart": finite(fit.apart),
         "inputs": fit.inputs,
         "layers": fit.layers,
         "passes": fit.passes,
@@ -53,7 +54,7 @@ def fit_as_json(fit: Fit) -> dict[str, Any]:
                 "torch": difference.truth,
                 "after": difference.after,
                 "inside": difference.inside,
-                "apart": difference.distance if math.isfinite(difference.distance) else None,
+                "apart": finite(difference.distance),
                 "settings": difference.settings,
                 "called": difference.called,
             }

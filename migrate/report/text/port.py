@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrate.counts import many
+from migrate.report.text.plain import finite, plain_value
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ def _mesh(run: MeshRun) -> dict[str, Any]:
         "mesh": run.mesh,
         "matches": run.matches,
         "verdict": run.verdict,
-        "output": run.output if math.isfinite(run.output) else None,
-        "gradient": run.gradient if math.isfinite(run.gradient) else None,
+        "output": finite(run.output),
+        "gradient": finite(run.gradient),
         "collectives": dict(run.collectives),
         "weights_on_a_device": run.bytes,
     }
@@ -209,8 +209,8 @@ def _numbers(entry: Numerics) -> dict[str, Any]:
     return {
         "setting": entry.setting,
         "matches": entry.matches,
-        "port": entry.port if math.isfinite(entry.port) else None,
-        "original": entry.original if math.isfinite(entry.original) else None,
+        "port": finite(entry.port),
+        "original": finite(entry.original),
         "verdict": entry.verdict,
     }
 
@@ -220,15 +220,19 @@ def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
     if sizes is None:
         return None
     return {
-        "changed": [{"name": n, "here": here, "there": there} for n, here, there in sizes.changed],
+        "changed": [
+            {"name": name, "here": plain_value(here), "there": plain_value(there)}
+            for name, here, there in sizes.changed
+        ],
         "held": [
-            {"name": entry.name, "value": entry.value, "why": entry.why} for entry in sizes.held
+            {"name": entry.name, "value": plain_value(entry.value), "why": entry.why}
+            for entry in sizes.held
         ],
         "axes": [
             {"input": name, "axis": axis, "size": size} for (name, axis), size in sizes.axes.items()
         ],
         "bounds": [entry.text for entry in ported.port.bounds],
-        "relative_l2": sizes.distance,
+        "relative_l2": finite(sizes.distance),
         "error": sizes.error,
     }
 
@@ -254,9 +258,7 @@ def _cached(ported: Ported) -> dict[str, Any] | None:
     return {
         "name": cached.name,
         "matches": cached.matches,
-        "relative_l2": cached.distance
-        if not cached.error and math.isfinite(cached.distance)
-        else None,
+        "relative_l2": None if cached.error else finite(cached.distance),
         "error": cached.error,
     }
 
@@ -277,7 +279,7 @@ def _gradient(case: ProofCase) -> dict[str, Any] | None:
     if case.worst_gradient is None:
         return None
     name, distance = case.worst_gradient
-    return {"name": name, "relative_l2": distance if math.isfinite(distance) else None}
+    return {"name": name, "relative_l2": finite(distance)}
 
 
 def _case(case: ProofCase) -> dict[str, Any]:
@@ -286,7 +288,7 @@ def _case(case: ProofCase) -> dict[str, Any]:
         "inputs": case.inputs,
         "matches": case.matches,
         "verdict": None if case.parity is None else case.verdict,
-        "relative_l2": case.worst,
+        "relative_l2": finite(case.worst),
         "worst_gradient": _gradient(case),
         "first": None if case.first is None else case.first.name,
         "error": case.error,

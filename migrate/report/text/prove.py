@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _difference(value: float | None) -> str:
 
 def proof_as_json(proof: Proof) -> dict[str, Any]:
     """Return everything that was compared as plain values; what is not finite becomes a string."""
-    plain = _finite(dataclasses.asdict(proof))
+    plain = plain_value(dataclasses.asdict(proof))
     assert isinstance(plain, dict)
     return {"equal": proof.equal, "within_noise": _within_noise(proof), **plain}
 
@@ -122,16 +122,3 @@ def _within_noise(proof: Proof) -> dict[str, float] | None:
         return None
     values, weights = judged_noise(proof.floor)
     return {"times": MARGIN, "losses_and_gradient_norms": values, "weights": weights}
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` as JSON can have it: NaN and infinities as strings, sets as sorted lists."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, frozenset | set):
-        return sorted(_finite(item) for item in value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from migrate.cli import commands
+from migrate.parity.sides.load import load_runner
+from migrate.parity.sides.target import parse_target
 from migrate.port.errors import PortError
 from migrate.port.pipeline import PortOptions, port_model
 from tests.port import standin
@@ -111,11 +113,14 @@ def test_fit_takes_the_rules_of_a_port(folder: Path) -> None:
     assert "all-reduce" in done.output
 
 
-def test_fit_refuses_axes_that_no_rule_has(folder: Path) -> None:
+@pytest.mark.parametrize("axis", ["model", "dp"])
+def test_fit_refuses_axes_that_the_port_does_not_have(folder: Path, axis: str) -> None:
+    runner, _ = load_runner(parse_target(f"port:{folder}"))
+    assert runner.model.batch_axes == ("data", "fsdp")
     words = ["fit", f"port:{folder}", "--inputs", "x=float32[2,12]", "--tpu", "v5e-8"]
-    done = CliRunner().invoke(commands, [*words, "--mesh", "model=8"])
+    done = CliRunner().invoke(commands, [*words, "--mesh", f"{axis}=8"])
     assert done.exit_code == 2
-    assert "--mesh model=8: no rule of" in done.output
+    assert f"--mesh {axis}=8: no rule of" in done.output
 
 
 def test_fit_refuses_a_mesh_that_does_not_divide(folder: Path) -> None:

@@ -43,6 +43,8 @@ class JaxModel(ABC):
         self.spare: Callable[[str], bool] = lambda path: False
         # Spec of each weight on a mesh, for a port that has partition rules.
         self.partition: Callable[[Any, Any], Any] | None = None
+        # Axes of a mesh that such a port divides the batch over.
+        self.batch_axes: tuple[str, ...] = ()
 
     @abstractmethod
     def parameters(self) -> list[inspect.Parameter]:

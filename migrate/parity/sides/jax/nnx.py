@@ -177,7 +177,6 @@ def _training_graph(module: Any, *, drops: bool) -> Any:
     copy = nnx.clone(module)
     copy.train()
     for _, submodule in nnx.iter_modules(copy):
-        flax = type(submodule).__module__.startswith("flax.")
-        if not drops and flax and hasattr(submodule, "deterministic"):
+        if not drops and isinstance(submodule, nnx.Dropout | nnx.MultiHeadAttention):
             submodule.deterministic = True
     return nnx.graphdef(copy)

@@ -62,9 +62,13 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+# Number of a layer in a path. Ports have the same expression in their source.
+LAYER_NUMBER = r"([_/])\d+"
+
+
 def numberless(path: str) -> str:
     """Path with `#` for the numbers of layers."""
-    return re.sub(r"([_/])\d+", r"\1#", path)
+    return re.sub(LAYER_NUMBER, r"\1#", path)
 
 
 def require_fit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from rich.markup import escape
 from migrate.report.text.parity import words
 from migrate.report.text.parity.layers import layers_summary
 from migrate.report.text.parity.sections import sections_summary
+from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -86,35 +86,24 @@ def parity_as_json(parity: Parity) -> dict[str, Any]:
         **_plain(value, "profile", "limits", "inputs", "floor", "notes"),
         "sides": _plain(value, "a", "b", "truth"),
         **_plain(value, "first", "causes"),
-        "layers": _plain_value(value["layers"]),
+        "layers": plain_value(value["layers"]),
         "sections": [
             {
                 "name": section["name"],
                 "passed": of.passed,
-                "checks": _plain_value(section["checks"]),
-                "curves": _plain_value(dict(section["curves"])),
+                "checks": plain_value(section["checks"]),
+                "curves": plain_value(dict(section["curves"])),
                 "notes": list(section["notes"]),
             }
             for section, of in zip(value["sections"], parity.sections, strict=True)
         ],
         "histograms": [
-            {"layer": name, "edges": _plain_value(edges), "a": list(a), "b": list(b)}
+            {"layer": name, "edges": plain_value(edges), "a": list(a), "b": list(b)}
             for name, edges, a, b in parity.histograms
         ],
-        "seconds": _plain_value(dict(parity.seconds)),
+        "seconds": plain_value(dict(parity.seconds)),
     }
 
 
 def _plain(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: _plain_value(value[name]) for name in names}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_value(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    # Numbers of numpy are no numbers to json.
-    return value.item() if hasattr(value, "item") else value
+    return {name: plain_value(value[name]) for name in names}

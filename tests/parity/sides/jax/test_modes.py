@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen
+from flax import linen, nnx
 from torch import nn
 
 from migrate.parity.compare import compare_sides
 from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.results import LayerVerdict, Parity
 from migrate.parity.ground.settings import SideSettings
+from migrate.parity.sides.jax.arguments import BoundInputs
+from migrate.parity.sides.jax.nnx import NnxModel
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
@@ -86,3 +90,22 @@ def test_a_model_that_asks_is_trained_where_it_is(train: bool, tmp_path: Path) -
     made, changed = model.apply(model.weights or {}, bound, train=train)
     assert np.allclose(made, out) is not train
     assert set(changed) == ({"batch_stats/norm/mean", "batch_stats/norm/var"} if train else set())
+
+
+class OwnDropout(nnx.Dropout):
+    """A dropout of the user's, who derives it from Flax's."""
+
+
+class Drops(nnx.Module):
+    def __init__(self) -> None:
+        self.dropout = OwnDropout(0.5, rngs=nnx.Rngs(0))
+
+    def __call__(self, x: Any) -> Any:
+        return self.dropout(x)
+
+
+def test_a_dropout_derived_from_that_of_flax_drops_nothing_without_a_key() -> None:
+    model = NnxModel(Drops(), "drops")
+    bound = BoundInputs((jnp.ones((4, 8)),), {}, {}, {})
+    assert bool((model.trained({}, bound)[0] == 1).all())
+    assert not bool((model.trained({}, bound, jax.random.key(0))[0] == 1).all())
