@@ -78,7 +78,8 @@ install-torch-tpu: $(TORCH_TPU)/.installed
 # torch does not load torch_tpu by itself: each test that needs it starts processes of its own.
 test-torch-tpu: install-torch-tpu
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
-	  tests/shims/tpu tests/shims/api tests/examples/test_portable.py
+	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviours.py \
+	  tests/shims/patches/test_behaviours.py
 
 # Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.
 PYTHON312 ?= python3.12

@@ -46,16 +46,15 @@ def is_installed() -> bool:
     return _install.cache_info().currsize > 0
 
 
-def require_host(count: int) -> None:
-    """Check that a TPU host with this number of chips exists.
+def require_ranks(count: int) -> None:
+    """Check that this number of ranks can be simulated here.
 
     Raises:
-        NotSimulatedError: there is none.
+        NotSimulatedError: a package is missing or has another version, or no TPU host has as many
+            chips.
     """
     versions.require()
-    from shims._simulated_tpu import world
-
-    world.require_host(count)
+    versions.require_host(count)
 
 
 def install(replicas: int | None = None) -> None:
@@ -74,6 +73,7 @@ def install(replicas: int | None = None) -> None:
 
 @functools.cache
 def _install(replicas: int) -> None:
+    require_ranks(replicas)
     needed = variables()
     if "torch_tpu" in sys.modules and os.environ.get(LIBRARY) != needed[LIBRARY]:
         raise NotSimulatedError(
@@ -106,7 +106,6 @@ def _load(replicas: int) -> None:
 
     from shims._simulated_tpu import collectives, world
 
-    world.require_host(replicas)
     world.answer(replicas)
     torch_tpu._loader.load()
     collectives.install()

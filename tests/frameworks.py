@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from shims._simulated_tpu import versions
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[1]
@@ -29,12 +28,6 @@ def need_torch_xla() -> None:
     """
     if find_spec("torch_xla") is None:
         pytest.skip("torch_xla is not installed")
-
-
-def need_torch_tpu() -> None:
-    """Skip the test where torch_tpu cannot be simulated (`make test-torch-tpu`)."""
-    for problem in versions.problems_of_simulation():
-        pytest.skip(problem.what)
 
 
 def in_own_process(function: Callable[..., Any], *args: Any) -> Any:

@@ -5,11 +5,12 @@ A group is torch's own, with one gloo backend in the place of torch_tpu's. Colle
 DistributedDataParallel, FSDP2, DTensor, functional collectives. Tensors on the host are refused, as in
 a group of torch_tpu.
 
-Each collective is complete when its call returns.
+Each collective is complete when its call returns; sends and receives are, when they have been waited for.
 """
 
 from __future__ import annotations
 
+import collections
 import datetime
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,6 +24,10 @@ from shims.errors import NotSimulatedError
 _DEVICE = "tpu"
 # torch's layer below `torch.distributed`, whose names have no types.
 c10d: Any = torch._C._distributed_c10d
+# gloo's threads drop a collective after its end, with a lock of the group. The last reference may need
+# Python's lock, and the end of the group has that one and waits for the first: a deadlock. So the last
+# reference is here.
+_finished: collections.deque[Any] = collections.deque(maxlen=4)
 _libraries: list[torch.library.Library] = []
 
 
@@ -65,6 +70,11 @@ def _write(targets: Any, values: Any) -> None:
         return
     for target, value in zip(targets, values, strict=True):
         _write(target, value)
+
+
+def _finish(work: Any) -> None:
+    work.wait()
+    _finished.append(work)
 
 
 def _done(result: Any) -> Any:
@@ -115,7 +125,7 @@ def _all_reduce(
         value = _host(tensor)
         options = c10d.AllreduceOptions()
         options.reduceOp = reduction.op
-        gloo.allreduce([value], _wait(options, timeout)).wait()
+        _finish(gloo.allreduce([value], _wait(options, timeout)))
         _write(tensor, reduction.finish(value))
     return list(tensors), _done(list(tensors))
 
@@ -137,7 +147,7 @@ def _broadcast(
     value = _host(tensors)
     options = c10d.BroadcastOptions()
     options.rootRank, options.rootTensor = root, root_tensor
-    _gloo(group).broadcast(value, _wait(options, timeout)).wait()
+    _finish(_gloo(group).broadcast(value, _wait(options, timeout)))
     _write(tensors, value)
     return list(tensors), _done(list(tensors))
 
@@ -156,7 +166,7 @@ def _reduce(
     value = _host(tensors)
     options = c10d.ReduceOptions()
     options.reduceOp, options.rootRank, options.rootTensor = reduction.op, root, root_tensor
-    gloo.reduce(value, _wait(options, timeout)).wait()
+    _finish(gloo.reduce(value, _wait(options, timeout)))
     if gloo.rank() == root:
         _write(tensors, [reduction.finish(item) for item in value])
     return _done(list(tensors))
@@ -170,7 +180,7 @@ def _all_gather(
     timeout: int = -1,
 ) -> Any:
     values = [[torch.empty_like(item, device="cpu") for item in row] for row in outputs]
-    _gloo(group).allgather(values, _host(inputs), _wait(c10d.AllgatherOptions(), timeout)).wait()
+    _finish(_gloo(group).allgather(values, _host(inputs), _wait(c10d.AllgatherOptions(), timeout)))
     _write(outputs, values)
     return [list(row) for row in outputs], _done([list(row) for row in outputs])
 
@@ -193,7 +203,7 @@ def _all_gather_base(
     parts = list(output.detach().reshape(-1).cpu().chunk(size))
     values = [torch.empty_like(part) for part in parts]
     options = _wait(c10d.AllgatherOptions(), timeout)
-    _gloo(group).allgather([values], [_host(value).reshape(-1)], options).wait()
+    _finish(_gloo(group).allgather([values], [_host(value).reshape(-1)], options))
     _write(output, torch.cat(values).reshape(output.shape))
     return output, _done([output])
 
@@ -224,7 +234,7 @@ def _reduce_scatter(
         values = torch.stack([_host(part).reshape(-1) for part in parts])
         options = c10d.AllreduceOptions()
         options.reduceOp = reduction.op
-        gloo.allreduce([values], _wait(options, timeout)).wait()
+        _finish(gloo.allreduce([values], _wait(options, timeout)))
         _write(output, reduction.finish(values[gloo.rank()]).reshape(output.shape))
     return list(outputs), _done(list(outputs))
 
@@ -267,7 +277,7 @@ def _all_to_all_base(
     on_host = torch.empty_like(output, device="cpu")
     options = _wait(c10d.AllToAllOptions(), timeout)
     arguments = (on_host, _host(value), list(output_sizes), list(input_sizes), options)
-    _gloo(group).alltoall_base(*arguments).wait()
+    _finish(_gloo(group).alltoall_base(*arguments))
     _write(output, on_host)
     return _done([output])
 
@@ -284,7 +294,7 @@ def _all_to_all(
     value = torch.cat([_host(item).reshape(-1) for item in inputs])
     sizes = [[item.numel() for item in items] for items in (outputs, inputs)]
     options = _wait(c10d.AllToAllOptions(), timeout)
-    _gloo(group).alltoall_base(on_host, value, *sizes, options).wait()
+    _finish(_gloo(group).alltoall_base(on_host, value, *sizes, options))
     for output, part in zip(outputs, on_host.split(sizes[0]), strict=True):
         _write(output, part.reshape(output.shape))
     return list(outputs), _done(list(outputs))
@@ -301,7 +311,7 @@ def _gather(
     values = [[torch.empty_like(item, device="cpu") for item in row] for row in outputs]
     options = c10d.GatherOptions()
     options.rootRank = root
-    _gloo(group).gather(values, _host(inputs), _wait(options, timeout)).wait()
+    _finish(_gloo(group).gather(values, _host(inputs), _wait(options, timeout)))
     _write(outputs, values)
     return _done([list(row) for row in outputs])
 
@@ -317,21 +327,35 @@ def _scatter(
     values = [torch.empty_like(item, device="cpu") for item in outputs]
     options = c10d.ScatterOptions()
     options.rootRank = root
-    _gloo(group).scatter(values, _host(inputs), _wait(options, timeout)).wait()
+    _finish(_gloo(group).scatter(values, _host(inputs), _wait(options, timeout)))
     _write(outputs, values)
     return list(outputs), _done(list(outputs))
 
 
 def _send(tensors: Sequence[torch.Tensor], group: Any, to: int, tag: int) -> Any:
-    _gloo(group).send(_host(tensors), to, tag).wait()
-    return _done(list(tensors))
+    # Not awaited here: the other rank may receive only after it has sent.
+    return _gloo(group).send(_host(tensors), to, tag).boxed()
 
 
 def _recv(tensors: Sequence[torch.Tensor], group: Any, source: int, tag: int) -> Any:
     values = [torch.empty_like(item, device="cpu") for item in tensors]
-    _gloo(group).recv(values, source, tag).wait()
-    _write(tensors, values)
-    return _done(list(tensors))
+    return _received(tensors, values, _gloo(group).recv(values, source, tag))
+
+
+def _recv_any(tensors: Sequence[torch.Tensor], group: Any, tag: int) -> Any:
+    values = [torch.empty_like(item, device="cpu") for item in tensors]
+    return _received(tensors, values, _gloo(group).recv_anysource(values, tag))
+
+
+def _received(tensors: Sequence[torch.Tensor], values: list[torch.Tensor], work: Any) -> Any:
+    """Return a handle whose `wait` copies what has arrived into `tensors`."""
+
+    def finish(timeout: Any = None) -> bool:
+        done = bool(work.wait())
+        _write(tensors, values)
+        return done
+
+    return c10d.PythonCallbackWork(finish).boxed()
 
 
 def _barrier(
@@ -341,7 +365,7 @@ def _barrier(
     async_op: bool = True,
     timeout: int = -1,
 ) -> Any:
-    _gloo(group).barrier(_wait(c10d.BarrierOptions(), timeout)).wait()
+    _finish(_gloo(group).barrier(_wait(c10d.BarrierOptions(), timeout)))
     return _done([])
 
 
@@ -363,5 +387,6 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "scatter_": _scatter,
     "send": _send,
     "recv_": _recv,
+    "recv_any_source_": _recv_any,
     "barrier": _barrier,
 }

@@ -21,6 +21,9 @@ _PLUGIN_MODULE, _PLUGIN_FILE = "lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"
 # Minor versions of torch that torch_tpu 0.2.0 has C++ code for.
 TORCH_MINORS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
+# Chips of one host, as in torch_tpu's own tables: v5p has hosts of all sizes, v5e and v6e none of 2.
+HOSTS = (1, 2, 4, 8)
+
 INSTALL = "make install-torch-tpu in a clone of tpu-migrate makes an environment for it"
 
 
@@ -95,6 +98,19 @@ def require() -> None:
     """
     for problem in problems_of_simulation():
         raise NotSimulatedError(problem.what, problem.remedy)
+
+
+def require_host(ranks: int) -> None:
+    """Check that a TPU host with a chip for each of this number of ranks exists.
+
+    Raises:
+        NotSimulatedError: there is none.
+    """
+    if ranks not in HOSTS:
+        raise NotSimulatedError(
+            f"{ranks} ranks requested, and no TPU host has {ranks} chips",
+            "use 1, 2, 4 or 8 ranks (on v5e and v6e 1, 4 or 8)",
+        )
 
 
 def plugin_file() -> Path:

@@ -9,38 +9,14 @@ from typing import Any
 import torch
 from torch_tpu._internal.utils import hardware
 
-from shims.errors import NotSimulatedError
-
 _WORLD = "WORLD_SIZE"
 _C: Any = ctypes.CDLL(None)
 _state = {"warm": False}
 
 
-def topologies() -> dict[int, str]:
-    """Return the topology of each number of chips that one host has, from torch_tpu's own tables.
-
-    v5p has hosts of 1, 2, 4 and 8 chips, the most of all generations.
-    """
-    return dict(hardware._V5P_TOPOLOGY)
-
-
-def require_host(count: int) -> None:
-    """Check that a host with this number of chips exists.
-
-    Raises:
-        NotSimulatedError: there is none.
-    """
-    counts = sorted(topologies())
-    if count not in counts:
-        raise NotSimulatedError(
-            f"{count} ranks on one host, and no TPU host has that number of chips",
-            f"use {', '.join(map(str, counts[:-1]))} or {counts[-1]} (v5e and v6e: 1, 4 or 8)",
-        )
-
-
 def answer(count: int) -> None:
     """Let torch_tpu find a host of `count` chips, instead of asking the PCI bus."""
-    table = topologies()
+    table = hardware._V5P_TOPOLOGY
 
     def get_tpu_device_count() -> int:
         return count

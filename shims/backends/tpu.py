@@ -62,7 +62,7 @@ class TpuBackend(Backend):
             return
         if self._simulated:
             count = processes.requested_ranks(ranks) or 1
-            simulate_tpu.require_host(count)
+            simulate_tpu.require_ranks(count)
             with processes.environment(variables()):
                 processes.spawn(fn, args, count)
             return

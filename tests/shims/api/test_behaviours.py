@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.frameworks import need_torch_tpu, need_torch_xla
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 PROGRAM = Path(__file__).parent / "programs" / "behaviours.py"
@@ -45,13 +45,13 @@ def cpu(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run("cpu", tmp_path_factory.mktemp("cpu"))
 
 
-@pytest.fixture(scope="module", params=["xla", "tpu", "cuda"])
+@pytest.fixture(
+    scope="module", params=["xla", pytest.param("tpu", marks=pytest.mark.torch_tpu), "cuda"]
+)
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     if request.param == "xla":
         need_torch_xla()
-    elif request.param == "tpu":
-        need_torch_tpu()
-    elif torch.cuda.device_count() < RANKS:
+    elif request.param == "cuda" and torch.cuda.device_count() < RANKS:
         pytest.skip(f"{RANKS} GPUs are needed")
     return run(request.param, tmp_path_factory.mktemp(request.param))
 
