@@ -13,7 +13,7 @@ export PJRT_DEVICE ?= CPU
 # Much memory is taken and given back; in large pages that is several times cheaper on virtual machines.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: install demo test test-long test-machines test-newer test-newer-jax test-flax4 lint docs docs-site bench constraints clean
+.PHONY: install demo test test-long test-machines test-newer install-torch-tpu test-torch-tpu test-newer-jax test-flax4 lint docs docs-site bench constraints clean
 
 install: $(INSTALLED)
 
@@ -61,6 +61,25 @@ $(NEWER)/.installed: Makefile pyproject.toml constraints.txt
 test-newer: $(NEWER)/.installed
 	$(NEWER)/bin/python -m pytest -m 'not long' -n 3 --dist loadfile tests/shims tests/converters \
 	  tests/reading tests/rewrite tests/parity
+
+# torch_tpu on a simulated TPU, in an environment of its own: torch_xla needs another torch.
+TORCH_TPU := $(VENV)-torch-tpu
+
+$(TORCH_TPU)/.installed: pyproject.toml constraints-torch-tpu.txt
+	$(PYTHON) -m venv $(TORCH_TPU)
+	$(TORCH_TPU)/bin/python -m pip install --quiet --upgrade pip
+	$(TORCH_TPU)/bin/python -m pip install --quiet --constraint constraints-torch-tpu.txt \
+	  --editable '.[torch_tpu_cpu]' hypothesis pytest pytest-timeout pytest-xdist
+	$(TORCH_TPU)/bin/python -m pip check
+	touch $@
+
+install-torch-tpu: $(TORCH_TPU)/.installed
+
+# torch does not load torch_tpu by itself: each test that needs it starts processes of its own.
+test-torch-tpu: install-torch-tpu
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
+	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviours.py \
+	  tests/shims/patches/test_behaviours.py
 
 # Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.
 PYTHON312 ?= python3.12
@@ -137,4 +156,4 @@ constraints: install $(DOCS)/.installed
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(NEWER) $(FLAX4) $(DOCS) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NEWER) $(TORCH_TPU) $(FLAX4) $(DOCS) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

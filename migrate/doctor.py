@@ -22,6 +22,7 @@ from converters.remote.region import location_of, region_of, zone_of_machine
 from converters.remote.retries import TemporaryError
 from migrate.gpus import gpu_names
 from migrate.versions import NEEDS, PACKAGES, installed, versions
+from shims._simulated_tpu import versions as torch_tpu
 from shims.tpu import tpu_device_files
 
 PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
@@ -109,6 +110,7 @@ def diagnose(
     tpu = tpu_device_files()
     checks = [
         *check_versions(versions()),
+        *check_torch_tpu(has_tpu=bool(tpu)),
         *check_variables(environment, has_tpu=bool(tpu)),
         _check_device_files(tpu),
         *check_gpus(gpu_names(), _torch_gpus),
@@ -119,6 +121,9 @@ def diagnose(
         if installed(framework) is not None:
             progress(f"asking {framework} for its devices")
             checks.append(_probe(framework, code, has_tpu=bool(tpu)))
+    if not tpu and installed("torch_tpu") is not None and not torch_tpu.problems_of_simulation():
+        progress("starting a simulated TPU")
+        checks.append(_probe("torch_tpu", SIMULATED_TPU, has_tpu=False))
     return Diagnosis(tuple(checks), tuple(check_commands(checks, missing_modules(PACKAGES))))
 
 
@@ -172,6 +177,29 @@ def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
         )
 
 
+def check_torch_tpu(
+    *, has_tpu: bool, version_of: Callable[[str], str | None] = torch_tpu.installed
+) -> Iterator[Check]:
+    """Yield a check of torch_tpu, and one for each package that does not go together with it.
+
+    Args:
+        has_tpu: whether this machine has a TPU; without one torch_tpu is simulated, in tested versions.
+        version_of: returns the installed version of a distribution, or None.
+    """
+    version = version_of("torch_tpu")
+    if version is None:
+        detail = "not installed; needed for MIGRATE_BACKEND=tpu and python -m shims --backend tpu"
+        yield Check("torch_tpu", Status.MISSING, detail, torch_tpu.INSTALL)
+        return
+    yield Check("torch_tpu", Status.OK, version)
+    wrong = torch_tpu.problems(version_of)
+    for problem in wrong:
+        subject = f"{problem.package} / torch_tpu"
+        yield Check(subject, Status.FAIL, problem.what, problem.remedy, ("torch_tpu",))
+    for problem in () if has_tpu else torch_tpu.problems_of_simulation(version_of)[len(wrong) :]:
+        yield Check("simulated TPU", Status.WARNING, problem.what, problem.remedy)
+
+
 def _minor(version: str) -> str:
     return ".".join(re.split(r"[.+]", version)[:2])
 
@@ -210,6 +238,11 @@ def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterato
     elif platforms == "cpu" and has_tpu:
         detail = "JAX_PLATFORMS=cpu keeps jax off the TPU of this machine"
         yield Check("JAX_PLATFORMS", Status.WARNING, detail, "unset JAX_PLATFORMS")
+    ranks = environment.get("MIGRATE_RANKS", "1")
+    if environment.get("MIGRATE_BACKEND") == "tpu" and ranks not in map(str, torch_tpu.HOSTS):
+        detail = f"MIGRATE_RANKS={ranks}, and no TPU host has {ranks} chips"
+        remedy = "use 1, 2, 4 or 8 ranks (on v5e and v6e 1, 4 or 8)"
+        yield Check("MIGRATE_RANKS", Status.FAIL, detail, remedy)
     if environment.get("XLA_FLAGS", "").find("xla_force_host_platform_device_count") >= 0:
         detail = "XLA_FLAGS splits the CPU into several devices, for torch_xla as well"
         yield Check(
@@ -309,6 +342,12 @@ PROBES = {
     ),
     "jax": "import jax, json; d = jax.devices(); print(json.dumps([d[0].device_kind, len(d)]))",
 }
+
+SIMULATED_TPU = (
+    "from shims import simulate_tpu; simulate_tpu.install(1); import torch, json;"
+    "torch.zeros(1, device='tpu').cpu();"
+    "print(json.dumps(['XLA:CPU (simulated)', torch.accelerator.device_count()]))"
+)
 
 
 def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:

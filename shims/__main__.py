@@ -1,4 +1,4 @@
-"""`python -m shims [--ranks N] [--backend cpu|xla|cuda] SCRIPT ARGS`: run unedited CUDA code."""
+"""`python -m shims [--ranks N] [--backend cpu|xla|tpu|cuda] SCRIPT ARGS`: run unedited CUDA code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn, get_args
 
-from shims import activate, choice
+from shims import activate, choice, simulate_tpu
 from shims._started import ranks as _ranks
 from shims._started import script
 from shims.errors import ShimError
@@ -63,10 +63,14 @@ def main(argv: list[str] | None = None) -> int:
         backend = choice.choose_for_cuda_code(options.backend)
         ranks = choice.devices(backend) if options.ranks is None else options.ranks
         choice.require_devices(backend, ranks)
+        if backend == "tpu":
+            simulate_tpu.require_ranks(ranks)
         variables = activate.environment(choice.ACTIVATED[backend], ranks, activate.plugins())
     except ShimError as error:
         sys.stderr.write(f"shims: {error}\n")
         return 2
+    if backend == "tpu":
+        sys.stderr.write(f"shims: {simulate_tpu.describe(ranks)}\n")
     # Python's path here includes the working directory; the script's path will not.
     python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [*python_path, *(entry for entry in sys.path if entry != str(Path.cwd()))]

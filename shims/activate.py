@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shims import tpu
+from shims._simulated_tpu.variables import variables as variables_of_tpu
 from shims._started import shared_names, stand_in
 from shims._started.quick_imports import uncollected
 from shims.errors import BackendError
@@ -37,6 +38,8 @@ PORT = "SHIMS_PORT"
 _BACKENDS = {
     "cpu": (("torch",), "shims.patches:install_cpu"),
     "simulate": (("torch_xla",), "shims.simulate:install"),
+    "simulate-tpu": (("torch",), "shims.simulate_tpu:install"),
+    "tpu": (("torch",), "shims.patches.start_tpu:install"),
     "xla": (("torch", "torch_xla"), "shims.patches.start_xla:install"),
 }
 # A plugin may run without a backend, for example on a real TPU.
@@ -53,8 +56,9 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
 
     Args:
         backend: "cpu" (CUDA code on the CPU), "xla" (CUDA code on a TPU, or on simulated replicas
-            if `PJRT_DEVICE` names no TPU), "simulate" (N torch_xla replicas on the CPU) or "none"
-            (plugins only).
+            if `PJRT_DEVICE` names no TPU), "tpu" (CUDA code on a TPU simulated for torch_tpu),
+            "simulate" (N torch_xla replicas on the CPU), "simulate-tpu" (N replicas of torch_tpu on
+            the CPU) or "none" (plugins only).
         replicas: number of devices visible to the program, 1 to `MOST_REPLICAS`.
         plugins: functions without arguments, as "package.module:function", called in each process
             right after it has imported torch.
@@ -64,6 +68,7 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
 
     Raises:
         BackendError: unknown backend, fewer than one replica, or more than `MOST_REPLICAS`.
+        NotSimulatedError: torch_tpu cannot be simulated in this environment.
     """
     if backend not in _BACKENDS and backend != NO_BACKEND:
         raise BackendError(f"unknown backend {backend!r}", f"one of {', '.join(_BACKENDS)}")
@@ -79,7 +84,9 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
     if backend == "simulate" or (backend == "xla" and not tpu.chips()):
         # One device per process: several would wait for each other and abort.
         variables |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
-    if backend in ("cpu", "xla"):
+    if backend in ("simulate-tpu", "tpu"):
+        variables |= variables_of_tpu()
+    if backend in ("cpu", "xla", "tpu"):
         # A real GPU would run calls that the backend has not mapped. Without a GPU they are errors.
         variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shims import activate, tpu
+from shims._simulated_tpu import versions
 from shims.api_errors import BackendMissingError, LaunchError
 
 FORCE = "MIGRATE_BACKEND"
 # In the order in which messages list them.
 BACKENDS = ("cpu", "cuda", "xla", "tpu")
-# Backend -> its name in `shims.activate`. On CUDA nothing is patched. There are no patches for
-# torch_tpu: unedited CUDA code runs on a TPU through torch_xla.
-ACTIVATED = {"cpu": "cpu", "xla": "xla", "cuda": activate.NO_BACKEND}
+# Backend -> its name in `shims.activate`. On CUDA nothing is patched.
+ACTIVATED = {"cpu": "cpu", "xla": "xla", "tpu": "tpu", "cuda": activate.NO_BACKEND}
 _NEEDED = {"xla": "torch_xla", "tpu": "torch_tpu"}
 
 
@@ -70,6 +70,9 @@ def choose(environment: Mapping[str, str] | None = None, machine: Machine | None
     if switched in ("simulate", "xla"):
         _require("xla", f"{activate.BACKEND}={switched}", machine)
         return Choice("xla", f"{activate.BACKEND}={switched} (shims.activate)")
+    if switched in ("simulate-tpu", "tpu"):
+        _require("tpu", f"{activate.BACKEND}={switched}", machine)
+        return Choice("tpu", f"{activate.BACKEND}={switched} (shims.activate)")
     if switched == "cpu":
         return Choice("cpu", "the CPU answers for CUDA (shims.activate)")
     if machine.tpu_chips():
@@ -93,7 +96,8 @@ def choose_for_cuda_code(forced: str | None = None, machine: Machine | None = No
     """
     environment = {**os.environ, FORCE: forced} if forced else None
     name = choose(environment, machine).name
-    if name not in ACTIVATED:
+    if name == "tpu" and (machine or Machine()).tpu_chips():
+        # The answers were tried on a simulated TPU of torch_tpu only.
         raise BackendMissingError(
             "unedited CUDA code runs on a TPU through torch_xla, which is not installed",
             "pip install torch_xla, or write it with the names of `shims`",
@@ -144,4 +148,5 @@ def _forced(name: str, machine: Machine) -> Choice:
 def _require(name: str, asked: str, machine: Machine) -> None:
     package = _NEEDED.get(name)
     if package is not None and not machine.has_package(package):
-        raise BackendMissingError(f"{asked} needs {package}", f"pip install {package}")
+        remedy = versions.INSTALL if package == "torch_tpu" else f"pip install {package}"
+        raise BackendMissingError(f"{asked} needs {package}", remedy)

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from shims._simulated_tpu import versions
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PJRT_DEVICE"] = "CPU"
 os.environ.pop("XLA_USE_BF16", None)
@@ -44,8 +46,13 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `xla` where there is no torch_xla: it goes with one version of torch."""
+    """Skip what is marked `xla` or `torch_tpu` where that is not installed: each goes with its own torch."""
+    missing = {}
     if find_spec("torch_xla") is None:
-        for item in items:
-            if item.get_closest_marker("xla") is not None:
-                item.add_marker(pytest.mark.skip(reason="torch_xla is not installed"))
+        missing["xla"] = "torch_xla is not installed"
+    for problem in versions.problems_of_simulation():
+        missing["torch_tpu"] = problem.what
+    for item in items:
+        for marker, reason in missing.items():
+            if item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))

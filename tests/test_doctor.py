@@ -19,6 +19,7 @@ from migrate.doctor import (
     check_commands,
     check_gpus,
     check_places,
+    check_torch_tpu,
     check_variables,
     check_versions,
 )
@@ -188,3 +189,46 @@ def test_gpus_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA L4\nIRQ: 74\n")
     assert gpu_names(tmp_path) == ("NVIDIA L4",)
+
+
+TORCH_TPU = {"torch": "2.13.0+cpu", "torch_tpu": "0.2.0", "lammps-jax-pjrt-cpu": "0.11.2"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "subject", "status", "words"),
+    [
+        ({"torch_tpu": None}, "torch_tpu", Status.MISSING, "not installed"),
+        ({"torch": "2.9.1"}, "torch / torch_tpu", Status.FAIL, "needs torch 2.11 to 2.15"),
+        ({"torch_xla": "2.9.0"}, "torch_xla / torch_tpu", Status.FAIL, "same environment"),
+        ({"torch": "2.14.0"}, "simulated TPU", Status.WARNING, "tested with 2.13"),
+        ({"torch_tpu": "0.3.0"}, "simulated TPU", Status.WARNING, "tested with 0.2.0"),
+        ({"lammps-jax-pjrt-cpu": None}, "simulated TPU", Status.WARNING, "not installed"),
+        ({"lammps-jax-pjrt-cpu": "0.12"}, "simulated TPU", Status.WARNING, "tested with 0.11.2"),
+    ],
+)
+def test_what_does_not_go_with_torch_tpu(
+    changed: dict[str, str | None], subject: str, status: Status, words: str
+) -> None:
+    versions = {**TORCH_TPU, **changed}
+    checks = list(check_torch_tpu(has_tpu=False, version_of=versions.get))
+    (wrong,) = [check for check in checks if check.status is not Status.OK]
+    assert (wrong.subject, wrong.status) == (subject, status)
+    assert words in wrong.detail
+    assert "\n" not in wrong.detail
+    assert "install-torch-tpu" in wrong.remedy
+
+
+def test_versions_that_go_with_torch_tpu() -> None:
+    checks = list(check_torch_tpu(has_tpu=False, version_of=TORCH_TPU.get))
+    assert [check.status for check in checks] == [Status.OK]
+    # On a TPU nothing is simulated.
+    newer = {**TORCH_TPU, "torch": "2.15.0", "lammps-jax-pjrt-cpu": None}
+    assert [c.status for c in check_torch_tpu(has_tpu=True, version_of=newer.get)] == [Status.OK]
+
+
+def test_a_number_of_ranks_that_no_host_has() -> None:
+    environment = {"MIGRATE_BACKEND": "tpu", "MIGRATE_RANKS": "3"}
+    (check,) = check_variables(environment, has_tpu=False)
+    assert check.status is Status.FAIL
+    assert "no TPU host has 3 chips" in check.detail
+    assert list(check_variables({**environment, "MIGRATE_RANKS": "4"}, has_tpu=False)) == []

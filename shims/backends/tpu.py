@@ -1,21 +1,31 @@
 """TPU backend through torch_tpu, PyTorch's native "tpu" device (torch 2.11 and later).
 
-Written for torch_tpu 0.2.0, using torch.accelerator's names if they exist. Tested over XLA:CPU, not
-on a TPU.
+Written for torch_tpu 0.2.0, using torch.accelerator's names if they exist. On a machine without a TPU
+the ranks are simulated (`shims.simulate_tpu`). Tested that way, not on a TPU.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch_tpu  # type: ignore[import-not-found]  # noqa: F401 - registers torch.tpu
+import torch.distributed as dist
 
-from shims import placement
-from shims.api_errors import LaunchError, UnsupportedError
+from shims import placement, simulate_tpu, tpu
+from shims._simulated_tpu import versions
+from shims._simulated_tpu.variables import variables
+from shims.api_errors import (
+    BackendMissingError,
+    LaunchError,
+    MemoryUnknownError,
+    NotOnDeviceError,
+    UnsupportedError,
+)
 from shims.backends import processes
 from shims.backends.base import Backend, MemoryUse
 from shims.backends.unneeded_scaler import UnneededScaler
@@ -25,10 +35,23 @@ _LAUNCH_ENVIRONMENT = ("TORCH_TPU_SLICEBUILDER_ADDRESSES", "TORCH_TPU_TOPOLOGY")
 
 
 class TpuBackend(Backend):
-    """TPUs of this machine, one rank per TPU."""
+    """TPUs of this machine, or simulated ones, one rank per TPU."""
 
     name = "tpu"
     group_backend = "tpu_dist"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        for problem in versions.problems():
+            raise BackendMissingError(problem.what, problem.remedy)
+        self._simulated = not tpu.tpu_device_files()
+        if not self._simulated:
+            import torch_tpu  # noqa: F401 - registers torch.tpu
+        elif processes.in_environment() or "torch_tpu" not in sys.modules:
+            ranks = self.local_world_size()
+            simulate_tpu.install(ranks)
+            self.why = f"{why}; {simulate_tpu.describe(self.world_size())}"
+        # Else torch has loaded torch_tpu for a TPU. This process can still start the ranks.
 
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
         """Start one rank per TPU, unless a launcher has started the ranks."""
@@ -36,6 +59,12 @@ class TpuBackend(Backend):
             processes.require_same(ranks, self.world_size())
             self._require_launch_environment()
             processes.run(fn, int(os.environ["RANK"]), args)
+            return
+        if self._simulated:
+            count = processes.requested_ranks(ranks) or 1
+            simulate_tpu.require_ranks(count)
+            with processes.environment(variables()):
+                processes.spawn(fn, args, count)
             return
         devices = torch.accelerator.device_count()
         count = processes.requested_ranks(ranks) or devices
@@ -53,7 +82,7 @@ class TpuBackend(Backend):
 
     def _require_launch_environment(self) -> None:
         """Check that the launcher has set how the ranks' TPUs are connected."""
-        if all(name in os.environ for name in _LAUNCH_ENVIRONMENT):
+        if self._simulated or all(name in os.environ for name in _LAUNCH_ENVIRONMENT):
             return
         if self.world_size() == 1:
             _set_launch_environment(1)
@@ -66,11 +95,21 @@ class TpuBackend(Backend):
 
     def device(self) -> torch.device:
         """Return this rank's TPU, which has number 0 for every rank."""
+        if self._simulated:
+            simulate_tpu.install(self.local_world_size())
         return torch.device("tpu", 0)
 
     def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move and restore shared weights: as on XLA, a move creates a new parameter for each name."""
         return placement.move_and_tie(model, self.device())
+
+    def compile(self, model: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Compile for the TPU, without the modes and the backend that torch_tpu refuses."""
+        refused = {"mode": ("reduce-overhead", "max-autotune"), "backend": ("inductor",)}
+        kept = {
+            name: value for name, value in options.items() if value not in refused.get(name, ())
+        }
+        return torch.compile(model, **kept)
 
     def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return bfloat16 for float16: a TPU has no float16 arithmetic."""
@@ -95,6 +134,11 @@ class TpuBackend(Backend):
 
     def memory(self) -> MemoryUse:
         """Return the memory held by torch's allocator and the memory of the TPU."""
+        if self._simulated:
+            raise MemoryUnknownError(
+                "shims.memory() has no answer on a simulated TPU: XLA:CPU does not count its memory",
+                "ask on a CUDA device or a TPU, or catch MemoryUnknownError",
+            )
         accelerator: Any = torch.accelerator
         _, limit = accelerator.get_memory_info()
         return MemoryUse(
@@ -109,11 +153,40 @@ class TpuBackend(Backend):
 
     def device_rng_state(self) -> torch.Tensor:
         """Return the generator state of this rank's TPU."""
-        return torch.tpu.default_generators[0].get_state()
+        return _generator().get_state()
 
     def set_device_rng_state(self, state: Any) -> None:
         """Restore the generator state of this rank's TPU."""
-        torch.tpu.default_generators[0].set_state(state)
+        _generator().set_state(state)
+
+    def barrier(self, group: Any) -> None:
+        """Pass the device, about which torch would warn."""
+        if dist.get_backend(group) == self.group_backend:
+            dist.barrier(group, device_ids=[0])
+        else:
+            dist.barrier(group)
+
+    def check(
+        self, call: str, tensors: Sequence[torch.Tensor], group: Any, whole_world: bool = False
+    ) -> None:
+        """Refuse host tensors: a group of TPUs has no backend for them."""
+        if dist.get_backend(group) != self.group_backend:
+            return
+        for tensor in tensors:
+            if tensor.device.type != "tpu":
+                raise NotOnDeviceError(
+                    f"shims.{call} of a tensor on {tensor.device}",
+                    "move it to shims.device(), or use a group made by "
+                    "shims.new_group(backend='gloo')",
+                )
+
+
+def _generator() -> torch.Generator:
+    with warnings.catch_warnings():
+        # torch_tpu calls the name experimental.
+        warnings.simplefilter("ignore")
+        generator: torch.Generator = torch.tpu.default_generators[0]
+        return generator
 
 
 def _set_launch_environment(count: int) -> None:

@@ -26,7 +26,7 @@ _LOCK = threading.RLock()
 _STATE: dict[str, Any] = {"registry": None, "threads": None}
 
 
-def install(target: Literal["cpu", "xla"], devices: int) -> None:
+def install(target: Literal["cpu", "xla", "tpu"], devices: int) -> None:
     """Answer for CUDA devices in this process and its threads. A second call changes nothing.
 
     Args:

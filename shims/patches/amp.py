@@ -18,12 +18,12 @@ def patches(devices: Devices) -> Iterator[Patch]:
     """Yield the patches of `torch.autocast` in all its forms, and of the functions that read its state.
 
     On the CPU float16 is float16, computed by the CPU's kernels and its list of operations.
-    GradScaler works as on a GPU, with the same state in checkpoints. XLA has no usable float16. It
+    GradScaler works as on a GPU, with the same state in checkpoints. A TPU has no usable float16. It
     computes in bfloat16, which needs no scaling, and GradScaler passes values through.
     """
     autocast_init = torch.autocast.__init__
     real = devices.placement.target.type
-    on_xla = real == "xla"
+    on_tpu = real != "cpu"
 
     @functools.wraps(autocast_init)
     def init(
@@ -31,14 +31,14 @@ def patches(devices: Devices) -> Iterator[Patch]:
     ) -> None:
         widens = device_type.partition(":")[0] == "cuda" and dtype == torch.float32
         if device_type.partition(":")[0] == "cuda":
-            dtype = torch.bfloat16 if on_xla or widens else dtype or get_dtype("cuda")
+            dtype = torch.bfloat16 if on_tpu or widens else dtype or get_dtype("cuda")
             device_type = real
         autocast_init(autocast, device_type, dtype, *args, **kwargs)
         if widens:
             # Except on CUDA, torch refuses float32 here, but enters a region of any dtype.
             autocast.fast_dtype = torch.float32
 
-    text = "autocast('xla', bfloat16)" if on_xla else "autocast of the CPU, with the same dtype"
+    text = f"autocast('{real}', bfloat16)" if on_tpu else "autocast of the CPU, with the same dtype"
     yield patch(torch.autocast, "__init__", init, text, name="torch.autocast")
     # torch's own code calls these for the older names, where no line of the program is visible.
     yield _seen(torch.cuda.amp.autocast, text, "torch.cuda.amp.autocast")
@@ -56,9 +56,9 @@ def patches(devices: Devices) -> Iterator[Patch]:
     yield patch(torch, "get_autocast_dtype", dtype_of, text)
     yield patch(torch, "get_autocast_gpu_dtype", lambda: dtype_of("cuda"), text)
 
-    scales = "passes through: bfloat16" if on_xla else "torch's own arithmetic"
+    scales = "passes through: bfloat16" if on_tpu else "torch's own arithmetic"
     yield _seen(torch.cuda.amp.GradScaler, scales, "torch.cuda.amp.GradScaler")
-    if not on_xla:
+    if not on_tpu:
         yield _seen(torch.amp.GradScaler, scales, "torch.amp.GradScaler")
     else:
         scaler_init = torch.amp.GradScaler.__init__

@@ -17,7 +17,7 @@ from shims.patches import (
     streams,
     tensors,
 )
-from shims.patches.devices import Devices, HostPlacement, XlaPlacement
+from shims.patches.devices import DevicePlacement, Devices, HostPlacement
 from shims.patches.mode import EveryThread
 from shims.patches.ranks import batchnorm, distributed, one_process
 from shims.patches.registry import Patch, Registry
@@ -30,11 +30,18 @@ def install(target: str, count: int) -> tuple[Registry, EveryThread]:
     if target == "xla":
         from shims.patches import xla
 
-        devices = Devices(count, XlaPlacement())
+        devices = Devices(count, DevicePlacement(target))
         generators: Any = xla.XlaGenerator(devices)
         registry.install(xla.patches(devices))
         finish = xla.finish
         handles += xla.hooks()
+    elif target == "tpu":
+        from shims.patches import tpu
+
+        devices = Devices(count, DevicePlacement(target))
+        generators = tpu.TpuGenerator(devices)
+        registry.install(tpu.patches())
+        finish = tpu.finish
     else:
         devices = Devices(count, HostPlacement())
         generators = rng.HostGenerators(devices)

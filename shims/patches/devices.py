@@ -73,19 +73,22 @@ class HostPlacement:
         return moved.clone() if _shares(source, moved) else moved
 
 
-class XlaPlacement(HostPlacement):
-    """Placement on an XLA device, where tensors know their own device."""
+class DevicePlacement(HostPlacement):
+    """Placement on a TPU of torch_xla or torch_tpu, where tensors know their own device.
 
-    target = torch.device("xla")
+    Args:
+        kind: torch's type of the device: "xla" or "tpu".
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
-        # A process has one XLA device, whatever number the program used.
+        self.target = torch.device(kind)
+        # A process has one device, whatever number the program used.
         self.current: Callable[[], int] = lambda: 0
 
     def ordinal(self, tensor: torch.Tensor) -> int | None:
-        """Return the current device, if the tensor is on XLA."""
-        return self.current() if tensor.device.type == "xla" else None
+        """Return the current device, if the tensor is on the TPU."""
+        return self.current() if tensor.device.type == self.target.type else None
 
     def mark(self, tensor: torch.Tensor, ordinal: int) -> None:
         """Do nothing."""
@@ -94,7 +97,7 @@ class XlaPlacement(HostPlacement):
         """Do nothing."""
 
     def copied(self, source: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-        """Return `moved`: a move between host and XLA always copies."""
+        """Return `moved`: a move between host and device always copies."""
         return moved
 
 
@@ -114,7 +117,7 @@ class Devices:
         self.count = count
         self.placement = placement
         self._current = threading.local()
-        if isinstance(placement, XlaPlacement):
+        if isinstance(placement, DevicePlacement):
             placement.current = lambda: self.current
 
     @property
@@ -148,7 +151,7 @@ class Devices:
         if isinstance(device, str):
             device = torch.device(device)
         if isinstance(device, torch.device):
-            if device.type == "xla" and self.placement.target.type == "xla":
+            if device.type == self.placement.target.type and device.type != "cpu":
                 return self.current
             if device.type != "cuda":
                 return None

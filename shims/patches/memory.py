@@ -28,7 +28,7 @@ def _of_machine(field: str) -> int:
 
 
 def _figure(file: Path, field: str) -> int:
-    if "torch_xla" in sys.modules and tpu_device_files():
+    if not {"torch_xla", "torch_tpu"}.isdisjoint(sys.modules) and tpu_device_files():
         raise DeviceNotAnsweredError(
             f"a memory figure requested at {calls.user_line()}: the host's is not the TPU's",
             "torch_xla.core.xla_model.get_memory_info() reports the TPU's",

@@ -1,8 +1,8 @@
-"""Patches that keep parameters the same objects when a module moves between host and XLA, as on CUDA.
+"""Patches that keep parameters the same objects when a module moves between host and TPU, as on CUDA.
 
-torch keeps the objects if both devices have tensors of one kind. Between host and XLA it creates
-new ones. An optimizer created before the move would train parameters that no module has, and a
-weight with two names would become two weights.
+torch keeps the objects if both devices have tensors of one kind. Between the host and a TPU, of
+torch_xla or torch_tpu, it creates new ones. An optimizer created before the move would train
+parameters that no module has, and a weight with two names would become two weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor], name: str)
     """Give the parameter the content of `fn(parameter)`, if that is on another device."""
     with torch.no_grad():
         moved = fn(parameter)
-    if "xla" not in (moved.device.type, parameter.device.type):
+    if {"xla", "tpu"}.isdisjoint((moved.device.type, parameter.device.type)):
         return
     if moved.device.type == parameter.device.type:
         return

@@ -222,6 +222,9 @@ def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
         answers = "the generators of the devices"
         yield patch(torch.cuda, "default_generators", generators.all, answers)
 
+    if devices.placement.target.type == "tpu":
+        return  # torch_tpu answers for its own states
+
     def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
         return [devices.current], [generators.get_rng_state()]
 

@@ -18,7 +18,7 @@ from torch.utils import checkpoint
 from torch_xla.core import xla_model
 from torch_xla.utils.checkpoint import checkpoint as xla_checkpoint
 
-from shims.patches import parameters
+from shims.patches import host_draws, parameters
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
@@ -51,7 +51,7 @@ class XlaGenerator:
             # XLA starts all replicas at the same seed; unseeded GPUs each draw different numbers.
             self.manual_seed((self._seed + torch_xla.runtime.global_ordinal()) % 2**64)
         if ordinal is not None and kwargs.get("generator") is not None:
-            return _drawn_on_host(func, args, kwargs)
+            return host_draws.drawn(func, args, kwargs, self._devices.placement.target)
         return func(*args, **kwargs)
 
     def manual_seed(self, seed: int) -> None:
@@ -101,26 +101,6 @@ class XlaGenerator:
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
         """Restore the current device's state from the states of all devices."""
         self.set_rng_state(list(new_states)[self._devices.current])
-
-
-def _drawn_on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Draw on the host with the program's generator, and move the result to the device."""
-
-    def on_host(value: Any) -> Any:
-        return value.cpu() if isinstance(value, torch.Tensor) else value
-
-    device = torch.device("xla")
-    arguments = {name: on_host(value) for name, value in kwargs.items()}
-    if "device" in arguments:
-        arguments["device"] = torch.device("cpu")
-    host = [on_host(value) for value in args]
-    result = func(*host, **arguments)
-    if host and result is host[0]:  # in place
-        return args[0].copy_(result)
-    into = kwargs.get("out")
-    if into is not None:
-        return into.copy_(result)
-    return result.to(device) if isinstance(result, torch.Tensor) else result
 
 
 def patches(devices: Devices) -> Iterator[Patch]:

@@ -48,8 +48,13 @@ def _is_average(op: Any) -> bool:
     return isinstance(op, _RED_OP_TYPE | dist.ReduceOp) and op == dist.ReduceOp.AVG
 
 
-def answers(on_xla: bool) -> Iterator[tuple[str, Callable[..., Any], str]]:
-    """Yield the collectives that take a reduction, and those of lists."""
+def answers(target: str) -> Iterator[tuple[str, Callable[..., Any], str]]:
+    """Yield the collectives that take a reduction, and those of lists.
+
+    Args:
+        target: the type of the device.
+    """
+    on_xla = target == "xla"
     for name in _REDUCING:
         answer = _averaging(name)
         if on_xla:
@@ -57,7 +62,7 @@ def answers(on_xla: bool) -> Iterator[tuple[str, Callable[..., Any], str]]:
                 answer = executed.wide(answer)
             answer = executed.executed(answer)
         yield name, answer, "as it is; AVG is SUM, then divided" + ("; run at once" * on_xla)
-    if not on_xla:
+    if target == "cpu":
         yield "all_to_all", _all_to_all(), "by sends and receives"
 
 

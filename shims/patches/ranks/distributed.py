@@ -1,4 +1,4 @@
-"""Patches of `torch.distributed` code written for NCCL: gloo on the CPU, the xla backend on XLA."""
+"""Patches of `torch.distributed` code written for NCCL: gloo on the CPU, a TPU's own backend there."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ _OBJECT_COLLECTIVES = (
 )
 
 
+# Type of the device -> the backend that takes the place of NCCL.
+_NATIVE = {"cpu": "gloo", "xla": "xla", "tpu": "tpu_dist"}
+
+
 class _Groups:
     """Process groups that the program created, with the backend names that it used."""
 
@@ -50,37 +54,43 @@ class _Groups:
 
 def patches(devices: Devices) -> Iterator[Patch]:
     """Yield the patches of groups, barriers, averages, object collectives and DDP."""
-    on_xla = devices.placement.target.type == "xla"
+    target = devices.placement.target.type
+    on_xla = target == "xla"
     groups = _Groups()
     creators = _making(groups, devices)
     answers: list[tuple[str, Callable[..., Any], str]] = [
-        ("init_process_group", creators["init_process_group"], "xla" if on_xla else "gloo"),
-        ("new_group", creators["new_group"], "xla" if on_xla else "gloo"),
+        ("init_process_group", creators["init_process_group"], _NATIVE[target]),
+        ("new_group", creators["new_group"], _NATIVE[target]),
         ("get_backend", _named(groups), "the name that the program gave"),
         ("is_nccl_available", lambda: True, "nccl is answered"),
-        ("barrier", _barrier(on_xla), "a barrier that waits" + (", over gloo" * (not on_xla))),
+        ("barrier", _barrier(on_xla), "a barrier that waits" + (", over gloo" * (target == "cpu"))),
     ]
     for name in _OBJECT_COLLECTIVES:
         if hasattr(dist, name):
             answers.append((name, _of_objects(name, groups, on_xla), "over gloo"))
     moving = executed.answers() if on_xla else ()
-    for name, function, text in (*answers, *averages.answers(on_xla), *moving):
+    for name, function, text in (*answers, *averages.answers(target), *moving):
         yield patch(dist, name, function, text)
         yield patch(distributed_c10d, name, function, text)
     yield from _data_parallel(devices)
     yield from _meshes(devices)
 
 
-def _real(backend: Any, on_xla: bool) -> Any:
+def _real(backend: Any, target: str) -> Any:
     """Return the real backend for a name; composite names such as "cuda:nccl,cpu:gloo" are one group here."""
-    if backend is not None and "nccl" not in str(backend).lower():
+    text = "" if backend is None else str(backend).lower()
+    if target == "tpu" and text in ("", "gloo", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo"):
+        # As on CUDA: such a group has tensors of the host, too.
+        return "cpu:gloo,tpu:tpu_dist"
+    if text and "nccl" not in text:
         return backend
-    return "xla" if on_xla else "gloo"
+    return _NATIVE[target]
 
 
 def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
     init_process_group, new_group = dist.init_process_group, dist.new_group
-    on_xla = devices.placement.target.type == "xla"
+    target = devices.placement.target.type
+    on_xla = target == "xla"
     signature = inspect.signature(init_process_group)
 
     @functools.wraps(init_process_group)
@@ -91,7 +101,7 @@ def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
         backend = arguments.pop("backend", None)
         gloo_threads.let_go_at_exit()
         gloo_output.keep_off_stdout()
-        real = _real(backend, on_xla)
+        real = _real(backend, target)
         if on_xla and (real == "xla" or real == "gloo"):
             # The replicas are already connected; gloo could not carry their tensors.
             import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
@@ -118,7 +128,7 @@ def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
         kwargs.pop("pg_options", None)
         inherited = groups.asked(None)
         asked = backend or inherited
-        real = None if backend is None else _real(backend, on_xla)
+        real = None if backend is None else _real(backend, target)
         # Position 3 is pg_options, which is for NCCL.
         created = new_group(ranks, timeout, real, None, *args[1:], **kwargs)
         if asked is not None:

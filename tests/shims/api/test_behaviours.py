@@ -45,11 +45,13 @@ def cpu(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return run("cpu", tmp_path_factory.mktemp("cpu"))
 
 
-@pytest.fixture(scope="module", params=["xla", "cuda"])
+@pytest.fixture(
+    scope="module", params=["xla", pytest.param("tpu", marks=pytest.mark.torch_tpu), "cuda"]
+)
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     if request.param == "xla":
         need_torch_xla()
-    elif torch.cuda.device_count() < RANKS:
+    elif request.param == "cuda" and torch.cuda.device_count() < RANKS:
         pytest.skip(f"{RANKS} GPUs are needed")
     return run(request.param, tmp_path_factory.mktemp(request.param))
 

@@ -12,7 +12,8 @@ import pytest
 from tests.waiting import LIMIT
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-PLACES = ["cpu", pytest.param("xla", marks=pytest.mark.xla)]
+TPU = pytest.param("tpu", marks=pytest.mark.torch_tpu)
+PLACES = ["cpu", pytest.param("xla", marks=pytest.mark.xla), TPU]
 
 
 def run(place: str, program: Path, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -39,24 +40,25 @@ def test_collectives_and_batch_norm(place: str, tmp_path: Path) -> None:
     assert "rank 1 of 2 is right" in done.stdout
 
 
-@pytest.mark.long
-@pytest.mark.xla
-def test_training_gives_the_same_losses_and_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "other", [pytest.param("xla", marks=[pytest.mark.xla, pytest.mark.long]), TPU]
+)
+def test_training_gives_the_same_losses_and_checkpoints(other: str, tmp_path: Path) -> None:
     import torch
 
     found = {}
-    for place in ("cpu", "xla"):
+    for place in ("cpu", other):
         (tmp_path / place).mkdir()
         found[place] = losses(run(place, PROGRAMS / "cuda_training.py", str(tmp_path / place)))
     assert len(found["cpu"]) == 8
-    assert found["xla"] == pytest.approx(found["cpu"], abs=1e-5)
-    # Without the shims and without torch_xla.
-    on_cpu, on_xla = (
-        torch.load(tmp_path / place / "checkpoint.pt")["model"] for place in ("cpu", "xla")
+    assert found[other] == pytest.approx(found["cpu"], abs=1e-5)
+    # Without the shims, torch_xla and torch_tpu.
+    on_cpu, on_other = (
+        torch.load(tmp_path / place / "checkpoint.pt")["model"] for place in ("cpu", other)
     )
-    assert on_cpu.keys() == on_xla.keys()
+    assert on_cpu.keys() == on_other.keys()
     for name, value in on_cpu.items():
-        assert torch.allclose(value, on_xla[name], atol=1e-5), name
+        assert torch.allclose(value, on_other[name], atol=1e-5), name
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -66,7 +68,6 @@ def test_training_in_mixed_precision(place: str, tmp_path: Path) -> None:
     assert all(0 < loss < 2 for loss in found)
 
 
-@pytest.mark.xla
 @pytest.mark.parametrize("place", PLACES)
 def test_spawned_ddp_trains_to_the_same_losses(place: str, tmp_path: Path) -> None:
     source = (Path(__file__).parents[3] / "examples" / "ddp_toy" / "before.py").read_text()

@@ -23,6 +23,8 @@ from torch.utils.data.distributed import DistributedSampler
 import shims
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
 
+# Backends of TPUs.
+TPUS = ("xla", "tpu")
 Pair = namedtuple("Pair", "left right")
 
 
@@ -178,8 +180,9 @@ def check_objects_and_groups(rank, n):
     shims.all_reduce(value, "mean", group=on_host)
     same("host group", value, torch.tensor([(n - 1) / 2]))
     shims.barrier(on_host)
-    if shims.backend().name == "xla":
+    if shims.backend().name in TPUS:
         refused(NotOnDeviceError, lambda: shims.all_reduce(torch.ones(1)), "cpu")
+    if shims.backend().name == "xla":
         on_device = torch.ones(1, device="xla")
         refused(UnsupportedError, lambda: shims.reduce(on_device, rank, group=alone), "all_reduce")
         refused(UnsupportedError, lambda: shims.all_gather_object([None], 1, alone), "gloo")
@@ -216,7 +219,7 @@ def check_placement():
     assert model.head.weight.device == shims.device()
     assert len(list(model.parameters())) == 1
     refused(TypeError, lambda: shims.ddp(model, device_ids=[0]), "device_ids")
-    if shims.backend().name == "xla":
+    if shims.backend().name in TPUS:
         refused(NotOnDeviceError, early.step, "optimizer")
     meta = nn.Linear(1, 1, device="meta")
     refused(NotOnDeviceError, lambda: shims.ddp(meta), "'weight'")
@@ -282,12 +285,12 @@ def check_precision(record):
         assert layer(torch.ones(1, 2, device=device)).dtype == torch.float32
     with shims.autocast(), shims.autocast(torch.float32):
         assert layer(torch.ones(1, 2, dtype=torch.bfloat16, device=device)).dtype == torch.float32
-    half = torch.bfloat16 if device.type == "xla" else torch.float16
+    half = torch.bfloat16 if device.type in TPUS else torch.float16
     assert shims.autocast_dtype(torch.float16) == half
     assert shims.autocast_dtype(torch.bfloat16) == torch.bfloat16
     with shims.autocast(torch.float16):
         assert layer(torch.ones(1, 2, device=device)).dtype == half
-    if device.type == "xla":
+    if device.type in TPUS:
         refused(UnsupportedError, lambda: shims.autocast(torch.float64), "bfloat16")
     scaler = shims.grad_scaler(init_scale=256.0)
     state = {**scaler.state_dict(), "scale": 512.0}

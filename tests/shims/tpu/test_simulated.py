@@ -1,0 +1,112 @@
+"""Programs written for torch_tpu on a simulated TPU, against the same on the CPU and gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shims import activate
+from tests.waiting import LIMIT
+
+pytestmark = pytest.mark.torch_tpu
+
+PROGRAMS = Path(__file__).parent / "programs"
+PORTABLE = Path(__file__).parents[3] / "examples" / "portable" / "train.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone")
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def sharded(device: str, folder: Path) -> dict[str, Any]:
+    out = folder / f"{device}.pt"
+    variables = activate.environment("simulate-tpu", 2) if device == "tpu" else {}
+    done = run(*TORCHRUN, str(PROGRAMS / "sharded.py"), device, str(out), **variables)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = torch.load(out)
+    return result
+
+
+def test_fsdp2_and_dtensor_train_as_over_gloo(tmp_path: Path) -> None:
+    want, got = sharded("cpu", tmp_path), sharded("tpu", tmp_path)
+    for name in ("fsdp", "tensor parallel"):
+        assert got[name] == pytest.approx(want[name], rel=1e-5)
+    torch.testing.assert_close(got["weight"], want["weight"], rtol=1e-5, atol=1e-6)
+    for name in ("product", "replicated"):
+        assert torch.equal(got[name], want[name])
+
+
+def test_portable_scripts_run_under_torchrun_and_spawned(tmp_path: Path) -> None:
+    arguments = (str(PORTABLE), "--epochs", "1", "--checkpoint")
+    starts = {
+        "cpu": ((), {"MIGRATE_BACKEND": "cpu", "MIGRATE_RANKS": "2"}),
+        # torch loads torch_tpu by itself, with libtpu, in the process that starts the ranks.
+        "spawned": (
+            (),
+            {
+                "MIGRATE_BACKEND": "tpu",
+                "MIGRATE_RANKS": "2",
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
+            },
+        ),
+        "torchrun": (TORCHRUN, {"MIGRATE_BACKEND": "tpu", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+    }
+    results = {}
+    for name, (launcher, variables) in starts.items():
+        path = tmp_path / f"{name}.pt"
+        done = run(*launcher, *arguments, str(path), **variables)
+        assert done.returncode == 0, done.stderr
+        results[name] = torch.load(path)
+    for name in ("spawned", "torchrun"):
+        losses = torch.tensor(results[name]["history"])
+        assert losses.shape == (1, 2, 8)
+        torch.testing.assert_close(
+            losses, torch.tensor(results["cpu"]["history"]), rtol=1e-5, atol=0
+        )
+        model = results[name]["model"]
+        # Tied weights stay tied.
+        assert model["embedding.weight"].data_ptr() == model["head.weight"].data_ptr()
+        assert {value.device.type for value in model.values()} == {"cpu"}
+
+
+def test_torch_tpu_that_torch_has_loaded_is_one_line() -> None:
+    program = "import torch, shims; shims.device()"
+    variables = {"MIGRATE_BACKEND": "tpu", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    done = run("-W", "ignore", "-c", program, **variables)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert "start the program with TORCH_DEVICE_BACKEND_AUTOLOAD=0" in last
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty"])
+def test_a_plugin_that_does_not_load_is_one_line(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "plugin.so"
+    if kind == "empty":
+        path.write_text("no library")
+    program = f"""
+from pathlib import Path
+from shims import simulate_tpu
+from shims._simulated_tpu import versions
+versions.plugin_file = lambda: Path({str(path)!r})
+try:
+    simulate_tpu.install(1)
+except simulate_tpu.NotSimulatedError as error:
+    print(error)
+"""
+    done = run("-c", program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.stdout.count("\n") == 1, done.stderr
+    assert f"the PJRT plugin {path} does not load" in done.stdout
