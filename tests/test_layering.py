@@ -48,10 +48,10 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "cli": STATIC
     | {"report", "rewrite", "check", "prove", "parity", "observe"}
-    | {"devices", "doctor", "port", "fit", "assess", "launch"},
+    | {"devices", "doctor", "port", "fit", "assess", "launch", "train"},
     "report": STATIC
     | {"rewrite", "check", "prove", "parity", "observe", "devices", "doctor"}
-    | {"port", "fit", "assess", "launch"},
+    | {"port", "fit", "assess", "launch", "train"},
     "launch": {"model", "syntax", "fit"},
     "assess": STATIC | {"rewrite", "check", "prove", "observe", "fit", "place"},
     "rewrite": STATIC | {"check"},
@@ -60,6 +60,7 @@ MAY_IMPORT = {
     "model": {"catalogue", "syntax"},
     "catalogue": {"syntax"},
     "syntax": set(),
+    "train": {"port", "prove", "place", "process"},
     "port": {"parity", "place", "process"},
     "fit": {"compiler", "parity", "place", "process", "quick_xla"},
     "prove": {"observe", "place", "process", "quick_xla"},
