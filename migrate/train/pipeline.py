@@ -32,6 +32,7 @@ from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.slice.data import (
     DataSlice,
     TrainingCalls,
+    batch_loop,
     data_slice,
     loop_level,
     loop_statements,
@@ -226,6 +227,7 @@ def _run(
         "result": loss.result,
         "loop": [loop.function, loop.first],
         "statements": loop_statements(script, loop),
+        "batches": script_loop(script, events),
         "updates": options.updates,
         "shown": script.at(loss.frame.line),
     }
@@ -267,6 +269,20 @@ def _facts(
             "draw it in the data",
         )
     keys = recorded["inputs"]
+    for argument in port.inputs:
+        for update in recorded["updates"]:
+            for micro in update["micro"]:
+                shape = micro["inputs"][argument.name].shape
+                sides = zip(argument.shape, shape, strict=True)
+                wrong = [
+                    (side, size) for side, size in sides if isinstance(side, int) and side != size
+                ]
+                if wrong:
+                    raise TrainError(
+                        f"{where}: batches have {argument.name} of different sizes, but the model is ported "
+                        f"for {wrong[0][0]} only",
+                        "pad the batches to one size",
+                    )
     inputs = {
         argument.name: keys[argument.name] for argument in port.inputs if argument.name in keys
     }
@@ -316,32 +332,42 @@ def _data(
     work: Path,
 ) -> tuple[DataSlice, TrainComparison]:
     """Write `data.py`, with the random generators restored if its batches are not the script's else."""
-    folder = str(options.script.resolve().parent)
     plain = data_slice(script, events, loss, names)
-    (place / "data.py").write_text(
-        data_text(plain.text, options.script.name, folder, restores=False)
-    )
+    _write_data(place, plain, (), options)
     count = f"{len(recorded['updates'])} updates"
     difference = _data_difference(place, work, options)
     if not difference:
         return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
-    line, state = _restoring(plain, recorded["draws"])
-    if line:
+    loop = script_loop(script, events)
+    best = (_position(difference), plain, difference, 0, [])
+    for line, states in (_restoring(plain, recorded["draws"]), (loop, recorded["loops"])):
+        if not line or not states:
+            continue
         restored = data_slice(script, events, loss, names, line)
-        text = data_text(restored.text, options.script.name, folder, restores=True)
-        (place / "data.py").write_text(text)
-        _write_draws(place / DRAWS, state)
+        _write_data(place, restored, states, options)
         again = _data_difference(place, work, options)
         if not again:
             what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
-        if _position(again) > _position(difference):
-            return restored, TrainComparison("data", False, what=again)
-        (place / "data.py").write_text(
-            data_text(plain.text, options.script.name, folder, restores=False)
-        )
-        (place / DRAWS).unlink()
-    return plain, TrainComparison("data", False, what=difference)
+        if _position(again) > best[0]:
+            best = (_position(again), restored, again, line, states)
+    _, data, difference, _, states = best
+    _write_data(place, data, states, options)
+    return data, TrainComparison("data", False, what=difference)
+
+
+def script_loop(script: ScriptText, events: TrainingCalls) -> int:
+    """Line of the loop over batches."""
+    return batch_loop(script, events.backward[loop_level(script, events.backward)])
+
+
+def _write_data(place: Path, data: DataSlice, states: Sequence[Any], options: TrainOptions) -> None:
+    folder = str(options.script.resolve().parent)
+    text = data_text(data.text, options.script.name, folder, restores=bool(states))
+    (place / "data.py").write_text(text)
+    (place / DRAWS).unlink(missing_ok=True)
+    if states:
+        _write_draws(place / DRAWS, states)
 
 
 def _position(difference: str) -> int:
@@ -361,13 +387,13 @@ def _data_difference(place: Path, work: Path, options: TrainOptions) -> str:
     return f"data.py does not run: {last.strip()[:200]}"
 
 
-def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Any]:
+def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Sequence[Any]]:
     """Line before which the generators are restored, and their state there; 0 if there is none.
 
     From there to the loop, only statements that `data.py` has change the generators.
     """
     if not states:
-        return 0, None
+        return 0, ()
     index = len(states) - 1
     while index > 0:
         line = states[index - 1][0]
@@ -376,7 +402,8 @@ def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int,
         index -= 1
     while index < len(states) - 1 and states[index][0] not in data.kept:
         index += 1
-    return states[index]
+    line, state = states[index]
+    return line, (state,)
 
 
 def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -387,12 +414,16 @@ def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a["numpy"], b["numpy"], strict=True))
 
 
-def _write_draws(file: Path, state: Mapping[str, Any]) -> None:
-    arrays: Any = {"torch": state["torch"], "python": np.array(json.dumps(state["python"]))}
-    if state["numpy"] is not None:
-        arrays["numpy"] = state["numpy"][1]
-        arrays["position"] = np.array(json.dumps([int(state["numpy"][2]), *state["numpy"][3:]]))
-    np.savez(file, **arrays)
+def _write_draws(file: Path, states: Sequence[Mapping[str, Any]]) -> None:
+    arrays: Any = {
+        "torch": np.stack([state["torch"] for state in states]),
+        "python": np.array([json.dumps(state["python"]) for state in states]),
+    }
+    if all(state["numpy"] is not None for state in states):
+        arrays["numpy"] = np.stack([state["numpy"][1] for state in states])
+        positions = [[int(state["numpy"][2]), *state["numpy"][3:]] for state in states]
+        arrays["position"] = np.array([json.dumps(position) for position in positions])
+    np.savez_compressed(file, **arrays)
 
 
 def _write_recorded(file: Path, recorded: Mapping[str, Any], facts: ProgramFacts) -> None:

@@ -87,6 +87,14 @@ def loop_statements(script: ScriptText, frame: Frame) -> tuple[int, ...]:
     return tuple(first_line(statement) for statement in body[: index + 1])
 
 
+def batch_loop(script: ScriptText, frame: Frame) -> int:
+    """First line of the innermost loop around the training step."""
+    code = script.code(frame.first, frame.function)
+    path = path_to(code, frame.line) if code is not None else []
+    loops = [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
+    return first_line(loops[-1])
+
+
 def data_slice(
     script: ScriptText,
     events: TrainingCalls,
@@ -101,7 +109,7 @@ def data_slice(
         events: where it trains.
         loss: the statements of the loss.
         names: names in them that are the batch.
-        restore_before: line of the training function before which the random generators are restored.
+        restore_before: line of a statement before which the random generators are restored; 0: nowhere.
 
     Raises:
         TrainError: the loop depends on what it trains, or has a form that is not read.
@@ -455,10 +463,7 @@ class _Slicer:
         }
         shared = sorted(stored & {n for s in ordered if s not in own for n in stores(s)[0]})
         lines = [f"    global {', '.join(shared)}"] if shared else []
-        before = {first_line(s): s for s in (*own, main)}
         for statement in (*own, main):
-            if self._restore and before.get(self._restore) is statement:
-                lines.append(f"    {RESTORE}()")
             lines.append(self._emit(scope, statement, "    ", chain, sliced))
         head = f'def {MICRO}():\n    """Yield each micro-batch, and None where the weights are updated."""'
         text = "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
@@ -539,6 +544,21 @@ class _Slicer:
         sliced: Mapping[ast.AST, _Scope],
     ) -> str:
         """Text of a kept statement, without the parts of it that are not kept."""
+        text = self._own_text(scope, statement, indent, chain, sliced)
+        if first_line(statement) != self._restore or isinstance(
+            statement, FunctionNode | ast.ClassDef
+        ):
+            return text
+        return f"{indent}{RESTORE}()\n{text}"
+
+    def _own_text(
+        self,
+        scope: _Scope,
+        statement: ast.stmt,
+        indent: str,
+        chain: set[ast.AST],
+        sliced: Mapping[ast.AST, _Scope],
+    ) -> str:
         if statement in scope.marks:
             self._lines.add(first_line(statement))
             return textwrap.indent(scope.marks[statement], indent)
@@ -546,11 +566,7 @@ class _Slicer:
             assert isinstance(statement, FunctionNode)
             inner = sliced[statement]
             lines = [textwrap.indent(self._head(statement), indent)]
-            loop = self._events.backward[self._level]
-            is_loop = statement is self._script.code(loop.first, loop.function)
             for child in statement.body:
-                if is_loop and self._restore == first_line(child):
-                    lines.append(f"{indent}    {RESTORE}()")
                 if child in inner.kept or child in inner.marks:
                     lines.append(self._emit(inner, child, indent + "    ", chain, sliced))
             return "\n".join(lines)

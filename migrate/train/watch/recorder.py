@@ -28,6 +28,7 @@ from migrate.train.watch.runner import BEGINS, QUESTION, STATEMENT
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
+_MOST_LOOPS = 1024
 
 
 def install() -> None:
@@ -55,6 +56,7 @@ class _Recorder:
         self._zeroed = False
         self._schedulers: list[Any] = []
         self._states: list[Any] = []
+        self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._record: dict[str, Any] = {"updates": [], "clips": [], "notes": []}
         self._micro: list[dict[str, Any]] = []
@@ -72,6 +74,7 @@ class _Recorder:
         atexit.register(self._end_of_script)
         setattr(builtins, BEGINS, self._begins)
         setattr(builtins, STATEMENT, self._note_draws)
+        setattr(builtins, LOOP, self._note_loop)
 
     # ------------------------------------------------------------------ lines of the script
 
@@ -97,6 +100,11 @@ class _Recorder:
         """Keep the state of the random generators before a statement of the training function."""
         if len(self._states) < 4096 and not self._record["updates"] and not self._micro:
             self._states.append((line, _generators()))
+
+    def _note_loop(self) -> None:
+        """Keep the state of the random generators before each run of the loop over batches."""
+        if len(self._loops) < _MOST_LOOPS and not self._done:
+            self._loops.append(_generators())
 
     # ------------------------------------------------------------------ calls that train
 
@@ -240,7 +248,7 @@ class _Recorder:
     def _write(self) -> None:
         self._done = True
         if self._gate is not None and "refused" not in self._record:
-            self._record["draws"] = self._states
+            self._record["draws"], self._record["loops"] = self._states, self._loops
         temporary = self._folder / f"{RECORD}.new"
         with temporary.open("wb") as file:
             pickle.dump(self._record, file)

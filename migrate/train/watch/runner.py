@@ -20,6 +20,7 @@ from migrate.train.slice.text import ScriptText, first_line, path_to
 
 QUESTION = "question.json"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
+LOOP = "__migrate_loop__"
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     path = Path(script)
     source = path.read_bytes().decode()
     tree = ast.parse(source, script)
-    for name in (BEGINS, STATEMENT):  # until torch is imported, and with it the recorder
+    for name in (BEGINS, STATEMENT, LOOP):  # until torch is imported, and with it the recorder
         setattr(builtins, name, lambda *values: None)
     question = Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / QUESTION
     if question.exists():
@@ -50,6 +51,7 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
     places = [(name, first, question["line"], f"{BEGINS}(locals(), globals())")]
     name, first = question["loop"]
     places += [(name, first, line, f"{STATEMENT}({line})") for line in question["statements"]]
+    places.append((name, first, question["batches"], f"{LOOP}()"))
     for name, first, line, call in places:
         code = twin.code(first, name)
         path = path_to(code, line) if code is not None else []

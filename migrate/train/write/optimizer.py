@@ -39,7 +39,7 @@ def optimizer_text(
     for number in range(len(recorded.groups)):
         factor = max(factors[number], key=abs)
         if any(
-            abs(f - factor) > 1e-9 * abs(factor)
+            abs(f - factor) > 1e-6 * abs(factor)
             for f, r in zip(factors[number], rates, strict=True)
             if r
         ):

@@ -123,19 +123,29 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
 def data_text(source: str, script: str, folder: str, restores: bool) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays."""
     restore = f'''
+RESTORED = itertools.count()
+
 
 def restore_draws():
-    """Set the random generators as they were in {script} here: the model was initialized before."""
+    """Set the random generators as they were in {script} here: other parts of it drew before.
+
+    After the recorded times they go on from where they are.
+    """
+    number = next(RESTORED)
     draws = np.load(Path(__file__).with_name({DRAWS!r}), allow_pickle=False)
-    torch.set_rng_state(torch.from_numpy(draws["torch"]))
-    kind, keys, gauss = json.loads(str(draws["python"]))
+    if number >= len(draws["torch"]):
+        return
+    torch.set_rng_state(torch.from_numpy(draws["torch"][number]))
+    kind, keys, gauss = json.loads(str(draws["python"][number]))
     random.setstate((kind, tuple(keys), gauss))
     if "numpy" in draws:
-        np.random.set_state(("MT19937", draws["numpy"], *json.loads(str(draws["position"]))))
+        position = json.loads(str(draws["position"][number]))
+        np.random.set_state(("MT19937", draws["numpy"][number], *position))
 '''
     return f'''"""The batches of {script}: its own loop, without what trains."""
 
 import dataclasses
+import itertools
 import json
 import random
 import sys
