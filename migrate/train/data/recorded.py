@@ -1,4 +1,4 @@
-"""What is recorded of the DataLoader of a torch run: plain values, which can be pickled."""
+"""Record of the DataLoader of a torch run: plain values, which can be pickled."""
 
 from __future__ import annotations
 
