@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "report": STATIC
     | {"rewrite", "check", "prove", "parity", "observe", "devices", "doctor"}
     | {"port", "fit", "assess", "launch", "train"},
+    "train": {"prove", "port", "parity", "model", "syntax", "place", "process"},
     "launch": {"model", "syntax", "fit"},
     "assess": STATIC | {"rewrite", "check", "prove", "observe", "fit", "place"},
     "rewrite": STATIC | {"check"},
@@ -60,7 +61,6 @@ MAY_IMPORT = {
     "model": {"catalogue", "syntax"},
     "catalogue": {"syntax"},
     "syntax": set(),
-    "train": {"port", "prove", "place", "process"},
     "port": {"parity", "place", "process"},
     "fit": {"compiler", "parity", "place", "process", "quick_xla"},
     "prove": {"observe", "place", "process", "quick_xla"},

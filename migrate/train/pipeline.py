@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pickle
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from migrate.port.weights import MAPPING, PARAMS
 from migrate.progress import Progress
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
-from migrate.train.optimizer.recorded import RecordedClip, RecordedGroup, RecordedOptimizer
+from migrate.train.optimizer.recorded import ParameterArray
+from migrate.train.optimizer.write import write_optimizer
 from migrate.train.proof.compare import compare
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.slice.data import (
@@ -38,11 +40,11 @@ from migrate.train.slice.data import (
     loop_statements,
 )
 from migrate.train.slice.loss import LossSlice, loss_slice
+from migrate.train.slice.rate import rate_function
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
 from migrate.train.write.left import left_statements
-from migrate.train.write.optimizer import optimizer_text
 from migrate.train.write.readme import readme_text
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
@@ -54,6 +56,7 @@ from migrate.train.write.texts import (
     loss_text,
     test_text,
     train_text,
+    with_rate,
 )
 
 
@@ -123,9 +126,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "report this with the model",
             )
         facts = _facts(text, loss, recorded, port, weights)
-        optimizer = optimizer_text(
-            _optimizer(recorded, script), weights.paths, whole=bool(recorded.get("ended"))
-        )
+        optimizer = _optimizer(text, recorded, weights, work)
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
         with writing(options.output) as place:
             progress("writing the program")
@@ -134,7 +135,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "model.py": sources.model,
                 "loss.py": loss_text(sources.loss, facts),
                 "config.py": config_text(port.config, script.name, options.args),
-                "optimizer.py": optimizer,
+                "optimizer.py": with_rate(optimizer),
                 "train.py": train_text(facts),
                 "test_same.py": test_text(facts, len(recorded["updates"])),
             }
@@ -145,7 +146,12 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
             data, of_data = _data(text, events, loss, names, recorded, options, place, work)
-            notes = [*_notes(recorded, port, facts), *_tidied(place), *formatted(place)]
+            notes = [
+                *_notes(recorded, port, facts),
+                *optimizer.notes,
+                *_tidied(place),
+                *formatted(place),
+            ]
             comparisons: tuple[TrainComparison, ...] = ()
             error = ""
             if options.proof:
@@ -229,6 +235,8 @@ def _run(
         "statements": loop_statements(script, loop),
         "batches": script_loop(script, events),
         "updates": options.updates,
+        "rate": rate_function(script, events.backward),
+        "file": script.name,
         "shown": script.at(loss.frame.line),
     }
     (work / "question.json").write_text(json.dumps(question))
@@ -298,24 +306,38 @@ def _facts(
     )
 
 
-def _optimizer(recorded: Mapping[str, Any], script: Path) -> RecordedOptimizer:
-    described = recorded["optimizer"]
-    clips = []
-    for clip in recorded["clips"]:
-        by_norm = clip["function"] == "clip_grad_norm_"
-        limit = clip["max_norm" if by_norm else "clip_value"]
-        kind: Any = "norm" if by_norm else "value"
-        norm = float(clip.get("norm_type", 2.0))
-        clips.append(RecordedClip(kind, float(limit), norm, tuple(clip["names"]), clip["line"]))
-    return RecordedOptimizer(
-        described["class"],
-        tuple(RecordedGroup(tuple(g["names"]), g["options"]) for g in described["groups"]),
-        tuple(tuple(update["rates"]) for update in recorded["updates"]),
-        clips=tuple(clips),
-        without_gradient=tuple(n for n, g in recorded["gradients"].items() if g is None),
-        file=script.name,
-        line=recorded.get("line", 0),
-    )
+def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, work: Path) -> Any:
+    """Source of the optimizer, for the arrays of the program."""
+    from safetensors.numpy import load_file
+
+    optimizer = recorded["optimizer"]
+    source = _constructor(script, optimizer.line, optimizer.name.rpartition(".")[2])
+    count = len(recorded["updates"]) if recorded.get("ended") else None
+    optimizer = replace(optimizer, source=source, updates=count, accumulation=1)
+    names: dict[str, list[str]] = {}
+    for name, paths in weights.paths.items():
+        if name not in recorded["tied"] and name in recorded["gradients"]:
+            for path in paths:
+                names.setdefault(path, []).append(name)
+    shapes = {path: array.shape for path, array in load_file(work / "weights" / PARAMS).items()}
+    arrays = [
+        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of))
+        for path, of in names.items()
+        if path.startswith("params/")
+    ]
+    return write_optimizer(optimizer, arrays)
+
+
+def _constructor(script: ScriptText, line: int, name: str) -> str:
+    """Text of the call that builds the optimizer; "" if the script does not build it by its name."""
+    code: ast.AST = script.tree
+    for node in ast.walk(code):
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0):
+            called = node.func
+            word = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if word == name:
+                return ast.unparse(node)
+    return ""
 
 
 # ---------------------------------------------------------------------------- write
@@ -339,7 +361,7 @@ def _data(
     if not difference:
         return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
     loop = script_loop(script, events)
-    best = (_position(difference), plain, difference, 0, [])
+    best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
     for line, states in (_restoring(plain, recorded["draws"]), (loop, recorded["loops"])):
         if not line or not states:
             continue
@@ -350,8 +372,8 @@ def _data(
             what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
         if _position(again) > best[0]:
-            best = (_position(again), restored, again, line, states)
-    _, data, difference, _, states = best
+            best = (_position(again), restored, again, states)
+    _, data, difference, states = best
     _write_data(place, data, states, options)
     return data, TrainComparison("data", False, what=difference)
 

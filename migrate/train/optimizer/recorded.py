@@ -127,6 +127,8 @@ class RecordedOptimizer:
         updates_per_epoch: number of updates in an epoch of data; None if unknown.
         updates: number of updates of the whole training; None if unknown.
         without_gradient: torch names that the groups hold, but that have no gradient.
+        changed_options: options of groups, other than the learning rate and the momentum, that were not
+            the same in all recorded updates.
         source: text of the constructor's call in the script; "" if unknown.
         file: the script, as messages name it.
         line: line of the constructor's call.
@@ -144,6 +146,7 @@ class RecordedOptimizer:
     updates_per_epoch: int | None = None
     updates: int | None = None
     without_gradient: tuple[str, ...] = ()
+    changed_options: tuple[str, ...] = ()
     source: str = ""
     file: str = "train.py"
     line: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from migrate.port.compiler import compiled
 from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
 from migrate.prove.record import listen
+from migrate.train.optimizer.recorded import RecordedClip
+from migrate.train.watch.listening import autocast_without_effect
 from migrate.train.watch.step import Bound, bind, build, children, flat
 from migrate.train.watch.values import held_modules
 
@@ -182,7 +185,7 @@ class Gate:
         state, after = torch.get_rng_state(), self.state()
         shown = self._question["shown"]
         try:
-            with listen.dropout_as_written():
+            with listen.dropout_as_written(), autocast_without_effect():
                 port = compiled(self.step, tensors, shown)
             folder = self._folder / WEIGHTS
             folder.mkdir()
@@ -259,21 +262,23 @@ class Gate:
 
     def clip(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: int
-    ) -> dict[str, Any]:
-        """Describe a clipping: the function, its parameters by name, and its other arguments."""
-        import inspect
-
-        function = getattr(torch.nn.utils.clip_grad, name)
-        function = inspect.unwrap(function)
-        signature = inspect.signature(function)
-        bound = signature.bind(*args, **kwargs)
+    ) -> RecordedClip:
+        """Describe a clipping of gradients."""
+        function = inspect.unwrap(getattr(torch.nn.utils.clip_grad, name))
+        bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        parameters = arguments.pop("parameters")
+        parameters = bound.arguments["parameters"]
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        names = self.names()
-        clipped = [names[id(parameter)] for parameter in parameters if id(parameter) in names]
-        return {"function": name, "line": line, "names": clipped, **arguments}
+        names, clipped = self.names(), {id(parameter) for parameter in parameters}
+        trained = [p for p in self.step.parameters() if p.grad is not None]
+        some = None
+        if any(id(parameter) not in clipped for parameter in trained):
+            some = tuple(names[number] for number in clipped if number in names)
+        if name == "clip_grad_value_":
+            limit = float(bound.arguments["clip_value"])
+            return RecordedClip("value", limit, names=some, line=line)
+        limit, order = (float(bound.arguments[key]) for key in ("max_norm", "norm_type"))
+        return RecordedClip("norm", limit, order, some, line)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

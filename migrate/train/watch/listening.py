@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from shims import activate
@@ -110,35 +111,78 @@ def to_zeroing(tell: Callable[[], None]) -> None:
 
 
 def to_schedules(built: Callable[[Any], None], tell: Callable[[Any], None]) -> None:
-    """Call `built(scheduler)` for each new schedule, and `tell(scheduler)` before each of its steps."""
+    """Call `built(scheduler)` for each new schedule, and `tell(scheduler)` before each of its steps.
+
+    Steps that a schedule makes of itself or of others within it are not reported.
+    """
     import torch
     from torch.optim import lr_scheduler
 
-    classes = [
-        value
-        for value in vars(lr_scheduler).values()
-        if isinstance(value, type)
-        and "step" in vars(value)
-        and not issubclass(value, torch.optim.Optimizer)
-    ]
-    for cls in classes:
-        step = cls.step  # type: ignore[attr-defined]
+    depth = 0
 
-        def stepped(self: Any, *args: Any, _step: Callable[..., Any] = step, **kwargs: Any) -> Any:
-            if not getattr(self, "_initial_step_of_migrate", False):
-                tell(self)
-            return _step(self, *args, **kwargs)
+    def wrapped(original: Callable[..., Any], report: Callable[[Any], None], *, after: bool) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            if depth == 0 and not after:
+                report(self)
+            depth += 1
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                depth -= 1
+            if depth == 0 and after:
+                report(self)
+            return result
 
-        setattr(cls, "step", functools.wraps(step)(stepped))  # noqa: B010
-    for cls in {lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau}:
-        create = cls.__init__
+        return functools.wraps(original)(call)
 
-        def created(
-            self: Any, *args: Any, _create: Callable[..., Any] = create, **kwargs: Any
-        ) -> None:
-            self._initial_step_of_migrate = True
-            _create(self, *args, **kwargs)
-            self._initial_step_of_migrate = False
-            built(self)
+    for cls in list(vars(lr_scheduler).values()):
+        if not isinstance(cls, type) or issubclass(cls, torch.optim.Optimizer):
+            continue
+        if not hasattr(cls, "step"):
+            continue
+        for name, report, after in (("__init__", built, True), ("step", tell, False)):
+            if name in vars(cls):
+                setattr(cls, name, wrapped(vars(cls)[name], report, after=after))
 
-        setattr(cls, "__init__", functools.wraps(create)(created))  # noqa: B010
+
+def to_optimizers(built: Callable[[Any], None]) -> None:
+    """Call `built(optimizer)` for each new optimizer."""
+    import torch
+
+    create = torch.optim.Optimizer.__init__
+
+    def created(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        built(self)
+
+    torch.optim.Optimizer.__init__ = functools.wraps(create)(created)
+
+
+def to_autocast(tell: Callable[[Any], None]) -> None:
+    """Call `tell(autocast)` for each autocast that is built and enabled."""
+    import torch
+
+    create = torch.amp.autocast_mode.autocast.__init__
+
+    def created(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        if self._enabled:
+            tell(self)
+
+    torch.amp.autocast_mode.autocast.__init__ = functools.wraps(create)(created)
+
+
+@contextmanager
+def autocast_without_effect() -> Iterator[None]:
+    """Make entering an autocast do nothing for a while, so that a recording has no region of it."""
+    import torch
+
+    context: Any = torch.amp.autocast_mode.autocast
+    kept = context.__enter__, context.__exit__
+    context.__enter__ = lambda self: self
+    context.__exit__ = lambda self, *error: None
+    try:
+        yield
+    finally:
+        context.__enter__, context.__exit__ = kept

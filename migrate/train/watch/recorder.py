@@ -23,8 +23,8 @@ from migrate.train.frames import script_frames
 from migrate.train.watch import listening
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
-from migrate.train.watch.optimizers import read_groups, read_rates, read_schedules
-from migrate.train.watch.runner import BEGINS, QUESTION, STATEMENT
+from migrate.train.watch.optimizers import OptimizerRecorder
+from migrate.train.watch.runner import BEGINS, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
@@ -54,11 +54,13 @@ class _Recorder:
         self._gate: Gate | None = None
         self._expected: dict[str, torch.Tensor] = {}
         self._zeroed = False
-        self._schedulers: list[Any] = []
+        rate = self._question["rate"]
+        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
+        self._optimizer: Any = None
         self._states: list[Any] = []
         self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._record: dict[str, Any] = {"updates": [], "clips": [], "notes": []}
+        self._record: dict[str, Any] = {"updates": [], "autocast": ""}
         self._micro: list[dict[str, Any]] = []
         self._done = False
 
@@ -70,7 +72,9 @@ class _Recorder:
         listening.to_backward(self._backward)
         listening.to_clipping(self._clipped, self._before_clipping)
         listening.to_steps(self._before_step, self._after_step)
-        listening.to_schedules(self._schedulers.append, lambda scheduler: None)
+        listening.to_optimizers(self._optimizers.built_optimizer)
+        listening.to_schedules(self._optimizers.built_schedule, self._optimizers.stepped_schedule)
+        listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
         setattr(builtins, BEGINS, self._begins)
         setattr(builtins, STATEMENT, self._note_draws)
@@ -105,6 +109,11 @@ class _Recorder:
         """Keep the state of the random generators before each run of the loop over batches."""
         if len(self._loops) < _MOST_LOOPS and not self._done:
             self._loops.append(_generators())
+
+    def _autocast(self, autocast: Any) -> None:
+        frames, _, between = script_frames(self._script)
+        if frames and not between:
+            self._record["autocast"] = str(autocast.fast_dtype).removeprefix("torch.")
 
     # ------------------------------------------------------------------ calls that train
 
@@ -176,7 +185,7 @@ class _Recorder:
         frames, _, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
         if not self._record["updates"]:
-            self._record["clips"].append(self._gate.clip(name, args, kwargs, line))
+            self._optimizers.clips.append(self._gate.clip(name, args, kwargs, line))
         self._expected = self._gate.gradients()
 
     def _before_clipping(self) -> None:
@@ -203,16 +212,16 @@ class _Recorder:
     def _before_step(self, optimizer: Any) -> None:
         if self._gate is None or self._done:
             return
-        frames, _, _ = script_frames(self._script)
+        frames, frame, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
         try:
             self._unchanged_since_backward(line)
-            if "optimizer" not in self._record:
-                self._record["optimizer"] = read_groups(optimizer, self._gate.names())
+            if self._optimizer is None:
                 self._optimizer = optimizer
             elif self._optimizer is not optimizer:
                 raise Refusal("a second optimizer is stepped", "one optimizer is supported")
-            self._rates = read_rates(optimizer)
+            names = self._gate.names()
+            self._rates = self._optimizers.before_update(optimizer, names, frame)
         except Refusal as refusal:
             self._refuse(refusal.line or line, refusal)
 
@@ -222,8 +231,6 @@ class _Recorder:
         updates = self._record["updates"]
         updates.append({"micro": self._micro, "rates": self._rates})
         self._micro = []
-        if len(updates) == 1:
-            self._record["schedules"] = read_schedules(self._schedulers, optimizer)
         if len(updates) in (1, self._question["updates"]):
             self._record["first" if len(updates) == 1 else "last"] = self._gate.state()
         if len(updates) >= self._question["updates"]:
@@ -248,6 +255,11 @@ class _Recorder:
     def _write(self) -> None:
         self._done = True
         if self._gate is not None and "refused" not in self._record:
+            accumulation = len(self._record["updates"][0]["micro"])
+            without = [n for n, g in self._record["gradients"].items() if g is None]
+            self._record["optimizer"] = self._optimizers.recorded(
+                accumulation, tuple(without), self._question["file"]
+            )
             self._record["draws"], self._record["loops"] = self._states, self._loops
         temporary = self._folder / f"{RECORD}.new"
         with temporary.open("wb") as file:

@@ -34,7 +34,7 @@ def readme_text(
         loss.frame.line
     )
     optimizer = recorded["optimizer"]
-    cls = optimizer["class"].rpartition(".")[2]
+    cls = optimizer.name.rpartition(".")[2]
     rows = [
         (f"{where}:{spans}", "`loss.py`", "the statements from the batch to the loss"),
         (f"{where}:{loss.frame.line}", "`train.py`", "`jax.value_and_grad` of the loss"),
@@ -44,7 +44,7 @@ def readme_text(
             "the model, and the weights that the script starts from",
         ),
         (
-            f"{cls}, {len(optimizer['groups'])} groups",
+            f"{cls}, {len(optimizer.groups)} groups",
             "`optimizer.py`",
             "optax; groups by the path of each parameter",
         ),
@@ -56,8 +56,8 @@ def readme_text(
         ("arguments", "`config.py`", "sizes of the model, `ARGV` of the script"),
     ]
     rows += [
-        (f"{where}:{clip['line']}", "`optimizer.py`", f"`{clip['function']}`")
-        for clip in recorded["clips"]
+        (f"{where}:{clip.line}", "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
+        for clip in optimizer.clips
     ]
     lines = [
         f"# {facts.script} in JAX",

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.train.optimizer.write import WrittenOptimizer
+
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 
 
@@ -188,6 +190,18 @@ def batches():
 '''
 
 
+def with_rate(optimizer: WrittenOptimizer) -> str:
+    """`optimizer.py`: the optimizer, and the learning rate of an update."""
+    return f'''{optimizer.source.rstrip()}
+
+
+def learning_rate_of(count):
+    """Learning rate of the first group in an update."""
+    rate = {optimizer.rates.rates[0]}
+    return rate(count) if callable(rate) else rate
+'''
+
+
 def train_text(facts: ProgramFacts) -> str:
     """`train.py`: the state, one update, and the loop."""
     statistics = facts.statistics and facts.training
@@ -213,7 +227,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from loss import inputs_of, loss_of
-from optimizer import OPTIMIZER, learning_rate
+from optimizer import learning_rate_of, optimizer
 from safetensors.numpy import load_file, save_file
 
 PARAMS = Path(__file__).with_name({PARAMS!r}){numbers}
@@ -244,7 +258,7 @@ def start(variables):
     """A fresh state with these variables."""
     params = variables["params"]
     others = {{name: value for name, value in variables.items() if name != "params"}}
-    return State(params, others, OPTIMIZER.init(params), 0)
+    return State(params, others, optimizer.init(params), 0)
 
 
 def save(state, path):
@@ -260,7 +274,7 @@ value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}))
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def apply(params, opt_state, grads):
     """One update of the weights."""
-    updates, opt_state = OPTIMIZER.update(grads, opt_state, params)
+    updates, opt_state = optimizer.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 
 
@@ -276,7 +290,7 @@ def train_step(state, micro):
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     params, opt_state = apply(state.params, state.opt_state, grads)
-    return State(params, variables, opt_state, state.step + 1), losses, learning_rate(state.step)
+    return State(params, variables, opt_state, state.step + 1), losses, learning_rate_of(state.step)
 
 
 def main():
