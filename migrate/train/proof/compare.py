@@ -91,6 +91,7 @@ def _weights(
 ) -> TrainComparison:
     """Compare weights; elements whose gradient is rounding are left out: Adam divides noise by noise."""
     limit = PARAMETER_GATE * math.sqrt(steps)
+    rate = max(float(value) for key, value in results.items() if key.startswith("rate:"))
     whole = math.sqrt(
         sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values())
     )
@@ -106,6 +107,12 @@ def _weights(
             noise = (np.abs(gradient) <= ROUNDING * whole) & (gradient != 0)
             left += int(noise.sum())
             difference = np.where(noise, 0.0, difference)
+            # Adam divides a gradient by its size: a rounded gradient moves a weight by this much.
+            rounded = np.abs(
+                np.asarray(results[f"gradient:{path.removeprefix('params/')}"]) - gradient
+            )
+            moved = steps * rate * np.minimum(rounded / np.maximum(np.abs(gradient), 1e-30), 1.0)
+            difference = np.maximum(np.abs(difference) - np.where(gradient, moved, 0.0), 0.0)
         size = float(np.linalg.norm(theirs))
         distance = float(np.linalg.norm(difference))
         ratio = distance / size if size else distance

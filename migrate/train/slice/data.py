@@ -328,19 +328,24 @@ class _Slicer:
                 self._visit(scope, statement, in_loop=False)
             if before == (len(scope.kept), len(scope.needed)):
                 break
-        for statement in scope.dropped:
-            binds, _ = stores(statement)
-            lost = {name for name in binds & scope.needed if not self._bound_by_kept(scope, name)}
-            lost -= set(bound)
+        self._require_independent(scope, bound)
+
+    def _require_independent(self, scope: _Scope, bound: Iterable[str] = ()) -> None:
+        """Report batches and loops that depend on what the training step computes."""
+        kept = {
+            name
+            for statement in scope.kept
+            if statement not in scope.marks
+            for name in (_targets(statement) if any(blocks(statement)) else stores(statement)[0])
+        }
+        for statement in (*scope.dropped, *scope.marks):
+            lost = stores(statement)[0] & scope.needed - kept - set(bound)
             if lost:
                 raise TrainError(
-                    f"{self._script.at(first_line(statement))}: the batches depend on {sorted(lost)[0]}, "
+                    f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
                     "which the training step computes",
                     "let the data and the end of the loop depend on counters alone",
                 )
-
-    def _bound_by_kept(self, scope: _Scope, name: str) -> bool:
-        return any(name in stores(statement)[0] for statement in scope.kept)
 
     def _visit(self, scope: _Scope, statement: ast.stmt, *, in_loop: bool) -> bool:
         if statement in scope.dropped:
@@ -489,7 +494,8 @@ class _Slicer:
                 else:
                     self._visit(scope, statement, in_loop=False)
             if before == (len(scope.kept), len(scope.needed)):
-                return
+                break
+        self._require_independent(scope)
 
     def _names_of(
         self,
