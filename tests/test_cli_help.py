@@ -34,7 +34,7 @@ def test_commands_are_grouped_by_task() -> None:
         for heading, body in re.findall(r"^(\w[^\n]*):\n((?:  .*\n)+)", shown(), re.MULTILINE)
     }
     assert groups["Move a script"] == ["rewrite", "check", "run", "prove"]
-    assert groups["Move a model"] == ["weights", "port", "parity"]
+    assert groups["Move a model"] == ["weights", "port", "train", "parity"]
     assert groups["Plan"] == ["fit", "assess"]
     assert groups["Run on a TPU slice"] == ["launch"]
     assert groups["Environment"] == ["doctor", "completion"]

@@ -48,10 +48,11 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "cli": STATIC
     | {"report", "rewrite", "check", "prove", "parity", "observe"}
-    | {"devices", "doctor", "port", "fit", "assess", "launch"},
+    | {"devices", "doctor", "port", "fit", "assess", "launch", "train"},
     "report": STATIC
     | {"rewrite", "check", "prove", "parity", "observe", "devices", "doctor"}
-    | {"port", "fit", "assess", "launch"},
+    | {"port", "fit", "assess", "launch", "train"},
+    "train": {"prove", "port", "parity", "model", "syntax", "place", "process"},
     "launch": {"model", "syntax", "fit"},
     "assess": STATIC | {"rewrite", "check", "prove", "observe", "fit", "place"},
     "rewrite": STATIC | {"check"},

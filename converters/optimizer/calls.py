@@ -11,6 +11,19 @@ OWN = "transforms"  # names that are not in optax are in converters.optimizer.tr
 
 
 @dataclass(frozen=True)
+class Code:
+    """Expression in the place of a number, such as the name of a schedule; it can only be printed."""
+
+    text: str
+
+    def __mul__(self, terms: int) -> Code:
+        return self if terms == 1 else Code(f"{self.text} * {terms}")
+
+    def __truediv__(self, terms: int) -> Code:
+        return self if terms == 1 else Code(f"{self.text} / {terms}")
+
+
+@dataclass(frozen=True)
 class OptaxCall:
     """Call such as `optax.adamw(0.001, weight_decay=0.01)`.
 
@@ -59,7 +72,7 @@ def chained(*parts: OptaxCall | None) -> OptaxCall:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, OptaxCall):
+    if isinstance(value, OptaxCall | Code):
         return value.text
     if isinstance(value, Mapping):
         return "{" + ", ".join(f'"{key}": {_text(item)}' for key, item in value.items()) + "}"

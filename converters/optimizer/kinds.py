@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from converters.errors import OptimizerError
-from converters.optimizer.calls import OptaxCall, call, chained
+from converters.optimizer.calls import Code, OptaxCall, call, chained
 
 Choice = Literal["adam", "adamw", "sgd", "lion", "adafactor"]
 Group = Mapping[str, Any]
@@ -176,8 +176,15 @@ def _maximised(group: Group) -> OptaxCall | None:
     return call("optax.scale", -1.0) if group.get("maximize") else None
 
 
-def number(value: Any) -> float:
-    """Return a hyper-parameter as a number; torch allows a tensor of one element."""
+def kind_of_adam(*, decoupled: bool) -> Kind:
+    """Return Adam, or AdamW, without amsgrad."""
+    return _ADAMS[decoupled, False]
+
+
+def number(value: Any) -> Any:
+    """Return a hyper-parameter as a number; torch allows a tensor of one element. Code stays code."""
+    if isinstance(value, Code):
+        return value
     return float(value.item() if hasattr(value, "item") else value)
 
 

@@ -17,15 +17,6 @@ from converters.optimizer.arrangement import Arrangement
 Tree = Any
 
 
-class AmsgradState(NamedTuple):
-    """Number of steps, moments, and the largest second moments so far."""
-
-    count: Any
-    mu: Tree
-    nu: Tree
-    nu_max: Tree
-
-
 class AdafactorState(NamedTuple):
     """Number of steps, factored and full second moments and first moments, by torch key."""
 
@@ -36,36 +27,11 @@ class AdafactorState(NamedTuple):
     mu: Mapping[str, Any]
 
 
-def scale_by_amsgrad(b1: float, b2: float, eps: float) -> Any:
-    """Compute Adam's step with the largest second moment so far, corrected after the maximum as in
-    torch."""
-    import jax
-    import jax.numpy as jnp
-    import optax
-
-    def init(params: Tree) -> AmsgradState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return AmsgradState(jnp.zeros([], jnp.int32), zeros, zeros, zeros)
-
-    def update(grads: Tree, state: AmsgradState, params: Tree = None) -> tuple[Tree, AmsgradState]:
-        del params
-        count = state.count + 1
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
-        nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu)
-        correct1, correct2 = 1 - b1**count, 1 - b2**count
-
-        def step(m: Any, v: Any) -> Any:
-            return m / correct1 / (jnp.sqrt(v) / jnp.sqrt(correct2) + eps)
-
-        return jax.tree.map(step, mu, nu_max), AmsgradState(count, mu, nu, nu_max)
-
-    return optax.GradientTransformation(init, update)
-
-
 def amsgrad(learning_rate: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
     """`torch.optim.Adam(amsgrad=True)` without weight decay."""
     import optax
+
+    from converters.optimizer.torch_rules import scale_by_amsgrad
 
     return optax.chain(scale_by_amsgrad(b1, b2, eps), optax.scale_by_learning_rate(learning_rate))
 
@@ -79,6 +45,8 @@ def amsgradw(
 ) -> Any:
     """`torch.optim.AdamW(amsgrad=True)`."""
     import optax
+
+    from converters.optimizer.torch_rules import scale_by_amsgrad
 
     return optax.chain(
         scale_by_amsgrad(b1, b2, eps),

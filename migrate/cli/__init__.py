@@ -27,6 +27,7 @@ from migrate.cli.rewrite import rewrite
 from migrate.cli.run import run
 from migrate.cli.show import COULD_NOT
 from migrate.cli.streams import ReaderGoneError, guard_streams
+from migrate.cli.train import train
 from migrate.cli.weights import weights
 from migrate.cli.words import unknown_option_message, usual_message
 from shims.activate import import_quickly
@@ -37,7 +38,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 # Commands that run a model of the user's and write what it did.
-_SAME_BYTES = ("port",)
+_SAME_BYTES = ("port", "train")
 
 
 def main() -> None:
@@ -103,7 +104,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
     cls=_Commands,
     tasks={
         "Move a script": ["rewrite", "check", "run", "prove"],
-        "Move a model": ["weights", "port", "parity"],
+        "Move a model": ["weights", "port", "train", "parity"],
         "Plan": ["fit", "assess"],
         "Run on a TPU slice": ["launch"],
         "Environment": ["doctor", "completion"],
@@ -139,6 +140,7 @@ for command in (
     prove,
     weights,
     port,
+    train,
     parity,
     fit,
     assess,

@@ -279,4 +279,7 @@ def _refusing(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise refusal(f"torch.cuda.{name}", remedy, rule)
 
+    if isinstance(getattr(torch.cuda, name, None), type):
+        # Annotations name classes: `torch.cuda.CUDAGraph | None` must stay a type.
+        return type(name, (), {"__new__": refuse, "__module__": "torch.cuda"})
     return refuse

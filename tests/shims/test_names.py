@@ -65,3 +65,11 @@ def test_what_the_catalogue_knows_of_torch_cuda_shims_answer_or_refuse() -> None
 def test_shims_and_the_catalogue_name_the_same_collectives_of_objects() -> None:
     known = {name for name, entry in catalogue.NAMES.items() if entry.code == "XLA811"}
     assert {f"torch.distributed.{name}" for name in distributed._OBJECT_COLLECTIVES} == known
+
+
+def test_a_class_that_is_refused_stays_a_class() -> None:
+    """Annotations of libraries name it: `torch.cuda.CUDAGraph | None`."""
+    replacement = cuda._refusing("CUDAGraph")
+    assert isinstance(replacement, type)
+    with pytest.raises(DeviceNotAnsweredError):
+        replacement()

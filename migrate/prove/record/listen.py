@@ -6,7 +6,8 @@ Each function replaces torch's own by a function that calls it and then reports 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -94,6 +95,8 @@ def without_dropout() -> None:
     """
 
     def off(probability: float) -> float:
+        if _as_written[0]:
+            return probability
         _switched_off[0] = max(_switched_off[0], probability)
         if probability:
             drawn.SEED.draw()
@@ -102,6 +105,17 @@ def without_dropout() -> None:
     _at_every_dropout(off)
 
 
+@contextmanager
+def dropout_as_written() -> Iterator[None]:
+    """Let dropouts have their own probability for a while, after `without_dropout`."""
+    _as_written[0] = True
+    try:
+        yield
+    finally:
+        _as_written[0] = False
+
+
+_as_written = [False]
 # The largest probability that `without_dropout` has set to zero.
 _switched_off = [0.0]
 

@@ -1,0 +1,52 @@
+"""Frames of the script on the stack."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Position of one frame of the script.
+
+    Attributes:
+        line: the line that it is at.
+        function: name of its code: "<module>" for the script itself.
+        first: first line of its code, decorators included.
+    """
+
+    line: int
+    function: str
+    first: int
+
+
+def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
+    """Return the frames of a file on the stack, innermost first.
+
+    Args:
+        file: the script.
+
+    Returns:
+        The frames, the innermost of them as it is, and the file of a frame between the caller and the script
+        that is neither torch's nor ours ("" if the script itself made the call).
+    """
+    frame: FrameType | None = sys._getframe(1)
+    frames: list[Frame] = []
+    innermost: FrameType | None = None
+    between = ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == file:
+            innermost = innermost or frame
+            frames.append(Frame(frame.f_lineno, code.co_name, code.co_firstlineno))
+        elif innermost is None and not _is_machinery(frame):
+            between = between or code.co_filename
+        frame = frame.f_back
+    return frames, innermost, between
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in ("torch", "migrate", "shims", "contextlib", "functools")

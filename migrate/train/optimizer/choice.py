@@ -1,0 +1,419 @@
+"""Choice of the text of learning rates: the first that gives torch's own rates at every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from migrate.train.errors import TrainError
+from migrate.train.optimizer.functions import ModuleNames, Unportable, port
+from migrate.train.optimizer.recorded import RecordedCall, RecordedOptimizer
+from migrate.train.optimizer.replay import (
+    initial_rate,
+    python_function,
+    refused_schedule,
+    torch_rates,
+)
+from migrate.train.optimizer.schedules import (
+    ScheduleStyle,
+    ScheduleText,
+    ScheduleWriter,
+    called,
+    product,
+    python_text,
+    table_text,
+)
+from migrate.train.optimizer.stepping import ScheduleSteps, steps_of
+
+# Updates over which a schedule is compared where the length of the training is unknown.
+HORIZON = 3000
+# Largest difference in float64, relative to the largest rate: torch multiplies its rates up step by step.
+LIMIT = 1e-9
+
+
+@dataclass(frozen=True)
+class RateTexts:
+    """Learning rates of the written module.
+
+    Attributes:
+        names: constants and functions that the schedules read.
+        definitions: statements that define the schedules.
+        rates: expression of each group's learning rate: a number's name, or a schedule.
+        momenta: expression of each group's momentum schedule; empty strings if it is constant.
+        compared: number of updates at which rates were compared with torch's.
+        worst: largest difference, relative to the largest rate.
+        note: line for the README; "" if there is nothing to say.
+    """
+
+    names: ModuleNames
+    definitions: tuple[str, ...]
+    rates: tuple[str, ...]
+    momenta: tuple[str, ...]
+    compared: int = 0
+    worst: float = 0.0
+    note: str = ""
+
+    @property
+    def source(self) -> str:
+        """Statements that define everything that the rates read."""
+        constants = [f"{name} = {value!r}" for name, value in self.names.constants.items()]
+        return "\n\n".join(
+            ("\n".join(constants), *self.names.functions.values(), *self.definitions)
+        )
+
+
+def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") -> RateTexts:
+    """Return the text of the learning rates, compared with torch's at every step.
+
+    Args:
+        recorded: the optimizer.
+        lr_name: name of the initial learning rate in the script.
+
+    Raises:
+        TrainError: the rates follow from no schedule or function that can be written.
+    """
+    expected = reference(recorded)
+    reasons = []
+    for draft in _drafts(recorded, lr_name):
+        try:
+            texts = draft()
+            worst = rate_difference(texts, expected)
+        except Unportable as reason:
+            reasons.append(str(reason))
+            continue
+        if worst <= LIMIT:
+            return RateTexts(
+                texts.names,
+                texts.definitions,
+                texts.rates,
+                texts.momenta,
+                len(expected),
+                worst,
+                texts.note,
+            )
+        reasons.append(f"differs from torch's by {worst:.1e}")
+    what = ", ".join(dict.fromkeys(reasons))
+    raise TrainError(
+        f"{recorded.at}: the learning rate cannot be written as a function of the step: {what}",
+        "use a scheduler of torch.optim.lr_scheduler, or a function of the step without loops",
+    )
+
+
+def rate_difference(texts: RateTexts, reference: Sequence[Any]) -> float:
+    """Return the largest difference of rates and momenta, relative to the largest; in float64.
+
+    Raises:
+        Unportable: the text cannot be executed.
+    """
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    worst = 0.0
+    with jax.enable_x64(True):
+        namespace: dict[str, Any] = {"jax": jax, "jnp": jnp, "optax": optax, "np": np, "math": math}
+        steps = jnp.arange(len(reference))
+        try:
+            exec(compile(texts.source, "optimizer.py", "exec"), namespace)
+            for position, expressions in enumerate((texts.rates, texts.momenta)):
+                for number, expression in enumerate(expressions):
+                    wanted = [update[number][position] for update in reference]
+                    if not expression:
+                        if len(set(wanted)) > 1:
+                            raise Unportable("the momentum changes")
+                        continue
+                    value = eval(expression, namespace)
+                    values = jax.jit(jax.vmap(value))(steps) if callable(value) else value
+                    actual = np.broadcast_to(np.asarray(values, np.float64), len(wanted))
+                    difference = np.abs(actual - wanted).max() / max(np.abs(wanted).max(), 1e-300)
+                    worst = max(worst, float("inf") if np.isnan(difference) else difference)
+        except (ArithmeticError, NameError, TypeError, ValueError) as error:
+            raise Unportable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+    return float(worst)
+
+
+def reference(recorded: RecordedOptimizer) -> list[Any]:
+    """Return (rate, momentum) of each group at each update: torch's own, or the record.
+
+    Raises:
+        TrainError: what torch's schedulers give is not what was recorded.
+    """
+    groups = range(len(recorded.groups))
+    expected = [
+        [(rates[g], recorded.momenta[i][g] if recorded.momenta else None) for g in groups]
+        for i, rates in enumerate(recorded.rates)
+    ]
+    for item in recorded.schedules:
+        if item.name.rpartition(".")[2] == "ReduceLROnPlateau":
+            raise refused_schedule(item, recorded)
+    if recorded.function is not None and not recorded.schedules:
+        return _of_function(recorded, recorded.function, expected)
+    if not recorded.schedules:
+        return expected
+    result = _of_schedulers(recorded)
+    for update, (ours, theirs) in enumerate(zip(result, expected, strict=False)):
+        for (rate, _), (recorded_rate, _) in zip(ours, theirs, strict=True):
+            if not math.isclose(rate, recorded_rate, rel_tol=1e-9, abs_tol=1e-15):
+                raise TrainError(
+                    f"{recorded.at}: update {update} had the learning rate {recorded_rate:g}, but its "
+                    f"scheduler gives {rate:g}: something else sets it too",
+                    "set the learning rate in one place",
+                )
+    return result
+
+
+def _of_schedulers(recorded: RecordedOptimizer) -> list[Any]:
+    steps = steps_of(recorded, recorded.schedules[0].counts)
+    if any(steps_of(recorded, item.counts) != steps for item in recorded.schedules):
+        raise TrainError(
+            f"{recorded.at}: its schedulers are stepped at different times",
+            "step all schedulers together",
+        )
+    updates = horizon(recorded)
+    while True:
+        try:
+            return torch_rates(recorded, updates, [steps.count(i) for i in range(updates)])
+        except ValueError:  # OneCycleLR ends
+            if updates <= len(recorded.rates):
+                raise
+            updates = max(len(recorded.rates), _end(recorded, steps))
+        except Unportable as reason:
+            raise TrainError(
+                f"{recorded.at}: its learning rate is a function whose source is unknown ({reason})",
+                "write the function in the script",
+            ) from None
+
+
+def _end(recorded: RecordedOptimizer, steps: ScheduleSteps) -> int:
+    """Return the number of updates that OneCycleLR allows."""
+    totals = [s.options["total_steps"] for s in recorded.schedules if "total_steps" in s.options]
+    least = min(totals, default=0)
+    return next((i for i in range(10**7) if steps.count(i) > least), 0)
+
+
+def horizon(recorded: RecordedOptimizer) -> int:
+    """Return the number of updates at which rates are compared."""
+    updates = recorded.updates or HORIZON
+    return max(min(updates, 4 * HORIZON), len(recorded.rates))
+
+
+def _of_function(recorded: RecordedOptimizer, call: RecordedCall, expected: list[Any]) -> list[Any]:
+    python = _python(recorded, call)
+    argument = _argument(recorded, call)
+    scales = _scales(recorded, call)
+    result = list(expected)
+    for update in range(len(expected), horizon(recorded)):
+        rate = python(argument(update))
+        result.append([(rate * scale, None) for scale in scales])
+    return result
+
+
+def _python(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[float], float]:
+    try:
+        return python_function(call.function)
+    except Unportable as reason:
+        raise TrainError(
+            f"{recorded.at}: the function {call.function.name} cannot be read ({reason})",
+            "write the function in the script",
+        ) from None
+
+
+def _argument(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[int], float]:
+    """Return the function's argument at an update."""
+    arguments = call.arguments
+    if len(arguments) < 2:
+        raise TrainError(
+            f"{recorded.at}: one update does not show the argument of {call.function.name}",
+            "record two updates or more",
+        )
+    start, stride = arguments[0], arguments[1] - arguments[0]
+    for i, value in enumerate(arguments):
+        if not math.isclose(start + i * stride, value, rel_tol=1e-9, abs_tol=1e-12):
+            raise TrainError(
+                f"{recorded.at}: the argument of {call.function.name} does not grow evenly "
+                f"({', '.join(f'{a:g}' for a in arguments[:6])})",
+                "pass the number of the update",
+            )
+    whole = float(start).is_integer() and float(stride).is_integer()
+    return lambda i: int(start) + i * int(stride) if whole else start + i * stride
+
+
+def _scales(recorded: RecordedOptimizer, call: RecordedCall) -> list[float]:
+    """Return the factor of each group on the function's value.
+
+    Raises:
+        TrainError: a group's rates are no multiple of the function's values.
+    """
+    python = _python(recorded, call)
+    values = [python(argument) for argument in call.arguments]
+    scales = []
+    for group in range(len(recorded.groups)):
+        rates = [rates[group] for rates in recorded.rates]
+        ratios = [rate / value for rate, value in zip(rates, values, strict=True) if value]
+        scale = ratios[0] if ratios else 1.0
+        if any(
+            not math.isclose(scale * value, rate, rel_tol=1e-9, abs_tol=1e-15)
+            for rate, value in zip(rates, values, strict=True)
+        ):
+            raise TrainError(
+                f"{recorded.at}: the learning rates of a group are no multiple of what "
+                f"{call.function.name} returns",
+                "set group['lr'] to the function's value",
+            )
+        scales.append(1.0 if math.isclose(scale, 1.0, rel_tol=1e-12) else scale)
+    return scales
+
+
+def _drafts(recorded: RecordedOptimizer, lr_name: str) -> Iterator[Callable[[], RateTexts]]:
+    """Yield ways to write the rates, the most readable first."""
+    if recorded.function is not None and not recorded.schedules:
+        call = recorded.function
+        yield lambda: _function_texts(recorded, call, host=0)
+        yield lambda: _function_texts(recorded, call, host=recorded.updates or 0)
+    elif recorded.schedules:
+        host = recorded.updates or 0
+        styles = [ScheduleStyle(), ScheduleStyle(optax=False)]
+        if host:
+            styles.append(ScheduleStyle(optax=False, host=host + 1))
+        for style in styles:
+            # The script may have another value of that name.
+            for name in (lr_name, f"initial_{lr_name}"):
+                yield partial(_schedule_texts, recorded, style, name)
+    elif all(rates == recorded.rates[0] for rates in recorded.rates):
+        yield lambda: _constant_texts(recorded, lr_name)
+    if recorded.updates is not None and recorded.updates <= len(recorded.rates):
+        yield lambda: _table_texts(recorded)
+
+
+def _constant_texts(recorded: RecordedOptimizer, lr_name: str) -> RateTexts:
+    names, rates = ModuleNames(), recorded.rates[0]
+    if len(set(rates)) == 1:
+        expressions = [names.constant(lr_name, rates[0])] * len(rates)
+    else:
+        expressions = [f"{rate!r}" for rate in rates]
+    return RateTexts(names, (), tuple(expressions), ("",) * len(rates))
+
+
+def _table_texts(recorded: RecordedOptimizer) -> RateTexts:
+    names, comment = ModuleNames(), "# The recorded rates: what computes them is unknown.\n"
+    expressions = []
+    for number in range(len(recorded.groups)):
+        rates = tuple(rates[number] for rates in recorded.rates)
+        table = table_text(f"rates_{number}", f"jnp.asarray({rates!r})", names)
+        names.functions[f"rates_{number}"] = comment + names.functions[f"rates_{number}"]
+        text = f"def schedule_{number}(step):\n    return {table('step')}"
+        expressions.append(names.function(f"schedule_{number}", text))
+    note = "the learning rates are a table of the recorded ones"
+    return RateTexts(names, (), tuple(expressions), ("",) * len(expressions), note=note)
+
+
+def _function_texts(recorded: RecordedOptimizer, call: RecordedCall, *, host: int) -> RateTexts:
+    names = ModuleNames()
+    argument = _affine(call, recorded)
+    if host:
+        name = python_text(call.function, names)
+        values = f"[{name}({argument}) for step in range({host})]"
+        table = table_text(f"{name}_values", f"jnp.asarray({values})", names)
+        inner = ScheduleText(table)
+    else:
+        name = port(call.function, names)
+        inner = (
+            called(name) if argument == "step" else ScheduleText(lambda _: f"{name}({argument})")
+        )
+    definitions: dict[str, str] = {}
+    rates = []
+    for scale in _scales(recorded, call):
+        if scale == 1.0 and inner.call:
+            rates.append(inner.call)
+            continue
+        factor = "" if scale == 1.0 else f"{scale!r} * "
+        label = "schedule" if scale == 1.0 else f"schedule_{len(definitions)}"
+        text = f"{factor}{inner.value('step')}"
+        label = next((k for k, v in definitions.items() if v == text), label)
+        definitions[label] = text
+        rates.append(label)
+    statements = [f"def {name}(step):\n    return {text}" for name, text in definitions.items()]
+    note = f"{call.function.name} is evaluated before training" if host else ""
+    return RateTexts(names, tuple(statements), tuple(rates), ("",) * len(rates), note=note)
+
+
+def _affine(call: RecordedCall, recorded: RecordedOptimizer) -> str:
+    """Return the function's argument as an expression of the update's number."""
+    at = _argument(recorded, call)
+    start, stride = at(0), at(1) - at(0)
+    text = "step" if stride == 1 else f"step * {stride!r}"
+    if 0 < stride < 1 and math.isclose(1 / stride, round(1 / stride), rel_tol=1e-9):
+        text = f"step / {round(1 / stride)}"
+    return text if start == 0 else f"{text} + {start!r}"
+
+
+def _schedule_texts(recorded: RecordedOptimizer, style: ScheduleStyle, lr_name: str) -> RateTexts:
+    names = ModuleNames()
+    steps = steps_of(recorded, recorded.schedules[0].counts)
+    if steps.every > 1:
+        names.constant("updates_per_epoch", steps.every)
+    initial = [initial_rate(group) for group in recorded.groups]
+    lr = names.constant(lr_name, initial[0]) if len(set(initial)) == 1 else ""
+    written = []
+    for number, group in enumerate(recorded.groups):
+        writers = [ScheduleWriter(item, group, number, names, style) for item in recorded.schedules]
+        written.append((writers, lr or f"{initial[number]!r}"))
+
+    def rate(writers: list[ScheduleWriter], text: str) -> ScheduleText:
+        return writers[0].rate(text) if len(writers) == 1 else product(text, writers)
+
+    comment = _comment(recorded, steps)
+    each = [_definition("NAME", rate(writers, text), steps) for writers, text in written]
+    general = [
+        _definition("NAME", rate(w, "learning_rate"), steps, takes_rate=True) for w, _ in written
+    ]
+    if len(set(each)) > 1 and len(set(general)) == 1:
+        definitions = [comment + general[0].replace("NAME", "schedule", 1)]
+        rates = [f"schedule({text})" for _, text in written]
+    else:
+        definitions, rates = _labelled("schedule", each, comment)
+    moving = [writers[0].momentum() for writers, _ in written]
+    momenta = [""] * len(written)
+    if len(recorded.schedules) == 1 and all(text is not None for text in moving):
+        texts = [_definition("NAME", text, steps) for text in moving if text is not None]
+        more, momenta = _labelled("momentum", texts, "")
+        definitions += more
+    if lr and not any(lr in text for text in (*definitions, *names.functions.values())):
+        del names.constants[lr]  # OneCycleLR and CyclicLR have rates of their own
+    note = "functions of the script are evaluated before training" if style.host else ""
+    return RateTexts(names, tuple(definitions), tuple(rates), tuple(momenta), note=note)
+
+
+def _labelled(label: str, texts: list[str], comment: str) -> tuple[list[str], list[str]]:
+    """Return one definition for each different text, and the name of each text's definition."""
+    different = list(dict.fromkeys(texts))
+    labels = [label if len(different) == 1 else f"{label}_{i}" for i in range(len(different))]
+    definitions = [
+        comment + text.replace("NAME", name, 1)
+        for text, name in zip(different, labels, strict=True)
+    ]
+    return definitions, [labels[different.index(text)] for text in texts]
+
+
+def _definition(
+    name: str, text: ScheduleText, steps: ScheduleSteps, *, takes_rate: bool = False
+) -> str:
+    direct = text.call and steps == ScheduleSteps()
+    result = text.call if direct else text.value(steps.text("step"))
+    if takes_rate:
+        body = result if direct else f"lambda step: {result}"
+        return f"def {name}(learning_rate):\n    return {body}"
+    return f"{name} = {result}" if direct else f"def {name}(step):\n    return {result}"
+
+
+def _comment(recorded: RecordedOptimizer, steps: ScheduleSteps) -> str:
+    classes = ", ".join(item.name.rpartition(".")[2] for item in recorded.schedules)
+    line = next((item.line for item in recorded.schedules if item.line), 0)
+    at = f", {recorded.file}:{line}" if line else ""
+    every = "; stepped once in an epoch" if steps.every > 1 else ""
+    return f"# {classes}{at}{every}.\n"

@@ -1,0 +1,400 @@
+"""Python functions of a number as JAX functions: `if` becomes `jnp.where`, `math` becomes `jnp`.
+
+Names, order and comments are the script's. What has no form without control flow raises `Unportable`; the
+caller then evaluates the script's own function before training.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from migrate.train.optimizer.recorded import RecordedFunction
+
+_MATH = frozenset(
+    ("cos", "sin", "tan", "exp", "log", "log2", "log10", "sqrt", "tanh", "pow", "floor", "ceil")
+)
+_MATH_MODULES = ("math", "np", "numpy", "torch")
+_BUILTINS = {"max": "maximum", "min": "minimum", "abs": "abs", "round": "round", "int": "trunc"}
+
+
+class Unportable(Exception):  # noqa: N818 (no error of the user's)
+    """The function has no JAX form that this module knows."""
+
+
+@dataclass
+class ModuleNames:
+    """Constants and functions of the written module, in the order of their use.
+
+    Attributes:
+        constants: name → value.
+        functions: name → text.
+    """
+
+    constants: dict[str, object] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+
+    def constant(self, name: str, value: object) -> str:
+        """Add a constant under its name in the script, and return the name that it has here."""
+        short = name.rpartition(".")[2]
+        for candidate in (short, name.replace(".", "_")):
+            if candidate in self.functions:
+                continue
+            if self.constants.setdefault(candidate, value) == value:
+                return candidate
+        raise Unportable(f"{name} has several values")
+
+    def function(self, name: str, text: str) -> str:
+        """Add a function, and return the name that it has here."""
+        candidate, number = name, 2
+        while candidate in self.constants or self.functions.get(candidate, text) != text:
+            candidate, number = f"{name}_{number}", number + 1
+            text = text.replace(f"def {name}(", f"def {candidate}(", 1)
+        self.functions[candidate] = text
+        return candidate
+
+
+def parsed(function: RecordedFunction) -> ast.FunctionDef:
+    """Return the function's definition; a lambda as a function with one return.
+
+    Raises:
+        Unportable: its source is unknown.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(function.source).strip() or "None")
+    except SyntaxError:
+        raise Unportable("its source is unknown") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            return node
+        if isinstance(node, ast.Lambda):
+            result = ast.Return(node.body, lineno=node.lineno, col_offset=0)
+            return ast.FunctionDef(
+                "factor", node.args, [result], [], lineno=node.lineno, col_offset=0
+            )
+    raise Unportable("its source is unknown")
+
+
+def port(function: RecordedFunction, definitions: ModuleNames) -> str:
+    """Add a function in JAX to the definitions, and return its name there.
+
+    Raises:
+        Unportable: it has loops, containers or calls without a JAX form.
+    """
+    node = parsed(function)
+    arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+    free = [name for name in arguments if name not in function.keywords]
+    defaults = dict(zip(reversed(arguments), reversed(node.args.defaults), strict=False))
+    if not free:
+        raise Unportable("it takes no number")
+    argument = free[0]
+    fixed = {name: ast.literal_eval(value) for name, value in defaults.items() if name in free[1:]}
+    missing = set(free[1:]) - set(fixed)
+    if missing or node.args.vararg or node.args.kwarg:
+        raise Unportable("it takes more than one number")
+    for keyword, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if default is not None:
+            fixed[keyword.arg] = ast.literal_eval(default)
+    values = {**function.values, **fixed, **function.keywords}
+    writer = _JaxWriter(function, values, argument, definitions)
+    lines = writer.body(node.body)
+    doc = f'"""From {function.module}: {function.name}."""'
+    if isinstance(node.body[0], ast.Expr) and ast.get_docstring(node):
+        doc = ast.get_source_segment(writer.source, node.body[0]) or doc
+        lines = [doc, *lines]
+    text = f"def {_plain(node.name)}({argument}):\n" + textwrap.indent("\n".join(lines), "    ")
+    return definitions.function(_plain(node.name), text)
+
+
+def _plain(name: str) -> str:
+    """Return the name without what only marks it as private in its library."""
+    if not name.startswith("_"):
+        return name
+    return name.removeprefix("_get_").removesuffix("_lambda").removesuffix("_lr").lstrip("_")
+
+
+@dataclass
+class _Choice:
+    condition: str
+    value: str
+    comments: list[str]
+    names: set[str]
+
+
+class _JaxWriter:
+    """Body of one function."""
+
+    def __init__(
+        self,
+        function: RecordedFunction,
+        values: dict[str, object],
+        argument: str,
+        definitions: ModuleNames,
+    ) -> None:
+        self.source = textwrap.dedent(function.source).strip()
+        self._lines = self.source.splitlines()
+        self._function, self._values = function, values
+        self._definitions = definitions
+        self._traced = {argument}
+        self._local = {argument}
+        self._choices: list[_Choice] = []
+        self._output: list[str] = []
+
+    def body(self, statements: Sequence[ast.stmt]) -> list[str]:
+        self._block(statements)
+        return self._output
+
+    def _block(self, statements: Sequence[ast.stmt]) -> None:
+        for index, statement in enumerate(statements):
+            match statement:
+                case ast.Expr(ast.Constant()) | ast.Assert() | ast.Pass():
+                    continue
+                case ast.Return(ast.expr() as value):
+                    self._end(value, self._comments(statement))
+                    return
+                case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(
+                    ast.Name(name), _, ast.expr() as value
+                ):
+                    self._assign(name, self.text(value), self._is_traced(value), statement)
+                case ast.AugAssign(ast.Name(name), operator, value):
+                    whole = ast.BinOp(ast.Name(name, ast.Load()), operator, value)
+                    self._assign(name, self.text(whole), self._is_traced(whole), statement)
+                case ast.If() if _returns(statement.body):
+                    self._early(statement)
+                    self._block([*statement.orelse, *statements[index + 1 :]])
+                    return
+                case ast.If():
+                    self._merge(statement)
+                case _:
+                    raise Unportable(f"it has a statement {type(statement).__name__}")
+        raise Unportable("it may end without a value")
+
+    def _assign(self, name: str, text: str, traced: bool, statement: ast.stmt) -> None:
+        if any(name in choice.names for choice in self._choices):
+            raise Unportable(f"{name} is assigned again")
+        self._output += [*self._comments(statement), f"{name} = {text}"]
+        self._local.add(name)
+        self._traced = self._traced | {name} if traced else self._traced - {name}
+
+    def _early(self, statement: ast.If) -> None:
+        """Keep the value that is returned under a condition."""
+        comments = self._comments(statement)
+        condition = self._condition(statement.test)
+        if not self._is_traced(statement.test):
+            condition = f"jnp.asarray({condition})"
+        *before, last = statement.body
+        for inner in before:
+            match inner:
+                case ast.Assign([ast.Name(name)], value) if name not in self._local:
+                    self._assign(name, self.text(value), self._is_traced(value), inner)
+                case ast.Assert() | ast.Expr(ast.Constant()):
+                    pass
+                case _:
+                    raise Unportable("statements before a return are more than assignments")
+        if not isinstance(last, ast.Return) or last.value is None:
+            raise Unportable("a condition returns no number")
+        comments += self._comments(last)
+        names = _names(statement.test) | _names(last.value)
+        self._choices.append(_Choice(condition, self.text(last.value), comments, names))
+
+    def _merge(self, statement: ast.If) -> None:
+        """Write a value that branches assign as a choice."""
+        branches: list[tuple[str, dict[str, str]]] = []
+        comments = self._comments(statement)
+        following: list[ast.stmt] = [statement]
+        assigned: list[list[str]] = []
+        chain: list[tuple[ast.expr | None, list[ast.stmt]]] = []
+        while len(following) == 1 and isinstance(following[0], ast.If):
+            chain.append((following[0].test, following[0].body))
+            following = following[0].orelse
+        chain.append((None, following))
+        for _, body in chain:
+            assigned.append([_target(inner) for inner in body if not isinstance(inner, ast.Assert)])
+        every = [name for names in assigned for name in names]
+        merged = {name for name in every if every.count(name) > 1 or name in self._local}
+        if any(names.count(name) > 1 for names in assigned for name in merged):
+            raise Unportable("a branch assigns a name twice")
+        for test, body in chain:
+            values: dict[str, str] = {}
+            for inner in body:
+                if isinstance(inner, ast.Assert):
+                    continue
+                name, value = _target(inner), inner.value  # type: ignore[attr-defined]
+                if values.keys() & _names(value):
+                    raise Unportable("a branch reads what it has assigned")
+                if name in merged:
+                    values[name] = self.text(value)
+                else:
+                    self._assign(name, self.text(value), self._is_traced(value), inner)
+            branches.append(("" if test is None else self._condition(test), values))
+        for name in sorted(merged):
+            current = branches[-1][1].get(name, name)
+            for condition, values in reversed(branches[:-1]):
+                current = f"jnp.where({condition}, {values.get(name, name)}, {current})"
+            if name not in self._local and any(name not in values for _, values in branches):
+                raise Unportable(f"{name} may have no value")
+            self._output += [*comments, f"{name} = {current}"]
+            comments = []
+            self._local.add(name)
+            self._traced.add(name)
+        if any(merged & choice.names for choice in self._choices):
+            raise Unportable("a name is assigned again")
+
+    def _end(self, value: ast.expr, comments: list[str]) -> None:
+        result = self.text(value)
+        if not self._choices:
+            self._output += [*comments, f"return {result}"]
+        elif len(self._choices) == 1:
+            choice = self._choices[0]
+            self._output += [
+                *choice.comments,
+                *comments,
+                f"return jnp.where({choice.condition}, {choice.value}, {result})",
+            ]
+        else:
+            conditions = [
+                line
+                for c in self._choices
+                for line in (*c.comments, f"jnp.asarray({c.condition}),")
+            ]
+            values = [f"{choice.value}," for choice in self._choices]
+            self._output += [
+                *comments,
+                "return jnp.select(",
+                "    [",
+                *(f"        {line}" for line in conditions),
+                "    ],",
+                "    [",
+                *(f"        {line}" for line in values),
+                "    ],",
+                f"    {result},",
+                ")",
+            ]
+
+    def _comments(self, statement: ast.stmt) -> list[str]:
+        """Return the comment lines right above a statement."""
+        above: list[str] = []
+        line = statement.lineno - 2
+        while 0 <= line < len(self._lines) and self._lines[line].strip().startswith("#"):
+            above.insert(0, self._lines[line].strip())
+            line -= 1
+        return above
+
+    def _condition(self, node: ast.expr) -> str:
+        return self.text(node)
+
+    # ------------------------------------------------------------------ expressions
+
+    def _is_traced(self, node: ast.AST) -> bool:
+        return bool(_names(node) & self._traced)
+
+    def text(self, node: ast.expr) -> str:
+        """Return an expression in JAX."""
+        return ast.unparse(self._expression(node))
+
+    def _expression(self, node: ast.expr) -> ast.expr:
+        traced = self._is_traced(node)
+        match node:
+            case ast.Constant():
+                return node
+            case ast.Name(name):
+                return node if name in self._local else self._value(name)
+            case ast.Attribute():
+                dotted = ast.unparse(node)
+                if dotted in ("math.pi", "np.pi", "numpy.pi", "torch.pi"):
+                    return _name("jnp.pi")
+                return self._value(dotted)
+            case ast.BinOp(left, operator, right):
+                return ast.BinOp(self._expression(left), operator, self._expression(right))
+            case ast.UnaryOp(ast.Not(), operand) if traced:
+                return ast.UnaryOp(ast.Invert(), self._expression(operand))
+            case ast.UnaryOp(operator, operand):
+                return ast.UnaryOp(operator, self._expression(operand))
+            case ast.BoolOp(operator, values) if traced:
+                joined: ast.operator = (
+                    ast.BitAnd() if isinstance(operator, ast.And) else ast.BitOr()
+                )
+                result = self._expression(values[0])
+                for value in values[1:]:
+                    result = ast.BinOp(result, joined, self._expression(value))
+                return result
+            case ast.BoolOp(operator, values):
+                return ast.BoolOp(operator, [self._expression(value) for value in values])
+            case ast.Compare(left, operators, rights):
+                return self._comparison(left, operators, rights, traced)
+            case ast.IfExp(test, body, orelse):
+                parts = [self._expression(part) for part in (test, body, orelse)]
+                return ast.Call(_name("jnp.where"), parts, [])
+            case ast.Call():
+                return self._call(node, traced)
+            case ast.Tuple(elements) | ast.List(elements) if not traced:
+                return type(node)([self._expression(e) for e in elements], ast.Load())
+        raise Unportable(f"it has an expression {type(node).__name__}")
+
+    def _comparison(
+        self, left: ast.expr, operators: list[ast.cmpop], rights: list[ast.expr], traced: bool
+    ) -> ast.expr:
+        if any(isinstance(operator, ast.In | ast.NotIn) for operator in operators) and traced:
+            raise Unportable("it looks for its number in a container")
+        sides = [self._expression(side) for side in (left, *rights)]
+        pairs: list[ast.expr] = [
+            ast.Compare(sides[index], [operator], [sides[index + 1]])
+            for index, operator in enumerate(operators)
+        ]
+        result = pairs[0]
+        for pair in pairs[1:]:
+            result = ast.BinOp(result, ast.BitAnd(), pair)
+        return result
+
+    def _call(self, node: ast.Call, traced: bool) -> ast.expr:
+        if node.keywords:
+            raise Unportable("it calls a function with keywords")
+        arguments = [self._expression(argument) for argument in node.args]
+        dotted = ast.unparse(node.func)
+        root, _, last = dotted.rpartition(".")
+        if root in _MATH_MODULES and last in (_MATH | {"maximum", "minimum", "where", "clip"}):
+            return ast.Call(_name(f"jnp.{last}"), arguments, [])
+        if dotted == "float" and len(arguments) == 1:
+            return arguments[0]
+        if dotted in self._function.functions:
+            name = port(self._function.functions[dotted], self._definitions)
+            return ast.Call(_name(name), arguments, [])
+        if dotted in _BUILTINS and not root:
+            if not traced:
+                return ast.Call(_name(dotted), arguments, [])
+            result = arguments[0]
+            if dotted in ("max", "min"):
+                for argument in arguments[1:]:
+                    result = ast.Call(_name(f"jnp.{_BUILTINS[dotted]}"), [result, argument], [])
+                if len(arguments) < 2:
+                    raise Unportable(f"it calls {dotted} of a container")
+                return result
+            return ast.Call(_name(f"jnp.{_BUILTINS[dotted]}"), arguments, [])
+        raise Unportable(f"it calls {dotted}")
+
+    def _value(self, dotted: str) -> ast.expr:
+        if dotted not in self._values:
+            raise Unportable(f"the value of {dotted} is unknown")
+        return _name(self._definitions.constant(dotted, self._values[dotted]))
+
+
+def _returns(body: Sequence[ast.stmt]) -> bool:
+    return isinstance(body[-1], ast.Return)
+
+
+def _target(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        if isinstance(target, ast.Name):
+            return target.id
+    raise Unportable("a branch does more than assign numbers")
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _name(dotted: str) -> ast.expr:
+    return ast.parse(dotted, mode="eval").body

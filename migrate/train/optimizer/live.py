@@ -1,0 +1,191 @@
+"""Record of optimizers, schedulers and functions of the running script; called in the script's process."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from migrate.train.optimizer.recorded import RecordedFunction, RecordedGroup, RecordedSchedule
+
+# How deep functions that call functions are followed; recursion has no end.
+_DEPTH = 8
+
+
+def recorded_groups(optimizer: Any, names: Mapping[int, str]) -> tuple[RecordedGroup, ...]:
+    """Return the groups of an optimizer.
+
+    Args:
+        optimizer: the optimizer, before its first update.
+        names: `id` of each parameter → its torch name; parameters without a name are left out.
+    """
+    return tuple(
+        RecordedGroup(
+            tuple(names[id(p)] for p in group["params"] if id(p) in names),
+            {
+                key: value
+                for k, v in group.items()
+                if k != "params"
+                for key, value in [(k, plain(v))]
+            },
+        )
+        for group in optimizer.param_groups
+    )
+
+
+def recorded_schedule(
+    scheduler: Any, counts: tuple[int, ...] = (), line: int = 0
+) -> RecordedSchedule:
+    """Return what a scheduler is made of.
+
+    Args:
+        scheduler: a scheduler of torch, before its first `step()`.
+        counts: number of its `step()` calls before each recorded update.
+        line: line of the script that creates it.
+    """
+    cls = type(scheduler)
+    attributes = vars(scheduler)
+    options = {key: plain(value) for key, value in attributes.items() if is_plain(value)}
+    # a counter of milestones is a dictionary by step
+    functions = attributes.get("lr_lambdas", ())
+    children = attributes.get("_schedulers", ())
+    return RecordedSchedule(
+        f"{cls.__module__}.{cls.__qualname__}",
+        options,
+        tuple(recorded_function(function) for function in functions),
+        tuple(recorded_schedule(child) for child in children),
+        counts,
+        line,
+    )
+
+
+def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedFunction:
+    """Return the source of a function, and the plain values that it reads.
+
+    An object with `__call__` has no source here.
+    """
+    keywords: dict[str, Any] = {}
+    while isinstance(function, functools.partial):
+        keywords = {**function.keywords, **keywords}
+        if function.args:
+            return RecordedFunction(getattr(function.func, "__name__", "partial"), "")
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    node, source = _definition(function) if code is not None else (None, "")
+    if node is None or code is None:
+        return RecordedFunction(name, "", module=getattr(function, "__module__", "") or "")
+    values: dict[str, Any] = {}
+    functions: dict[str, RecordedFunction] = {}
+    for dotted in _read(node):
+        known, value = _value(function, dotted)
+        if not known:
+            continue
+        if is_plain(value):
+            values[dotted] = plain(value)
+        elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
+            functions[dotted] = recorded_function(value, depth + 1)
+    return RecordedFunction(
+        name,
+        source,
+        values,
+        functions,
+        {key: plain(value) for key, value in keywords.items()},
+        getattr(function, "__module__", "") or "",
+        code.co_firstlineno,
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value can be written as a literal."""
+    if isinstance(value, Mapping):
+        return all(is_plain(k) and is_plain(v) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, str | bool | int | float) or _is_number(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a plain value without tensors and arrays; other values as they are."""
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(item) for item in value) if type(value) in (list, tuple) else value
+    return value.item() if _is_number(value) else value
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a tensor or a NumPy number of a single element."""
+    return hasattr(value, "item") and getattr(value, "ndim", None) == 0
+
+
+def _definition(function: Any) -> tuple[ast.AST | None, str]:
+    """Return the function's node, and its text without indentation."""
+    try:
+        lines, _ = inspect.findsource(function)
+        tree = ast.parse("".join(lines))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return None, ""
+    wanted = function.__code__.co_firstlineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
+            begins = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if begins == wanted and not node.decorator_list:
+                return node, textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno]))
+    lambdas = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == wanted
+    ]
+    if function.__name__ != "<lambda>":
+        return None, ""
+    if len(lambdas) > 1:
+        inside = [node for node in lambdas if _covers(node, function)]
+        lambdas = sorted(inside, key=lambda node: len(ast.unparse(node)))[:1]
+    if len(lambdas) != 1:
+        return None, ""
+    return lambdas[0], ast.get_source_segment("".join(lines), lambdas[0]) or ""
+
+
+def _covers(node: ast.Lambda, function: Any) -> bool:
+    """Whether all instructions of a lambda's code lie in the node's body."""
+    body = node.body
+    start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
+    return all(
+        start <= (line, column) and (end_line, end_column) <= end
+        for line, end_line, column, end_column in function.__code__.co_positions()
+        if line is not None
+        and end_line is not None
+        and column is not None
+        and end_column is not None
+        and end_column > 0
+    )
+
+
+def _read(node: ast.AST) -> list[str]:
+    """Return the names that a function reads, with their attributes."""
+    result = []
+    inner = set()
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and child not in inner:
+            dotted = ast.unparse(child)
+            if all(part.isidentifier() for part in dotted.split(".")):
+                result.append(dotted)
+            inner.update(ast.walk(child))
+        elif isinstance(child, ast.Name) and child not in inner:
+            result.append(child.id)
+    return list(dict.fromkeys(result))
+
+
+def _value(function: Any, dotted: str) -> tuple[bool, Any]:
+    """Return whether a name has a value outside of the function, and the value."""
+    root, *path = dotted.split(".")
+    closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    try:
+        value = closure[root].cell_contents if root in closure else function.__globals__[root]
+        for step in path:
+            value = getattr(value, step)
+    except (KeyError, ValueError, AttributeError):
+        return False, None
+    return not inspect.ismodule(value), value

@@ -1,0 +1,545 @@
+"""`migrate train`: read, run, bind, write and prove; refuses before anything is written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.conversion import convert
+from migrate import process
+from migrate.port.compiler import has_compiler
+from migrate.port.errors import PortError
+from migrate.port.folder import record, require_place, writing
+from migrate.port.pipeline import formatted
+from migrate.port.weights import MAPPING, PARAMS
+from migrate.progress import Progress
+from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
+from migrate.train.optimizer.recorded import ParameterArray
+from migrate.train.optimizer.write import write_optimizer
+from migrate.train.proof.compare import compare
+from migrate.train.results import TrainComparison, TrainedProgram
+from migrate.train.slice.data import (
+    DataSlice,
+    TrainingCalls,
+    batch_loop,
+    data_slice,
+    loop_level,
+    loop_statements,
+)
+from migrate.train.slice.loss import LossSlice, loss_slice
+from migrate.train.slice.rate import rate_function
+from migrate.train.slice.text import ScriptText
+from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
+from migrate.train.watch.runs import run_script
+from migrate.train.write.left import left_statements
+from migrate.train.write.readme import readme_text
+from migrate.train.write.split import split
+from migrate.train.write.texts import (
+    DRAWS,
+    RECORDED,
+    ProgramFacts,
+    config_text,
+    data_text,
+    loss_text,
+    test_text,
+    train_text,
+    with_rate,
+)
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of `migrate train`.
+
+    Attributes:
+        script: the training script.
+        output: the folder of the program.
+        args: arguments of the script.
+        updates: updates of the weights to record and to compare.
+        force: how often `--force` was given.
+        proof: whether the program is compared with the script.
+        timeout: seconds for one run.
+    """
+
+    script: Path
+    output: Path
+    args: tuple[str, ...] = ()
+    updates: int = 5
+    force: int = 0
+    proof: bool = True
+    timeout: float = 600.0
+
+
+def train_program(options: TrainOptions, command: str, progress: Progress) -> TrainedProgram:
+    """Write a training script as a JAX program, and compare the program with the script.
+
+    Args:
+        options: what is asked.
+        command: command that writes the program again, for its README.
+        progress: receives the progress.
+
+    Raises:
+        TrainError: the script has a part that cannot be written, or does not run. Nothing is written.
+        PortError: the folder cannot be written.
+    """
+    if not has_compiler():
+        raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
+    script = options.script
+    if not script.is_file():
+        raise TrainError(f"{script}: no such file", "check the path")
+    require_place(options.output, options.force)
+    try:
+        text = ScriptText(str(script), script.read_text())
+        _ = text.tree
+    except (SyntaxError, UnicodeDecodeError) as unread:
+        raise TrainError(
+            f"{script}: is not valid Python ({unread})", "name a Python file"
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
+        work = Path(scratch)
+        progress(f"running {script}: where it trains")
+        events, loss = _read(text, options, work)
+        progress(f"running {script}: {options.updates} updates")
+        recorded = _run(text, events, loss, options, work)
+        port, weights = pickle.loads((work / "port.pickle").read_bytes())
+        if not weights.by_mapping:
+            raise TrainError(
+                f"{text.at(loss.frame.line)}: torch computes some weights of the model from others",
+                "remove weight_norm and the like from the model",
+            )
+        if re.search(r"^ .*\bplus\(", (work / "weights" / MAPPING).read_text(), re.MULTILINE):
+            raise TrainError(
+                f"{text.at(loss.frame.line)}: some weights of the model are shifted in Flax",
+                "report this with the model",
+            )
+        facts = _facts(text, loss, recorded, port, weights)
+        optimizer = _optimizer(text, recorded, weights, work)
+        names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
+        with writing(options.output) as place:
+            progress("writing the program")
+            sources = split(port.modeling, script.name)
+            files = {
+                "model.py": sources.model,
+                "loss.py": loss_text(sources.loss, facts),
+                "config.py": config_text(port.config, script.name, options.args),
+                "optimizer.py": with_rate(optimizer),
+                "train.py": train_text(facts),
+                "test_same.py": test_text(facts, len(recorded["updates"])),
+            }
+            for name, source in files.items():
+                (place / name).write_text(source)
+            for name in (PARAMS, MAPPING):
+                (place / name).write_bytes((work / "weights" / name).read_bytes())
+            _write_recorded(place / RECORDED, recorded, facts)
+            progress("comparing: data")
+            data, of_data = _data(text, events, loss, names, recorded, options, place, work)
+            notes = [
+                *_notes(recorded, port, facts),
+                *optimizer.notes,
+                *_tidied(place),
+                *formatted(place),
+            ]
+            comparisons: tuple[TrainComparison, ...] = ()
+            error = ""
+            if options.proof:
+                progress("comparing: gradients, losses, weights")
+                comparisons, error = _proven(place, recorded, work, options)
+                comparisons = (*comparisons, of_data)
+            left = left_statements(text, data, loss, events)
+            result = TrainedProgram(
+                options.output, (), script, comparisons, tuple(left), tuple(notes), error
+            )
+            page = readme_text(result, facts, data, loss, recorded, command)
+            (place / "README.md").write_text(page)
+            written = record(place, str(script))
+        return TrainedProgram(
+            options.output, written, script, comparisons, tuple(left), tuple(notes), error
+        )
+
+
+# ---------------------------------------------------------------------------- read and run
+
+
+def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[TrainingCalls, LossSlice]:
+    """Find where the script trains, and what computes its loss."""
+    run_script(
+        options.script,
+        options.args,
+        "migrate.train.watch.finder:install",
+        {},
+        work,
+        "places.json",
+        options.timeout,
+    )
+    seen = json.loads((work / "places.json").read_text())
+
+    def frames(kind: str) -> list[tuple[Frame, ...]]:
+        every = [tuple(Frame(**f) for f in e["frames"]) for e in seen if e["kind"] == kind]
+        return list(dict.fromkeys(every))
+
+    backwards, steps = frames(BACKWARD), frames(STEP)
+    for event in seen:
+        if event["kind"] in (BACKWARD, STEP) and not event["frames"]:
+            raise TrainError(
+                f"{script.name}: {event['kind']} is called by {event['between'] or 'another file'}, not by "
+                "this file",
+                "name the script that has the training loop itself",
+            )
+    sites = list(dict.fromkeys(b[0].line for b in backwards))
+    if len(sites) > 1:
+        raise TrainError(
+            f"{script.at(sites[1])}: a second backward, beside line {sites[0]}",
+            "one loss and one optimizer are supported",
+        )
+    if not steps:
+        raise TrainError(
+            f"{script.at(sites[0])}: no optimizer is stepped after this backward",
+            "pass arguments with which the script updates its weights",
+        )
+    if len({event["which"] for event in seen if event["kind"] == STEP}) > 1:
+        raise TrainError(
+            f"{script.at(steps[-1][0].line)}: a second optimizer is stepped",
+            "one loss and one optimizer are supported",
+        )
+    dropped = [call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call]
+    events = TrainingCalls(backwards[0], tuple(steps), tuple(dropped))
+    loop_level(script, events.backward)
+    return events, loss_slice(script, events.backward[0])
+
+
+def _run(
+    script: ScriptText, events: TrainingCalls, loss: LossSlice, options: TrainOptions, work: Path
+) -> dict[str, Any]:
+    """Record the first updates, and port the loss in the script's process."""
+    loop = events.backward[loop_level(script, events.backward)]
+    question = {
+        "slice": [loss.frame.function, loss.frame.first],
+        "line": loss.line,
+        "free": loss.free,
+        "text": loss.text,
+        "result": loss.result,
+        "loop": [loop.function, loop.first],
+        "statements": loop_statements(script, loop),
+        "batches": script_loop(script, events),
+        "updates": options.updates,
+        "rate": rate_function(script, events.backward),
+        "file": script.name,
+        "shown": script.at(loss.frame.line),
+    }
+    (work / "question.json").write_text(json.dumps(question))
+    run_script(
+        options.script,
+        options.args,
+        "migrate.train.watch.recorder:install",
+        {},
+        work,
+        "record.pickle",
+        options.timeout,
+    )
+    recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
+    if "refused" in recorded:
+        line, what, remedy = recorded["refused"]
+        raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
+    if not recorded["updates"]:
+        raise TrainError(
+            f"{script.at(loss.frame.line)}: the script ended before its first update",
+            "pass arguments with which it trains longer",
+        )
+    return recorded
+
+
+def _facts(
+    script: ScriptText, loss: LossSlice, recorded: Mapping[str, Any], port: Any, weights: Any
+) -> ProgramFacts:
+    modes = set(recorded["training"].values())
+    where = script.at(loss.frame.line)
+    if port.trains and len(modes) > 1:
+        raise TrainError(
+            f"{where}: one module is in training mode, another one is not",
+            "set the mode of all modules alike",
+        )
+    if port.drawn:
+        raise TrainError(
+            f"{where}: the model draws {port.drawn[0].name} by Python or NumPy",
+            "draw it in the data",
+        )
+    keys = recorded["inputs"]
+    for argument in port.inputs:
+        for update in recorded["updates"]:
+            for micro in update["micro"]:
+                shape = micro["inputs"][argument.name].shape
+                sides = zip(argument.shape, shape, strict=True)
+                wrong = [
+                    (side, size) for side, size in sides if isinstance(side, int) and side != size
+                ]
+                if wrong:
+                    raise TrainError(
+                        f"{where}: batches have {argument.name} of different sizes, but the model is ported "
+                        f"for {wrong[0][0]} only",
+                        "pad the batches to one size",
+                    )
+    inputs = {
+        argument.name: keys[argument.name] for argument in port.inputs if argument.name in keys
+    }
+    return ProgramFacts(
+        script.name.rpartition("/")[2],
+        loss.frame.line,
+        inputs,
+        takes_mode=port.trains or bool(port.refused),
+        training=port.trains and modes == {True} and not port.refused,
+        streams=port.streams,
+        statistics=port.statistics,
+        frozen=weights.frozen,
+    )
+
+
+def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, work: Path) -> Any:
+    """Source of the optimizer, for the arrays of the program."""
+    from safetensors.numpy import load_file
+
+    optimizer = recorded["optimizer"]
+    source = _constructor(script, optimizer.line, optimizer.name.rpartition(".")[2])
+    count = len(recorded["updates"]) if recorded.get("ended") else None
+    optimizer = replace(optimizer, source=source, updates=count, accumulation=1)
+    names: dict[str, list[str]] = {}
+    for name, paths in weights.paths.items():
+        if name not in recorded["tied"] and name in recorded["gradients"]:
+            for path in paths:
+                names.setdefault(path, []).append(name)
+    shapes = {path: array.shape for path, array in load_file(work / "weights" / PARAMS).items()}
+    arrays = [
+        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of))
+        for path, of in names.items()
+        if path.startswith("params/")
+    ]
+    return write_optimizer(optimizer, arrays)
+
+
+def _constructor(script: ScriptText, line: int, name: str) -> str:
+    """Text of the call that builds the optimizer; "" if the script does not build it by its name."""
+    code: ast.AST = script.tree
+    for node in ast.walk(code):
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0):
+            called = node.func
+            word = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if word == name:
+                return ast.unparse(node)
+    return ""
+
+
+# ---------------------------------------------------------------------------- write
+
+
+def _data(
+    script: ScriptText,
+    events: TrainingCalls,
+    loss: LossSlice,
+    names: Sequence[str],
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    place: Path,
+    work: Path,
+) -> tuple[DataSlice, TrainComparison]:
+    """Write `data.py`, with the random generators restored if its batches are not the script's else."""
+    plain = data_slice(script, events, loss, names)
+    _write_data(place, plain, (), options)
+    count = f"{len(recorded['updates'])} updates"
+    difference = _data_difference(place, work, options)
+    if not difference:
+        return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
+    loop = script_loop(script, events)
+    best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
+    for line, states in (_restoring(plain, recorded["draws"]), (loop, recorded["loops"])):
+        if not line or not states:
+            continue
+        restored = data_slice(script, events, loss, names, line)
+        _write_data(place, restored, states, options)
+        again = _data_difference(place, work, options)
+        if not again:
+            what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
+            return restored, TrainComparison("data", True, what=what)
+        if _position(again) > best[0]:
+            best = (_position(again), restored, again, states)
+    _, data, difference, states = best
+    _write_data(place, data, states, options)
+    return data, TrainComparison("data", False, what=difference)
+
+
+def script_loop(script: ScriptText, events: TrainingCalls) -> int:
+    """Line of the loop over batches."""
+    return batch_loop(script, events.backward[loop_level(script, events.backward)])
+
+
+def _write_data(place: Path, data: DataSlice, states: Sequence[Any], options: TrainOptions) -> None:
+    folder = str(options.script.resolve().parent)
+    text = data_text(data.text, options.script.name, folder, restores=bool(states))
+    (place / "data.py").write_text(text)
+    (place / DRAWS).unlink(missing_ok=True)
+    if states:
+        _write_draws(place / DRAWS, states)
+
+
+def _position(difference: str) -> int:
+    word = difference.removeprefix("update ").partition(":")[0].partition(",")[0]
+    return int(word) if word.isdigit() else -1
+
+
+def _data_difference(place: Path, work: Path, options: TrainOptions) -> str:
+    output = work / "data.json"
+    output.unlink(missing_ok=True)
+    code, said = _child(
+        "migrate.train.proof.data_child", (place, work / "record.pickle", output), options.timeout
+    )
+    if code == 0 and output.exists():
+        return str(json.loads(output.read_text()))
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "no output")
+    return f"data.py does not run: {last.strip()[:200]}"
+
+
+def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Sequence[Any]]:
+    """Line before which the generators are restored, and their state there; 0 if there is none.
+
+    From there to the loop, only statements that `data.py` has change the generators.
+    """
+    if not states:
+        return 0, ()
+    index = len(states) - 1
+    while index > 0:
+        line = states[index - 1][0]
+        if line not in data.kept and not _alike(states[index - 1][1], states[index][1]):
+            break
+        index -= 1
+    while index < len(states) - 1 and states[index][0] not in data.kept:
+        index += 1
+    line, state = states[index]
+    return line, (state,)
+
+
+def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if not np.array_equal(a["torch"], b["torch"]) or a["python"] != b["python"]:
+        return False
+    if a["numpy"] is None or b["numpy"] is None:
+        return a["numpy"] is b["numpy"]
+    return all(np.array_equal(x, y) for x, y in zip(a["numpy"], b["numpy"], strict=True))
+
+
+def _write_draws(file: Path, states: Sequence[Mapping[str, Any]]) -> None:
+    arrays: Any = {
+        "torch": np.stack([state["torch"] for state in states]),
+        "python": np.array([json.dumps(state["python"]) for state in states]),
+    }
+    if all(state["numpy"] is not None for state in states):
+        arrays["numpy"] = np.stack([state["numpy"][1] for state in states])
+        positions = [[int(state["numpy"][2]), *state["numpy"][3:]] for state in states]
+        arrays["position"] = np.array([json.dumps(position) for position in positions])
+    np.savez_compressed(file, **arrays)
+
+
+def _write_recorded(file: Path, recorded: Mapping[str, Any], facts: ProgramFacts) -> None:
+    """Write batches and losses of the recorded updates, for the program's test."""
+    arrays: dict[str, Any] = {"updates": np.array(len(recorded["updates"]))}
+    for number, update in enumerate(recorded["updates"]):
+        arrays[f"{number}/micro"] = np.array(len(update["micro"]))
+        arrays[f"{number}/losses"] = np.array([micro["loss"] for micro in update["micro"]])
+        for position, micro in enumerate(update["micro"]):
+            for name in facts.inputs:
+                arrays[f"{number}/{position}/{name}"] = micro["inputs"][name]
+    np.savez_compressed(file, **arrays)
+
+
+def _tidied(folder: Path) -> list[str]:
+    """Remove imports that a file does not use."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--no-cache"]
+    rules = ["--select", "F401,F811", "--fix", "--exit-zero", str(folder)]
+    done = subprocess.run([*command, *rules], capture_output=True, text=True, check=False)
+    return [] if done.returncode == 0 else ["imports are not sorted out: it needs ruff"]
+
+
+def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[str]:
+    notes = [*port.notes]
+    if recorded["difference"]:
+        notes.append(
+            f"the slice of the loss differs from the script's own by {recorded['difference']:.1e}: "
+            "another order of sums"
+        )
+    if recorded["dropout"]:
+        notes.append("dropout was switched off for the comparison; the program draws its own masks")
+    if port.refused:
+        notes.append(
+            f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
+        )
+    if recorded.get("autocast"):
+        notes.append(
+            "the script has autocast: the program computes in float32, and is compared in it"
+        )
+    return notes
+
+
+# ---------------------------------------------------------------------------- prove
+
+
+def _proven(
+    place: Path, recorded: Mapping[str, Any], work: Path, options: TrainOptions
+) -> tuple[tuple[TrainComparison, ...], str]:
+    """Run the program on the recorded batches, and compare what it gives."""
+    output = work / "results.npz"
+    code, said = _child(
+        "migrate.train.proof.child", (place, place / RECORDED, output), options.timeout
+    )
+    if code != 0 or not output.exists():
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "no output")
+        why = "took too long" if code is None else last.strip()[:300]
+        return (), f"the program does not run: {why}".replace(str(place), str(options.output))
+    expected: dict[str, Any] = {}
+    state = recorded["state"]
+    zeros = {name: np.zeros_like(tensor) for name, tensor in state.items()}
+    gradients = {
+        name: recorded["gradients"][name]
+        if recorded["gradients"].get(name) is not None
+        else zeros[name]
+        for name in zeros
+    }
+    gradients |= {tied: gradients[first] for tied, first in recorded["tied"].items()}
+    expected |= {
+        key.replace("gradient:params/", "gradient:"): value
+        for key, value in _in_flax(gradients, "gradient", place, work).items()
+        if key.startswith("gradient:params/")
+    }
+    for which in ("first", "last"):
+        if which in recorded:
+            expected |= _in_flax(recorded[which], which, place, work)
+    with np.load(output) as results:
+        return tuple(compare(dict(results), expected, recorded["updates"])), ""
+
+
+def _in_flax(
+    tensors: Mapping[str, Any], which: str, place: Path, work: Path
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Tensors of torch's state dict as the program's arrays, by the port's mapping."""
+    import torch
+    from safetensors.numpy import load_file
+
+    source, target = work / f"{which}.pt", work / f"{which}.safetensors"
+    torch.save({name: torch.as_tensor(value) for name, value in tensors.items()}, source)
+    convert(source, mapping=place / MAPPING, output=target, overwrite=True)
+    return {f"{which}:{name}": value for name, value in load_file(target).items()}
+
+
+def _child(module: str, paths: Sequence[Path], timeout: float) -> tuple[int | None, str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
+    return process.run(
+        [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment
+    )

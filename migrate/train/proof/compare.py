@@ -1,0 +1,123 @@
+"""TrainComparison of what the program gave with the recorded run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
+from migrate.train.results import TrainComparison
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+# A gradient's distance, relative to its own norm; and beside it relative to the norm of all: a gradient
+# whose true value is zero is rounding.
+GRADIENT_LIMIT, ROUNDING = 1e-5, 1e-6
+RATE_LIMIT = 1e-6
+
+
+def compare(
+    results: Arrays, expected: Arrays, updates: Sequence[Mapping[str, Any]]
+) -> Iterator[TrainComparison]:
+    """Compare gradients, losses, learning rates and weights, in this order.
+
+    Args:
+        results: arrays of `proof.child`.
+        expected: the recorded gradients ("gradient:…") and weights ("first:…", "last:…") in Flax's layout.
+        updates: the recorded updates.
+    """
+    gradients = {k.partition(":")[2]: v for k, v in expected.items() if k.startswith("gradient:")}
+    yield _gradients(results, gradients)
+    yield _losses(results, updates)
+    yield _rates(results, updates)
+    steps = {"first": 1, "last": len(updates)}
+    for which in ("first", "last") if len(updates) > 1 else ("first",):
+        yield _weights(results, expected, gradients, which, steps[which])
+
+
+def _gradients(results: Arrays, gradients: Arrays) -> TrainComparison:
+    whole = math.sqrt(
+        sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values())
+    )
+    worst, name = 0.0, ""
+    same = True
+    for path, theirs in gradients.items():
+        ours = np.asarray(results[f"gradient:{path}"], np.float64)
+        distance = float(np.linalg.norm(ours - theirs))
+        size = float(np.linalg.norm(theirs))
+        allowed = GRADIENT_LIMIT * size + ROUNDING * whole
+        ratio = distance / size if size > ROUNDING * whole else distance / max(whole, 1e-30)
+        if not distance <= allowed:
+            same = False
+        if ratio > worst or math.isnan(ratio):
+            worst, name = ratio, path
+    what = f"{len(gradients)} parameters, first micro-batch; largest: {name}"
+    return TrainComparison("gradients", same, worst, GRADIENT_LIMIT, what)
+
+
+def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainComparison:
+    worst, at, count = 0.0, "", 0
+    for number, update in enumerate(updates):
+        ours = results[f"losses:{number}"]
+        theirs = np.array([micro["loss"] for micro in update["micro"]])
+        count += len(theirs)
+        difference = float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-30)))
+        if not difference <= worst:
+            worst, at = difference, f"; largest: update {number}"
+    return TrainComparison(
+        "losses",
+        worst <= LOSS_GATE,
+        worst,
+        LOSS_GATE,
+        f"{count} micro-batches, {len(updates)} updates{at}",
+    )
+
+
+def _rates(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainComparison:
+    worst = 0.0
+    for number, update in enumerate(updates):
+        theirs = update["rates"][0]
+        difference = abs(float(results[f"rate:{number}"]) - theirs)
+        worst = max(worst, difference / abs(theirs) if theirs else difference)
+    return TrainComparison(
+        "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, f"{len(updates)} updates"
+    )
+
+
+def _weights(
+    results: Arrays, expected: Arrays, gradients: Arrays, which: str, steps: int
+) -> TrainComparison:
+    """Compare weights; elements whose gradient is rounding are left out: Adam divides noise by noise."""
+    limit = PARAMETER_GATE * math.sqrt(steps)
+    rate = max(float(value) for key, value in results.items() if key.startswith("rate:"))
+    whole = math.sqrt(
+        sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values())
+    )
+    worst, name, left = 0.0, "", 0
+    for key, theirs in expected.items():
+        if not key.startswith(f"{which}:"):
+            continue
+        path = key.partition(":")[2]
+        ours = np.asarray(results[key], np.float64)
+        difference = ours - theirs
+        gradient = gradients.get(path.removeprefix("params/"))
+        if gradient is not None:
+            noise = (np.abs(gradient) <= ROUNDING * whole) & (gradient != 0)
+            left += int(noise.sum())
+            difference = np.where(noise, 0.0, difference)
+            # Adam divides a gradient by its size: a rounded gradient moves a weight by this much.
+            rounded = np.abs(
+                np.asarray(results[f"gradient:{path.removeprefix('params/')}"]) - gradient
+            )
+            moved = steps * rate * np.minimum(rounded / np.maximum(np.abs(gradient), 1e-30), 1.0)
+            difference = np.maximum(np.abs(difference) - np.where(gradient, moved, 0.0), 0.0)
+        size = float(np.linalg.norm(theirs))
+        distance = float(np.linalg.norm(difference))
+        ratio = distance / size if size else distance
+        if not ratio <= worst:
+            worst, name = ratio, path
+    noise_text = f"; {left} elements whose gradient is rounding are left out" if left else ""
+    what = f"after {steps} updates{noise_text}; largest: {name}"
+    return TrainComparison("weights", worst <= limit, worst, limit, what)

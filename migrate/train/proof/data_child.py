@@ -1,0 +1,62 @@
+"""The program's own batches in a process of its own, beside the recorded ones.
+
+python -m migrate.train.proof.data_child FOLDER RECORD OUTPUT
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def main() -> None:
+    """Compare the batches of `data.py` with the record; write the first difference, "" if none."""
+    folder, record, output = map(Path, sys.argv[1:])
+    sys.path.insert(0, str(folder))
+    data = import_module("data")
+
+    updates = pickle.loads(record.read_bytes())["updates"]
+    difference = ""
+    own = data.batches()
+    for number, update in enumerate(updates):
+        micro = next(own, None)
+        if micro is None:
+            difference = f"update {number}: the data end here"
+        elif len(micro) != len(update["micro"]):
+            difference = f"update {number}: {len(micro)} micro-batches, not {len(update['micro'])}"
+        else:
+            for position, (ours, theirs) in enumerate(zip(micro, update["micro"], strict=True)):
+                name = _differs(ours, theirs["batch"])
+                if name is not None:
+                    difference = f"update {number}, micro-batch {position}: {name} differs"
+                    break
+        if difference:
+            break
+    output.write_text(json.dumps(difference))
+
+
+def _differs(a: Any, b: Any, name: str = "") -> str | None:
+    """Name of the first part that differs."""
+    if isinstance(b, dict):
+        if not isinstance(a, dict) or not set(b) <= set(a):
+            return name or "the batch"
+        parts = (_differs(a[key], b[key], f"{name}.{key}".strip(".")) for key in b)
+        return next((part for part in parts if part is not None), None)
+    if isinstance(b, list):
+        if not isinstance(a, list) or len(a) != len(b):
+            return name
+        parts = (_differs(x, y, f"{name}.{i}") for i, (x, y) in enumerate(zip(a, b, strict=True)))
+        return next((part for part in parts if part is not None), None)
+    if isinstance(b, np.ndarray):
+        return None if np.array_equal(np.asarray(a), b, equal_nan=b.dtype.kind == "f") else name
+    return None if a == b or b is None else name
+
+
+if __name__ == "__main__":
+    main()

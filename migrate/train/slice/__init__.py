@@ -1,0 +1,1 @@
+"""Parts of a script, cut out of its source by what they compute."""

@@ -1,0 +1,691 @@
+"""The script's own loop without what trains: a generator of micro-batches.
+
+Statements stay if a batch, or the loops and conditions around the training step, depend on them. Everything
+else is left out. The generator yields the batch where the script computes its loss, and None where the
+script updates the weights.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
+from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    blocks,
+    first_line,
+    loads,
+    path_to,
+    root,
+    stores,
+)
+
+MICRO, RESTORE, ARGV = "micro_batches", "restore_draws", "ARGV"
+_SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
+_LOOPS = ast.For | ast.While | ast.AsyncFor
+_LEAVES = ast.Break | ast.Continue
+
+
+@dataclass(frozen=True)
+class TrainingCalls:
+    """Calls of the script that train: frames of each call, innermost first.
+
+    Attributes:
+        backward: frames of the backward.
+        steps: frames of each distinct call of `optimizer.step`.
+        dropped: frames of clipping, zeroing and schedules.
+    """
+
+    backward: tuple[Frame, ...]
+    steps: tuple[tuple[Frame, ...], ...]
+    dropped: tuple[tuple[Frame, ...], ...]
+
+
+@dataclass(frozen=True)
+class DataSlice:
+    """The generator of batches.
+
+    Attributes:
+        text: source, without the head of `data.py`.
+        loop: the frame with the training loop.
+        kept: lines of the script that are in it.
+    """
+
+    text: str
+    loop: Frame
+    kept: frozenset[int]
+
+
+def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:
+    """Index of the innermost frame whose call is in a loop.
+
+    Raises:
+        TrainError: no frame of the script has a loop around the backward.
+    """
+    for level, frame in enumerate(frames):
+        code = script.code(frame.first, frame.function)
+        path = path_to(code, frame.line) if code is not None else []
+        if any(isinstance(block[index], _LOOPS) for block, index in path[:-1]):
+            return level
+    raise TrainError(
+        f"{script.at(frames[0].line)}: no loop of the script runs this backward",
+        "name the script with the training loop",
+    )
+
+
+def loop_statements(script: ScriptText, frame: Frame) -> tuple[int, ...]:
+    """First lines of the statements of the training function, up to the one with the loop."""
+    code = script.code(frame.first, frame.function)
+    body, index = _own_block(code, frame.line)
+    return tuple(first_line(statement) for statement in body[: index + 1])
+
+
+def batch_loop(script: ScriptText, frame: Frame) -> int:
+    """First line of the innermost loop around the training step."""
+    code = script.code(frame.first, frame.function)
+    path = path_to(code, frame.line) if code is not None else []
+    loops = [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
+    return first_line(loops[-1])
+
+
+def data_slice(
+    script: ScriptText,
+    events: TrainingCalls,
+    loss: LossSlice,
+    names: Sequence[str],
+    restore_before: int = 0,
+) -> DataSlice:
+    """Cut the generator of micro-batches out of a script.
+
+    Args:
+        script: the script.
+        events: where it trains.
+        loss: the statements of the loss.
+        names: names in them that are the batch.
+        restore_before: line of a statement before which the random generators are restored; 0: nowhere.
+
+    Raises:
+        TrainError: the loop depends on what it trains, or has a form that is not read.
+    """
+    level = loop_level(script, events.backward)
+    values = _arguments(script, events.backward, level, names)
+    return _Slicer(script, events, loss, level, values, restore_before).slice()
+
+
+def _own_block(code: ast.AST | None, line: int) -> tuple[list[ast.stmt], int]:
+    """Top-level statements of a function, or of the block under `if __name__ == "__main__"`."""
+    path = path_to(code, line) if code is not None else []
+    (block, index), *rest = path
+    statement = block[index]
+    if isinstance(code, ast.Module) and isinstance(statement, ast.If) and rest:
+        return rest[0] if "__name__" in ast.unparse(statement.test) else (block, index)
+    return block, index
+
+
+def _arguments(
+    script: ScriptText, frames: Sequence[Frame], level: int, names: Sequence[str]
+) -> dict[str, str]:
+    """Expression of each batch variable in the frame with the loop."""
+    values = {name: name for name in names}
+    for caller, called in zip(frames[1 : level + 1], frames[:level], strict=True):
+        function = script.code(called.first, called.function)
+        call = _call(script, caller, called)
+        assert isinstance(function, FunctionNode)
+        arguments = _bound(function, call)
+        for name, expression in values.items():
+            if expression not in arguments:
+                raise TrainError(
+                    f"{script.at(caller.line)}: the batch reaches {called.function} as {expression}, "
+                    "which is no plain argument of this call",
+                    "pass the batch as an argument of its own",
+                )
+            values[name] = arguments[expression]
+    return values
+
+
+def _call(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
+    """The call in one frame that runs the next."""
+    code = script.code(caller.first, caller.function)
+    path = path_to(code, caller.line) if code is not None else []
+    for block, index in path[-1:]:
+        for node in ast.walk(block[index]):
+            if isinstance(node, ast.Call):
+                name = node.func
+                word = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
+                if word == called.function:
+                    return node
+    raise TrainError(
+        f"{script.at(caller.line)}: {called.function} is not called by its name here",
+        "call the training function by its name",
+    )
+
+
+def _bound(function: FunctionNode, call: ast.Call) -> dict[str, str]:
+    """Parameter → the argument's source."""
+    parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    bound: dict[str, str] = {}
+    if isinstance(call.func, ast.Attribute) and parameters[:1] == ["self"]:
+        bound["self"] = ast.unparse(call.func.value)
+        parameters = parameters[1:]
+    for parameter, argument in zip(parameters, call.args, strict=False):
+        if isinstance(argument, ast.Starred):
+            break
+        bound[parameter] = ast.unparse(argument)
+    return bound | {k.arg: ast.unparse(k.value) for k in call.keywords if k.arg}
+
+
+@dataclass
+class _Scope:
+    """Kept part of a function or of the module.
+
+    Attributes:
+        body: its statements.
+        marks: statement → what stands in its place.
+        dropped: statements that train.
+        needed: names that kept statements read.
+        kept: kept statements.
+    """
+
+    body: list[ast.stmt]
+    marks: dict[ast.stmt, str] = field(default_factory=dict)
+    dropped: set[ast.stmt] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
+    kept: set[ast.stmt] = field(default_factory=set)
+
+
+class _Slicer:
+    def __init__(
+        self,
+        script: ScriptText,
+        events: TrainingCalls,
+        loss: LossSlice,
+        level: int,
+        values: Mapping[str, str],
+        restore_before: int,
+    ) -> None:
+        self._script, self._events, self._loss = script, events, loss
+        self._level, self._values = level, dict(values)
+        self._restore = restore_before
+        self._modules = {
+            (alias.asname or alias.name).partition(".")[0]
+            for node in script.tree.body
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        self._lines: set[int] = set()
+
+    def slice(self) -> DataSlice:
+        """Slice the loop's function, then its callers, then the module."""
+        frames = self._events.backward
+        sliced: dict[ast.AST, _Scope] = {}
+        for level in range(self._level, len(frames)):
+            frame = frames[level]
+            code = self._script.code(frame.first, frame.function)
+            assert code is not None
+            if isinstance(code, ast.Module):
+                continue
+            scope = _Scope(code.body)
+            self._mark(scope, code, level, sliced)
+            self._settle(scope, {argument.arg for argument in _parameters(code)})
+            sliced[code] = scope
+        module = self._module(sliced)
+        return DataSlice(module, frames[self._level], frozenset(self._lines))
+
+    # ------------------------------------------------------------------ what stands where
+
+    def _mark(
+        self, scope: _Scope, code: ast.AST, level: int, sliced: Mapping[ast.AST, _Scope]
+    ) -> None:
+        frames = self._events.backward
+        frame = frames[level]
+        if level > self._level:  # a caller of the function with the loop
+            statement = self._statement(code, frame.line)
+            scope.marks[statement] = self._delegated(frame, frames[level - 1], sliced, scope)
+            return
+        items = ", ".join(f"{name!r}: {value}" for name, value in self._values.items())
+        text = f"yield {{{items}}}"
+        for value in self._values.values():
+            scope.needed |= loads(ast.parse(value))
+        if self._level == 0:
+            at = self._statement(code, self._loss.line)
+            scope.dropped |= {self._statement(code, first) for first, _ in self._loss.lines} | {
+                self._statement(code, frame.line)
+            }
+        else:
+            at = self._statement(code, frame.line)
+        scope.dropped.discard(at)
+        scope.marks[at] = text
+        position = (frame.function, frame.first)
+        for step in self._events.steps:
+            line = _line_in(step, position)
+            if line is None:
+                raise TrainError(
+                    f"{self._script.at(step[0].line)}: optimizer.step is outside of the function with "
+                    f"the training loop ({self._script.at(frame.first)})",
+                    "step the optimizer in the training loop",
+                )
+            statement = self._statement(code, line)
+            if statement is at:
+                scope.marks[at] = f"{text}\nyield None"
+            else:
+                scope.marks[statement] = "yield None"
+        for dropped in self._events.dropped:
+            line = _line_in(dropped, position)
+            if line is not None:
+                statement = self._statement(code, line)
+                if statement not in scope.marks:
+                    scope.dropped.add(statement)
+
+    def _statement(self, code: ast.AST, line: int) -> ast.stmt:
+        path = path_to(code, line)
+        block, index = path[-1]
+        if any(blocks(block[index])):
+            raise TrainError(
+                f"{self._script.at(line)}: a call that trains is part of the head of a block",
+                "write it as a statement of its own",
+            )
+        return block[index]
+
+    def _delegated(
+        self, caller: Frame, called: Frame, sliced: Mapping[ast.AST, _Scope], scope: _Scope
+    ) -> str:
+        """`yield from` the sliced function; arguments that it no longer reads become None."""
+        function = self._script.code(called.first, called.function)
+        assert isinstance(function, FunctionNode)
+        call = _call(self._script, caller, called)
+        needed = sliced[function].needed
+        parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        if isinstance(call.func, ast.Attribute) and parameters[:1] == ["self"]:
+            parameters = parameters[1:]
+        nothing = ast.Constant(None)
+        args = [
+            argument if isinstance(argument, ast.Starred) or name in needed else nothing
+            for name, argument in zip(parameters, call.args, strict=False)
+        ]
+        args += call.args[len(args) :]
+        keywords = [
+            ast.keyword(k.arg, k.value if k.arg is None or k.arg in needed else nothing)
+            for k in call.keywords
+        ]
+        shorter = ast.Call(call.func, args, keywords)
+        scope.needed |= loads(shorter)
+        return f"yield from {ast.unparse(ast.fix_missing_locations(shorter))}"
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _settle(self, scope: _Scope, bound: Iterable[str] = ()) -> None:
+        """Keep statements until no kept one reads a name that another one binds."""
+        while True:
+            before = len(scope.kept), len(scope.needed)
+            for statement in scope.body:
+                self._visit(scope, statement, in_loop=False)
+            if before == (len(scope.kept), len(scope.needed)):
+                break
+        self._require_independent(scope, bound)
+
+    def _require_independent(self, scope: _Scope, bound: Iterable[str] = ()) -> None:
+        """Report batches and loops that depend on what the training step computes."""
+        kept = {
+            name
+            for statement in scope.kept
+            if statement not in scope.marks
+            for name in (_targets(statement) if any(blocks(statement)) else stores(statement)[0])
+        }
+        for statement in (*scope.dropped, *scope.marks):
+            lost = stores(statement)[0] & scope.needed - kept - set(bound)
+            if lost:
+                raise TrainError(
+                    f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
+                    "which the training step computes",
+                    "let the data and the end of the loop depend on counters alone",
+                )
+
+    def _visit(self, scope: _Scope, statement: ast.stmt, *, in_loop: bool) -> bool:
+        if statement in scope.dropped:
+            return False
+        if statement in scope.marks:
+            scope.kept.add(statement)
+            return True
+        inner = [child for block in blocks(statement) for child in block]
+        if inner and not isinstance(statement, FunctionNode | ast.ClassDef):
+            trains = self._trains(scope, statement)
+            inside = in_loop or (trains and isinstance(statement, _LOOPS))
+            kept = [self._visit(scope, child, in_loop=inside) for child in inner]
+            # Another loop, over an evaluation set say, may use the names of the training loop.
+            own = _targets(statement) & scope.needed - self._loop_names(scope)
+            if any(kept) or (own and not trains):
+                self._keep(scope, statement, whole=not trains and not in_loop)
+                return True
+            return False
+        if isinstance(statement, _LEAVES) and in_loop:
+            scope.kept.add(statement)
+            return True
+        if isinstance(statement, ast.Return) and in_loop:
+            statement.value = None
+            scope.kept.add(statement)
+            return True
+        binds, changes = stores(statement)
+        if (binds | changes) & scope.needed or self._is_call(scope, statement):
+            self._keep(scope, statement, whole=True)
+            return True
+        return False
+
+    def _keep(self, scope: _Scope, statement: ast.stmt, *, whole: bool) -> None:
+        scope.kept.add(statement)
+        if whole:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.stmt):
+                    scope.kept.add(node)
+            scope.needed |= loads(statement)
+            scope.needed |= {
+                root(n)
+                for n in ast.walk(statement)
+                if isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store)
+            } - {""}
+            return
+        for name in ("test", "iter", "items", "subject"):
+            part = getattr(statement, name, None)
+            for node in part if isinstance(part, list) else [part] if part is not None else []:
+                scope.needed |= loads(node)
+
+    def _trains(self, scope: _Scope, statement: ast.stmt) -> bool:
+        return any(
+            node in scope.marks or node in scope.dropped
+            for node in ast.walk(statement)
+            if isinstance(node, ast.stmt)
+        )
+
+    def _loop_names(self, scope: _Scope) -> set[str]:
+        """Names that the loops around the training step bind."""
+        return set[str]().union(
+            *(
+                _targets(node)
+                for statement in scope.body
+                for node in _every(statement)
+                if isinstance(node, _LOOPS) and self._trains(scope, node)
+            )
+        )
+
+    def _is_call(self, scope: _Scope, statement: ast.stmt) -> bool:
+        """Whether a statement is a call that may change a value that is kept, or a seed."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            return False
+        function = statement.value.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name in _SEEDS:
+            return True
+        receiver = root(function) if isinstance(function, ast.Attribute) else ""
+        return receiver in scope.needed - self._modules
+
+    # ------------------------------------------------------------------ source
+
+    def _module(self, sliced: Mapping[ast.AST, _Scope]) -> str:
+        """The kept parts of the module, and the generator."""
+        tree, frames = self._script.tree, self._events.backward
+        outer = frames[-1]
+        body, index = _own_block(tree, outer.line)
+        main = body[index]
+        inside = body is not tree.body
+        top = [s for s in tree.body if not (inside and any(c is main for c in ast.walk(s)))]
+        scope = _Scope([*top, *body[: index + 1]] if inside else tree.body[: index + 1])
+        if not inside:
+            scope.body = [*tree.body[: index + 1]]
+        level = len(frames) - 1
+        self._mark(scope, tree, level, sliced)
+        chain = set(sliced)
+        for code, inner in sliced.items():
+            bound = {a.arg for a in _parameters(code)} | {  # type: ignore[arg-type]
+                name for s in inner.kept for name in stores(s)[0]
+            }
+            scope.needed |= inner.needed - bound
+            scope.needed |= _defaults(code)  # type: ignore[arg-type]
+        later = [s for s in tree.body if isinstance(s, FunctionNode | ast.ClassDef)]
+        scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
+        self._settle_module(scope, chain, sliced)
+        ordered = [s for s in tree.body if s in scope.kept and s is not main]
+        if inside:
+            ordered += [s for s in body[:index] if s in scope.kept]
+        read = {
+            name for s in ordered if isinstance(s, FunctionNode | ast.ClassDef) for name in _free(s)
+        }
+        parts, own = [], []
+        for statement in ordered:
+            binds, _ = stores(statement)
+            stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
+            if stays or binds & read or _is_literal(statement):
+                parts.append(self._emit(scope, statement, "", chain, sliced))
+            else:
+                own.append(statement)
+        stored = {
+            n for s in (*own, main) for d in _every(s) if d in scope.kept for n in stores(d)[0]
+        }
+        shared = sorted(stored & {n for s in ordered if s not in own for n in stores(s)[0]})
+        lines = [f"    global {', '.join(shared)}"] if shared else []
+        for statement in (*own, main):
+            lines.append(self._emit(scope, statement, "    ", chain, sliced))
+        head = f'def {MICRO}():\n    """Yield each micro-batch, and None where the weights are updated."""'
+        text = "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
+        return re.sub(r"\.parse_args\(\)", f".parse_args({ARGV})", text)
+
+    def _settle_module(
+        self, scope: _Scope, chain: set[ast.AST], sliced: Mapping[ast.AST, _Scope]
+    ) -> None:
+        """Keep what the module's part needs, with the functions and classes that it names."""
+        for statement in scope.body:
+            if any(code in chain for code in ast.walk(statement)) and isinstance(
+                statement, FunctionNode | ast.ClassDef
+            ):
+                scope.kept.add(statement)
+        while True:
+            before = len(scope.kept), len(scope.needed)
+            for statement in scope.body:
+                if isinstance(statement, FunctionNode | ast.ClassDef):
+                    if statement.name in scope.needed or statement in scope.kept:
+                        scope.kept.add(statement)
+                        if statement not in chain:
+                            scope.needed |= self._names_of(statement, chain, sliced)
+                else:
+                    self._visit(scope, statement, in_loop=False)
+            if before == (len(scope.kept), len(scope.needed)):
+                break
+        self._require_independent(scope)
+
+    def _names_of(
+        self,
+        statement: ast.stmt,
+        chain: set[ast.AST],
+        sliced: Mapping[ast.AST, _Scope],
+    ) -> set[str]:
+        if not isinstance(statement, ast.ClassDef) or not any(c in chain for c in statement.body):
+            return _free(statement)
+        names = {n for d in (*statement.bases, *statement.decorator_list) for n in loads(d)}
+        for member in self._members(statement, chain, sliced):
+            if member not in chain:
+                names |= _free(member)
+        return names
+
+    def _members(
+        self,
+        statement: ast.ClassDef,
+        chain: set[ast.AST],
+        sliced: Mapping[ast.AST, _Scope],
+    ) -> list[ast.stmt]:
+        """Members of a trainer that its sliced methods use."""
+        members = [
+            m
+            for m in statement.body
+            if m in chain or not isinstance(m, FunctionNode) or m.name.startswith("__")
+        ]
+        while True:
+            used: set[str] = set()
+            for member in members:
+                kept: Iterable[ast.AST] = sliced[member].kept if member in chain else [member]
+                marks = sliced[member].marks if member in chain else {}
+                for node in kept:
+                    if node in marks:
+                        node = ast.parse(marks[node])
+                    used |= {n.attr for n in _shallow(node) if isinstance(n, ast.Attribute)}
+            more = [
+                m
+                for m in statement.body
+                if isinstance(m, FunctionNode) and m.name in used and m not in members
+            ]
+            if not more:
+                return [m for m in statement.body if m in members]
+            members += more
+
+    def _emit(
+        self,
+        scope: _Scope,
+        statement: ast.stmt,
+        indent: str,
+        chain: set[ast.AST],
+        sliced: Mapping[ast.AST, _Scope],
+    ) -> str:
+        """Text of a kept statement, without the parts of it that are not kept."""
+        text = self._own_text(scope, statement, indent, chain, sliced)
+        if first_line(statement) != self._restore or isinstance(
+            statement, FunctionNode | ast.ClassDef
+        ):
+            return text
+        return f"{indent}{RESTORE}()\n{text}"
+
+    def _own_text(
+        self,
+        scope: _Scope,
+        statement: ast.stmt,
+        indent: str,
+        chain: set[ast.AST],
+        sliced: Mapping[ast.AST, _Scope],
+    ) -> str:
+        if statement in scope.marks:
+            self._lines.add(first_line(statement))
+            return textwrap.indent(scope.marks[statement], indent)
+        if statement in chain:
+            assert isinstance(statement, FunctionNode)
+            inner = sliced[statement]
+            lines = [textwrap.indent(self._head(statement), indent)]
+            for child in statement.body:
+                if child in inner.kept or child in inner.marks:
+                    lines.append(self._emit(inner, child, indent + "    ", chain, sliced))
+            return "\n".join(lines)
+        if isinstance(statement, ast.ClassDef) and any(c in chain for c in statement.body):
+            members = self._members(statement, chain, sliced)
+            lines = [textwrap.indent(self._head(statement), indent)]
+            for member in members:
+                lines.append(self._emit(scope, member, indent + "    ", chain, sliced))
+            return "\n\n".join(lines)
+        inner_statements = [n for n in _every(statement) if n is not statement]
+        if not inner_statements or isinstance(statement, FunctionNode | ast.ClassDef):
+            return self._verbatim(statement, indent)
+        if all(n in scope.kept and n not in scope.marks for n in inner_statements):
+            return self._verbatim(statement, indent)
+        return self._partial(scope, statement, indent, chain, sliced)
+
+    def _verbatim(self, statement: ast.stmt, indent: str) -> str:
+        self._lines |= set(range(first_line(statement), (statement.end_lineno or 0) + 1))
+        if isinstance(statement, ast.Return):
+            return f"{indent}return"
+        return textwrap.indent(self._script.text(statement), indent)
+
+    def _head(self, statement: ast.stmt) -> str:
+        body = statement.body  # type: ignore[attr-defined]
+        first, last = first_line(statement), first_line(body[0]) - 1
+        while last > first and not self._script.lines[last - 1].rstrip().endswith(":"):
+            last -= 1  # comments above the first statement
+        self._lines |= set(range(first, last + 1))
+        return textwrap.dedent("\n".join(self._script.lines[first - 1 : max(last, first)]))
+
+    def _partial(
+        self,
+        scope: _Scope,
+        statement: ast.stmt,
+        indent: str,
+        chain: set[ast.AST],
+        sliced: Mapping[ast.AST, _Scope],
+    ) -> str:
+        if isinstance(statement, ast.Try | ast.Match):
+            raise TrainError(
+                f"{self._script.at(statement.lineno)}: a training step inside of this statement is not read",
+                "move it out of the statement",
+            )
+        lines = [textwrap.indent(self._head(statement), indent)]
+
+        def block(statements: list[ast.stmt]) -> None:
+            kept = [s for s in statements if s in scope.kept]
+            lines.extend(self._emit(scope, s, indent + "    ", chain, sliced) for s in kept)
+            if not kept:
+                lines.append(f"{indent}    pass")
+
+        block(statement.body)  # type: ignore[attr-defined]
+        orelse = getattr(statement, "orelse", [])
+        if any(s in scope.kept for s in orelse):
+            lines.append(f"{indent}else:")
+            block(orelse)
+        return "\n".join(lines)
+
+
+def _every(statement: ast.stmt) -> list[ast.stmt]:
+    return [node for node in ast.walk(statement) if isinstance(node, ast.stmt)]
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    if not isinstance(statement, ast.For | ast.AsyncFor):
+        return set()
+    return {node.id for node in ast.walk(statement.target) if isinstance(node, ast.Name)}
+
+
+def _shallow(node: ast.AST) -> Iterable[ast.AST]:
+    """Nodes of a statement's own line: not of the statements inside of it."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt) or isinstance(node, FunctionNode | ast.Module):
+            yield from _shallow(child)
+
+
+def _parameters(function: FunctionNode) -> list[ast.arg]:
+    return [node for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+
+
+def _defaults(function: FunctionNode) -> set[str]:
+    every = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
+    return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
+
+
+def _free(statement: ast.stmt) -> set[str]:
+    """Names that a definition reads and does not bind itself."""
+    bound = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    bound |= {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+    loaded = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    return loaded - bound
+
+
+def _is_literal(statement: ast.stmt) -> bool:
+    """Whether a statement assigns literals: a setting of the script."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return False
+    return not any(
+        isinstance(node, ast.Call | ast.Name | ast.Attribute) for node in ast.walk(statement.value)
+    )
+
+
+def _line_in(frames: Sequence[Frame], position: tuple[str, int]) -> int | None:
+    for frame in frames:
+        if (frame.function, frame.first) == position:
+            return frame.line
+    return None

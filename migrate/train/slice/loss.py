@@ -1,0 +1,239 @@
+"""Statements from the batch to the loss, cut backwards from the script's `backward`."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import dataclass
+
+from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    blocks,
+    first_line,
+    loads,
+    path_to,
+    root,
+    stores,
+)
+
+# Context managers without an effect on what a float32 program computes.
+_WITHOUT_EFFECT = ("autocast", "nullcontext", "no_sync", "record_function", "detect_anomaly")
+# Methods whose calls as a statement change no value that the loss reads.
+_APART = (
+    "backward",
+    "clear",
+    "eval",
+    "log",
+    "step",
+    "requires_grad_",
+    "set_epoch",
+    "train",
+    "update",
+    "zero_grad",
+)
+
+
+@dataclass(frozen=True)
+class LossSlice:
+    """Statements that compute the loss.
+
+    Attributes:
+        frame: the frame that calls `backward`.
+        line: line of the first statement, or of `backward` itself if the loss is one expression.
+        lines: first and last lines of the statements that were taken.
+        text: the statements, without indentation.
+        result: the expression of the loss.
+        free: names that they read from outside, in order.
+        contexts: lines of the `with` statements that were flattened.
+    """
+
+    frame: Frame
+    line: int
+    lines: tuple[tuple[int, int], ...]
+    text: str
+    result: str
+    free: tuple[str, ...]
+    contexts: tuple[int, ...]
+
+    def source(self, name: str) -> str:
+        """A function of the free names that returns the loss."""
+        body = textwrap.indent(self.text, "    ")
+        middle = f"{body}\n" if self.text else ""
+        return f"def {name}({', '.join(self.free)}):\n{middle}    return {self.result}\n"
+
+
+def loss_slice(script: ScriptText, frame: Frame) -> LossSlice:
+    """Cut out what computes the loss on which a frame calls `backward`.
+
+    Raises:
+        TrainError: it is no expression of the frame, or control flow leaves the statements.
+    """
+    code = script.code(frame.first, frame.function)
+    path = path_to(code, frame.line) if code is not None else []
+    if not path:
+        raise TrainError(
+            f"{script.at(frame.line)}: backward is called by code that cannot be read",
+            "call loss.backward() in a statement of the training function",
+        )
+    block, index = path[-1]
+    result = _started(script, block[index], frame.line)
+    cut = _Cut(script, loads(result))
+    for block, index in reversed(_within_loop(path)):
+        cut.backwards(block[:index])
+    first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
+    taken = list(reversed(cut.taken))
+    order = list(dict.fromkeys(_ordered(taken, result)))
+    return LossSlice(
+        frame,
+        first,
+        tuple((first_line(statement), statement.end_lineno or 0) for statement in taken),
+        "\n".join(script.text(statement) for statement in taken),
+        ast.unparse(result),
+        tuple(name for name in order if name in cut.needed and not _is_builtin(name)),
+        tuple(cut.contexts),
+    )
+
+
+def _started(script: ScriptText, statement: ast.stmt, line: int) -> ast.expr:
+    """The expression that `backward` starts from; a loss scaler around it is stripped."""
+    for node in ast.walk(statement):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "backward"
+            and node.lineno <= line <= (node.end_lineno or 0)
+        ):
+            # loss.backward(), or accelerator.backward(loss), torch.autograd.backward(loss)
+            value = node.args[0] if node.args else node.func.value
+            return _unscaled(value)
+    raise TrainError(
+        f"{script.at(line)}: this statement runs a backward, but calls none",
+        "call loss.backward() in the training function",
+    )
+
+
+def _unscaled(value: ast.expr) -> ast.expr:
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr == "scale"
+        and len(value.args) == 1
+    ):
+        return value.args[0]
+    return value
+
+
+def _within_loop(path: list[tuple[list[ast.stmt], int]]) -> list[tuple[list[ast.stmt], int]]:
+    """The part of a path inside its innermost loop."""
+    start = 0
+    for level, (block, index) in enumerate(path[:-1]):
+        if isinstance(block[index], ast.For | ast.While | ast.AsyncFor):
+            start = level + 1
+    return path[start:]
+
+
+class _Cut:
+    """Statements that are needed, collected from the last to the first."""
+
+    def __init__(self, script: ScriptText, needed: set[str]) -> None:
+        self._script = script
+        self.needed = set(needed)
+        self._local: set[str] = set()
+        self.taken: list[ast.stmt] = []
+        self.contexts: list[int] = []
+
+    def backwards(self, statements: list[ast.stmt]) -> None:
+        """Take what is needed of statements that run one after another."""
+        for statement in reversed(statements):
+            self._consider(statement)
+
+    def _consider(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.With) and all(map(self._has_no_effect, statement.items)):
+            before = len(self.taken)
+            self.backwards(statement.body)
+            if len(self.taken) > before:
+                self.contexts.append(statement.lineno)
+            return
+        if not self._is_needed(statement):
+            return
+        leaving = next(
+            (
+                node
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Break | ast.Continue | ast.Return | ast.Try)
+            ),
+            None,
+        )
+        if leaving is not None and not isinstance(statement, FunctionNode):
+            raise TrainError(
+                f"{self._script.at(leaving.lineno)}: control flow leaves the statements between the "
+                "batch and the loss",
+                "move the condition before the first statement that computes the loss",
+            )
+        binds, _ = stores(statement)
+        if not any(blocks(statement)):  # a compound statement may leave a name as it was
+            self.needed -= binds
+        self.needed |= loads(statement)
+        self.needed |= {root(node) for node in _changed(statement)} - {""}
+        self.taken.append(statement)
+
+    def _has_no_effect(self, item: ast.withitem) -> bool:
+        words = ast.unparse(item.context_expr)
+        if isinstance(item.context_expr, ast.Name):
+            return True  # decided by running: the slice must give the script's own loss
+        return any(name in words for name in _WITHOUT_EFFECT)
+
+    def _is_needed(self, statement: ast.stmt) -> bool:
+        binds, changes = stores(statement)
+        if (binds | changes) & self.needed:
+            # self.step = … is no part of a loss that reads self.model
+            return bool(binds & self.needed) or self._reads_again(statement)
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            call = statement.value
+            return (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr not in _APART
+                and root(call.func) in self.needed - {"self"}
+            )
+        return any(
+            self._is_needed(inner)
+            for block in blocks(statement)
+            for inner in block
+            if not isinstance(statement, FunctionNode | ast.ClassDef)
+        )
+
+    def _reads_again(self, statement: ast.stmt) -> bool:
+        """Whether a statement changes an item or an attribute that later statements read."""
+        targets = {ast.unparse(node) for node in _changed(statement)}
+        names = {target for target in targets if "." in target and "[" not in target}
+        if names != targets:
+            return True
+        read = {
+            ast.unparse(n) for s in self.taken for n in ast.walk(s) if isinstance(n, ast.Attribute)
+        }
+        return bool(names & read)
+
+
+def _changed(statement: ast.stmt) -> list[ast.expr]:
+    return [
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+    ]
+
+
+def _ordered(taken: list[ast.stmt], result: ast.expr) -> list[str]:
+    names = []
+    for node in (*taken, result):
+        read = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+        names += [n.id for n in sorted(read, key=lambda n: (n.lineno, n.col_offset))]
+    return names
+
+
+def _is_builtin(name: str) -> bool:
+    import builtins
+
+    return hasattr(builtins, name)

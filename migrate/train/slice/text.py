@@ -1,0 +1,152 @@
+"""Statements of a script with the text that they have there: comments, line breaks and all."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+# Names of a statement's lists of statements.
+_BLOCKS = ("body", "orelse", "finalbody")
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class ScriptText:
+    """Source of a script.
+
+    Attributes:
+        name: the file, as messages name it.
+        source: its text.
+    """
+
+    name: str
+    source: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Syntax tree."""
+        return ast.parse(self.source)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Lines of the source."""
+        return self.source.splitlines()
+
+    def at(self, line: int) -> str:
+        """Position for a message."""
+        return f"{self.name}:{line}"
+
+    def code(self, first: int, function: str) -> ast.Module | FunctionNode | None:
+        """The code object's node: the module, or the function whose first line it is."""
+        if function == "<module>":
+            return self.tree
+        for node in ast.walk(self.tree):
+            if isinstance(node, FunctionNode) and node.name == function:
+                begins = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                if begins == first:
+                    return node
+        return None
+
+    def text(self, statement: ast.stmt, *, comments: bool = True) -> str:
+        """Text of a statement without its indentation, with the comments right above it."""
+        first = first_line(statement)
+        if comments:
+            while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
+                first -= 1
+        lines = self.lines[first - 1 : statement.end_lineno]
+        indent = self.lines[first_line(statement) - 1][: statement.col_offset]
+        if indent.strip():  # another statement stands before it on the line
+            return ast.unparse(statement)
+        return textwrap.dedent("\n".join(lines))
+
+
+def first_line(statement: ast.stmt) -> int:
+    """First line of a statement, decorators included."""
+    decorators = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def blocks(statement: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of statements right inside a compound statement."""
+    for name in _BLOCKS:
+        block = getattr(statement, name, None)
+        if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+            yield block
+    for handler in getattr(statement, "handlers", []):
+        yield handler.body
+    for case in getattr(statement, "cases", []):
+        yield case.body
+
+
+def path_to(code: ast.AST, line: int) -> list[tuple[list[ast.stmt], int]]:
+    """Return block and index at each level, outermost first, down to the statement at a line.
+
+    Statements of functions and classes inside the code are not entered.
+    """
+    for block in blocks(code):
+        for index, statement in enumerate(block):
+            if not first_line(statement) <= line <= (statement.end_lineno or 0):
+                continue
+            if isinstance(statement, FunctionNode | ast.ClassDef):
+                return []
+            return [(block, index), *path_to(statement, line)]
+    return []
+
+
+def loads(node: ast.AST) -> set[str]:
+    """Names that a node reads from outside, without what its own comprehensions and lambdas bind."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    if isinstance(node, ast.Lambda):
+        bound = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+        defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        return (loads(node.body) - bound).union(*map(loads, defaults))
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        targets = [generator.target for generator in node.generators]
+        bound = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+        inner = set[str]().union(*map(loads, ast.iter_child_nodes(node))) - bound
+        return inner | loads(node.generators[0].iter)
+    return set[str]().union(*map(loads, ast.iter_child_nodes(node)))
+
+
+def root(node: ast.AST) -> str:
+    """Name at the root of an attribute, a subscript or a call: "batch" in `batch["x"].to(d)`; "" if none."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def stores(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the names that a statement binds anew, and the roots of what it changes in place."""
+    binds: set[str] = set()
+    changes: set[str] = set()
+    for node in _own_nodes(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            binds.add(node.id)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(
+            node.ctx, ast.Store | ast.Del
+        ):
+            changes.add(root(node))
+        elif isinstance(node, FunctionNode | ast.ClassDef):
+            binds.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            binds |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(statement, ast.AugAssign):
+        target = root(statement.target)
+        binds.discard(target)
+        changes.add(target)
+    return binds, changes - {""}
+
+
+def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a statement, without the insides of functions, classes, comprehensions and lambdas."""
+    yield statement
+    if isinstance(statement, FunctionNode | ast.ClassDef | ast.Lambda):
+        return
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            continue
+        yield from _own_nodes(child)

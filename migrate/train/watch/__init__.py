@@ -1,0 +1,1 @@
+"""A script's own run: where it trains, and what it computes there."""

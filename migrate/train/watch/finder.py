@@ -1,0 +1,90 @@
+"""First run of a script, inside its process: from where it trains. `shims.activate` loads this module."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from migrate.train.frames import script_frames
+from migrate.train.watch import listening
+
+FOLDER, SCRIPT, PLACES = "MIGRATE_TRAIN_FOLDER", "MIGRATE_TRAIN_SCRIPT", "places.json"
+UPDATES = 2
+# Backwards without any step of an optimizer, after which the search ends.
+_MOST = 256
+
+
+def install() -> None:
+    """Watch the calls of this process, until its second update of the weights."""
+    if FOLDER in os.environ:
+        _Finder(Path(os.environ[FOLDER]), os.environ[SCRIPT]).start()
+
+
+class _Finder:
+    """Calls that train, with the script's frames.
+
+    Args:
+        folder: receives `places.json`.
+        script: the script, as it is run.
+    """
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self._folder, self._script = folder, script
+        self._process = os.getpid()
+        self._events: list[dict[str, Any]] = []
+        self._updates = self._backwards = 0
+
+    def start(self) -> None:
+        """Replace the calls."""
+        listening.without_compilation()
+        listening.to_backward(self._backward)
+        listening.to_clipping(lambda name, result, args, kwargs: self._note(listening.CLIP))
+        listening.to_steps(self._step, self._after)
+        listening.to_zeroing(lambda: self._note(listening.ZERO))
+        listening.to_schedules(
+            lambda scheduler: None, lambda scheduler: self._note(listening.SCHEDULE)
+        )
+        atexit.register(self._write)
+
+    def _note(self, kind: str, which: int = 0) -> None:
+        frames, _, between = script_frames(self._script)
+        self._events.append(
+            {
+                "kind": kind,
+                "frames": [asdict(frame) for frame in frames],
+                "between": between,
+                "which": which,
+            }
+        )
+
+    def _backward(self, loss: Any, run: Any) -> None:
+        self._note(listening.BACKWARD)
+        self._backwards += 1
+        run()
+        if self._backwards >= _MOST and not self._updates:
+            self._end()
+
+    def _step(self, optimizer: Any) -> None:
+        self._note(listening.STEP, id(optimizer))
+
+    def _after(self, optimizer: Any) -> None:
+        self._updates += 1
+        if self._updates > UPDATES:
+            self._end()
+
+    def _end(self) -> None:
+        self._write()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _write(self) -> None:
+        if os.getpid() == self._process and self._events:
+            temporary = self._folder / f"{PLACES}.new"
+            temporary.write_text(json.dumps(self._events))
+            temporary.rename(self._folder / PLACES)

@@ -1,0 +1,304 @@
+"""The gate before a port: the statements of the loss give the script's own loss and gradients."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from converters.errors import ConversionError
+from migrate.port.compiler import compiled
+from migrate.port.errors import PortError
+from migrate.port.weights import write_weights
+from migrate.prove.record import listen
+from migrate.train.optimizer.recorded import RecordedClip
+from migrate.train.watch.listening import autocast_without_effect
+from migrate.train.watch.step import Bound, bind, build, children, flat
+from migrate.train.watch.values import held_modules
+
+# Relative differences up to which the slice counts as the script's own loss: another order of sums.
+_LIMIT = 1e-6
+WEIGHTS, PORT, STEP_FILE = "weights", "port.pickle", "step.py"
+
+
+class Refusal(Exception):  # noqa: N818 (a decision, reported by the parent process)
+    """The script cannot be written as a program.
+
+    Args:
+        what: the obstacle, without its position.
+        remedy: what to do.
+        line: line of the script; 0: the line that runs.
+    """
+
+    def __init__(self, what: str, remedy: str, line: int = 0) -> None:
+        super().__init__(what)
+        self.what, self.remedy, self.line = what, remedy, line
+
+
+class Gate:
+    """The step of a script, once it was found to be the script's own.
+
+    Args:
+        question: what the parent asks.
+        folder: receives the port and its weights.
+        frame: the frame that calls `backward`.
+    """
+
+    def __init__(self, question: Mapping[str, Any], folder: Path, frame: FrameType) -> None:
+        self._question, self._folder = question, folder
+        self._namespace = dict(frame.f_globals)
+        self.inputs: dict[tuple[str, tuple[Any, ...]], str] = {}
+        self.data: list[str] = []
+        self.step: nn.Module = nn.Module()
+        self._difference = 0.0
+
+    def open(
+        self,
+        loss: torch.Tensor,
+        run: Callable[[], None],
+        values: Mapping[str, Any],
+        data: Mapping[str, Any],
+        buffers: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        """Run the script's backward, then the slice, compare them, and write the slice as Flax source.
+
+        Raises:
+            Refusal: they differ, or the slice cannot be ported.
+        """
+        missing = [
+            name for name in self._question["free"] if name not in {**self._namespace, **values}
+        ]
+        if missing:
+            raise Refusal(
+                f"{missing[0]} has no value yet before the loss is computed",
+                "assign it before the first statement that computes the loss",
+            )
+        bound = bind(self._question["free"], {**self._namespace, **values, **data})
+        if not bound.data:
+            raise Refusal(
+                "the loss reads no tensor of a batch", "give the batch to the step by name"
+            )
+        self._bound, self.inputs, self.data = bound, dict(bound.inputs), list(bound.data)
+        self._constants = {
+            name: value
+            for name, value in bound.constants.items()
+            if isinstance(value, int | float | bool | str)
+        }
+        modules = [
+            *bound.modules.values(),
+            *(module for value in bound.objects.values() for _, module in held_modules(value)),
+        ]
+        dirty = [p for m in modules for p in m.parameters() if p.grad is not None and p.grad.any()]
+        if dirty:
+            raise Refusal("gradients are there before the first backward", "start with zero_grad()")
+        run()
+        with _as_it_was(modules):
+            called = self._outermost(bound)
+            children_of_step = children(bound, called)
+            self.step = self._built(bound, children_of_step)
+            self._require_equal(loss, data)
+        before = {id(buffer): value for buffer, value in buffers}
+        kept = {id(b): n for n, b in self.step.named_buffers(remove_duplicate=False)}
+        self._weights = self.state()
+        self._weights |= {
+            kept[number]: value
+            for number, value in before.items()
+            if number in kept and kept[number] in self._weights
+        }
+        self._write_port(data)
+
+    def _built(self, bound: Bound, modules: Mapping[str, nn.Module]) -> nn.Module:
+        file = self._folder / STEP_FILE
+        question = self._question
+        return build(bound, question["text"], question["result"], self._namespace, modules, file)
+
+    def _outermost(self, bound: Bound) -> list[nn.Module]:
+        """Modules that the statements call, without those inside their calls."""
+        step = self._built(bound, {})
+        called: list[nn.Module] = []
+        depth = 0
+        original = nn.Module.__call__
+
+        @functools.wraps(original)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            if depth == 1:
+                called.append(module)
+            depth += 1
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                depth -= 1
+
+        setattr(nn.Module, "__call__", call)  # noqa: B010
+        try:
+            with torch.no_grad():
+                step(**flat(bound, bound.data))
+        finally:
+            setattr(nn.Module, "__call__", original)  # noqa: B010
+        return called
+
+    def _require_equal(self, loss: torch.Tensor, data: Mapping[str, Any]) -> None:
+        """Gate 0: loss and gradients of the slice are those of the script."""
+        own = self.step(**flat(self._bound, data))
+        if not isinstance(own, torch.Tensor) or own.numel() != 1:
+            raise Refusal(
+                "the statements before backward give no loss", "report this with the script"
+            )
+        parameters = dict(self.step.named_parameters())
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        gradients = torch.autograd.grad(own, list(trained.values()), allow_unused=True)
+        worst = _distance(own, loss)
+        for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
+            theirs = parameter.grad
+            zero = torch.zeros_like(parameter)
+            worst_here = _distance(
+                zero if gradient is None else gradient, zero if theirs is None else theirs
+            )
+            if worst_here > _LIMIT:
+                raise Refusal(
+                    f"the statements that compute the loss, run again, give another gradient of {name} "
+                    f"(relative difference {worst_here:.1e})",
+                    "compute the loss from the batch and the model alone",
+                )
+            worst = max(worst, worst_here)
+        if _distance(own, loss) > _LIMIT:
+            raise Refusal(
+                f"the statements that compute the loss, run again, give {float(own):.8g}, "
+                f"not {float(loss):.8g}",
+                "compute the loss from the batch and the model alone",
+            )
+        self._difference = worst
+
+    def _write_port(self, data: Mapping[str, Any]) -> None:
+        tensors = flat(self._bound, data)
+        flags = {module: module.training for module in self.step.modules()}
+        state, after = torch.get_rng_state(), self.state()
+        shown = self._question["shown"]
+        try:
+            with listen.dropout_as_written(), autocast_without_effect():
+                port = compiled(self.step, tensors, shown)
+            folder = self._folder / WEIGHTS
+            folder.mkdir()
+            for module, training in flags.items():
+                module.training = training
+            self.step.load_state_dict(self._weights)
+            example = [tuple(t.shape) for t in tensors.values() if t.is_floating_point()] or None
+            weights = write_weights(
+                self.step, "program", port.constants, example, folder, self._folder
+            )
+        except (PortError, ConversionError) as error:
+            what = str(getattr(error, "what", error))
+            raise Refusal(
+                f"its loss cannot be ported: {what}", getattr(error, "remedy", "")
+            ) from None
+        finally:
+            for module, training in flags.items():
+                module.training = training
+            torch.set_rng_state(state)
+            self.step.load_state_dict(after)
+        (self._folder / PORT).write_bytes(pickle.dumps((replace(port, write=None), weights)))
+
+    # ------------------------------------------------------------------ what the recorder asks
+
+    def facts(self) -> dict[str, Any]:
+        """Facts about the step, for the record."""
+        return {
+            "inputs": {argument: key for key, argument in self.inputs.items()},
+            "difference": self._difference,
+            "children": {
+                name: type(module).__name__ for name, module in self.step.named_children()
+            },
+            "state": self._weights,
+            "frozen": [n for n, p in self.step.named_parameters() if not p.requires_grad],
+            "training": {name: m.training for name, m in self.step.named_children()},
+            "dropout": listen.switched_off(),
+            "constants": self._constants,
+            "tied": self._tied(),
+        }
+
+    def _tied(self) -> dict[str, str]:
+        """Further names of parameters that have several, with the first."""
+        first = self.names()
+        every = self.step.named_parameters(remove_duplicate=False)
+        return {name: first[id(p)] for name, p in every if first[id(p)] != name}
+
+    def names(self) -> dict[int, str]:
+        """Names of the step's parameters, by the tensors' identities."""
+        return {id(p): name for name, p in self.step.named_parameters()}
+
+    def gradients(self) -> dict[str, torch.Tensor | None]:
+        """Copies of the gradients of the step's parameters."""
+        return {
+            name: None if p.grad is None else p.grad.detach().clone()
+            for name, p in self.step.named_parameters()
+        }
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of the step's weights and buffers."""
+        return {name: tensor.detach().clone() for name, tensor in self.step.state_dict().items()}
+
+    def compare_constants(self, values: Mapping[str, Any]) -> None:
+        """Report numbers that change from step to step: the port has their first values.
+
+        Raises:
+            Refusal: one did.
+        """
+        for name, value in self._constants.items():
+            if values.get(name, value) != value:
+                raise Refusal(
+                    f"{name} is {value!r} in the first step and {values[name]!r} in a later one",
+                    "numbers that change between steps are not supported in a loss yet",
+                )
+
+    def clip(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: int
+    ) -> RecordedClip:
+        """Describe a clipping of gradients."""
+        function = inspect.unwrap(getattr(torch.nn.utils.clip_grad, name))
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        parameters = bound.arguments["parameters"]
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        names, clipped = self.names(), {id(parameter) for parameter in parameters}
+        trained = [p for p in self.step.parameters() if p.grad is not None]
+        some = None
+        if any(id(parameter) not in clipped for parameter in trained):
+            some = tuple(names[number] for number in clipped if number in names)
+        if name == "clip_grad_value_":
+            limit = float(bound.arguments["clip_value"])
+            return RecordedClip("value", limit, names=some, line=line)
+        limit, order = (float(bound.arguments[key]) for key in ("max_norm", "norm_type"))
+        return RecordedClip("norm", limit, order, some, line)
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    if torch.equal(a, b):
+        return 0.0
+    size = float(b.detach().double().norm())
+    distance = float((a.detach().double() - b.detach().double()).norm())
+    return distance / size if size else distance
+
+
+@contextmanager
+def _as_it_was(modules: list[nn.Module]) -> Iterator[None]:
+    """Undo what a second run of the loss changes: buffers and the generator."""
+    buffers = [buffer for module in modules for buffer in module.buffers()]
+    kept = [buffer.detach().clone() for buffer in buffers]
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        with torch.no_grad():
+            for buffer, value in zip(buffers, kept, strict=True):
+                buffer.copy_(value)

@@ -1,0 +1,152 @@
+"""The optimizer of a run, with its schedules, as it is recorded update by update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+from migrate.train.frames import script_frames
+from migrate.train.optimizer.live import (
+    is_plain,
+    plain,
+    recorded_function,
+    recorded_groups,
+    recorded_schedule,
+)
+from migrate.train.optimizer.recorded import (
+    RecordedCall,
+    RecordedClip,
+    RecordedOptimizer,
+    RecordedSchedule,
+)
+
+# Options of a group that schedules change.
+_SCHEDULED = ("lr", "betas", "momentum")
+
+
+class OptimizerRecorder:
+    """Optimizers and schedules that a script builds.
+
+    Args:
+        script: the script, as it is run.
+        rate: name of a function of the script that gives the learning rate, and the expression of its
+            argument; None if there is no such function.
+    """
+
+    def __init__(self, script: str, rate: tuple[str, str] | None) -> None:
+        self._script, self._rate = script, rate
+        self._lines: dict[int, int] = {}
+        self._schedules: list[tuple[Any, RecordedSchedule, list[int]]] = []
+        self._steps: dict[int, int] = {}
+        self._first: dict[str, Any] = {}
+        self._rates: list[tuple[float, ...]] = []
+        self._momenta: list[tuple[float, ...]] = []
+        self._changed: set[str] = set()
+        self._arguments: list[float] = []
+        self._function: Any = None
+        self.clips: list[RecordedClip] = []
+
+    def built_optimizer(self, optimizer: Any) -> None:
+        """Note the line that builds an optimizer."""
+        self._lines[id(optimizer)] = self._line()
+
+    def built_schedule(self, scheduler: Any) -> None:
+        """Note a schedule. Schedules within it are its own from now on."""
+        inner = {id(child) for child in getattr(scheduler, "_schedulers", ())}
+        self._schedules = [entry for entry in self._schedules if id(entry[0]) not in inner]
+        recorded = recorded_schedule(scheduler, line=self._line())
+        self._schedules.append((scheduler, recorded, []))
+
+    def stepped_schedule(self, scheduler: Any) -> None:
+        """Count a step of a schedule."""
+        self._steps[id(scheduler)] = self._steps.get(id(scheduler), 0) + 1
+
+    def before_update(
+        self, optimizer: Any, names: Mapping[int, str], frame: FrameType | None
+    ) -> list[float]:
+        """Note options and rates of an update; return the rate of each group."""
+        groups = optimizer.param_groups
+        options = [
+            {
+                key: plain(value)
+                for key, value in group.items()
+                if key != "params" and is_plain(value)
+            }
+            for group in groups
+        ]
+        if not self._first:
+            cls = type(optimizer)
+            self._first = {
+                "name": f"{cls.__module__}.{cls.__qualname__}",
+                "groups": recorded_groups(optimizer, names),
+                "line": self._lines.get(id(optimizer), 0),
+                "options": options,
+            }
+        for first, now in zip(self._first["options"], options, strict=False):
+            self._changed |= {
+                key for key in now if key not in _SCHEDULED and now[key] != first.get(key)
+            }
+        rates = [float(group["lr"]) for group in groups]
+        self._rates.append(tuple(rates))
+        self._momenta.append(tuple(_momentum(group) for group in groups))
+        for scheduler, _, counts in self._schedules:
+            counts.append(self._steps.get(id(scheduler), 0))
+        self._note_argument(frame)
+        return rates
+
+    def recorded(
+        self, accumulation: int, without_gradient: tuple[str, ...], file: str
+    ) -> RecordedOptimizer:
+        """Everything that was noted."""
+        import dataclasses
+
+        constant = len(set(self._momenta)) == 1
+        schedules = tuple(
+            dataclasses.replace(recorded, counts=tuple(counts))
+            for _, recorded, counts in self._schedules
+            if counts
+        )
+        function = None
+        if self._function is not None and len(self._arguments) == len(self._rates):
+            function = RecordedCall(recorded_function(self._function), tuple(self._arguments))
+        return RecordedOptimizer(
+            self._first["name"],
+            self._first["groups"],
+            tuple(self._rates),
+            momenta=() if constant else tuple(self._momenta),
+            clips=tuple(self.clips),
+            accumulation=accumulation,
+            schedules=schedules,
+            function=function,
+            without_gradient=without_gradient,
+            changed_options=tuple(sorted(self._changed)),
+            file=file,
+            line=self._first["line"],
+        )
+
+    def _note_argument(self, frame: FrameType | None) -> None:
+        """Note the argument of the function that gives the rate, as the frames of the script have it."""
+        if self._rate is None:
+            return
+        name, argument = self._rate
+        while frame is not None:
+            values = {**frame.f_globals, **frame.f_locals}
+            value = values.get(argument)
+            is_own = frame.f_code.co_filename == self._script and callable(values.get(name))
+            if is_own and isinstance(value, int | float):
+                self._function = values[name]
+                self._arguments.append(value)
+                return
+            frame = frame.f_back
+
+    def _line(self) -> int:
+        frames, _, _ = script_frames(self._script)
+        return frames[0].line if frames else 0
+
+
+def _momentum(group: Mapping[str, Any]) -> float:
+    betas = group.get("betas")
+    if betas:
+        return float(betas[0])
+    return float(group.get("momentum") or 0.0)

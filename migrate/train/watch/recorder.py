@@ -1,0 +1,308 @@
+"""Second run of a script, inside its process: its first steps, and its loss as Flax source.
+
+`shims.activate` loads this module. Dropout and autocast are off, so that values can be compared.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import json
+import os
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from migrate.prove.record import listen
+from migrate.train.frames import script_frames
+from migrate.train.watch import listening
+from migrate.train.watch.finder import FOLDER, SCRIPT
+from migrate.train.watch.gate import Gate, Refusal
+from migrate.train.watch.optimizers import OptimizerRecorder
+from migrate.train.watch.runner import BEGINS, LOOP, QUESTION, STATEMENT
+from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
+
+RECORD = "record.pickle"
+_MOST_LOOPS = 1024
+
+
+def install() -> None:
+    """Record the steps of this process."""
+    if FOLDER in os.environ:
+        _Recorder(Path(os.environ[FOLDER]), os.environ[SCRIPT]).start()
+
+
+class _Recorder:
+    """Steps of one script.
+
+    Args:
+        folder: has the question (`question.json`), and receives the record.
+        script: the script, as it is run.
+    """
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self._folder, self._script = folder, script
+        self._question: dict[str, Any] = json.loads((folder / QUESTION).read_text())
+        self._process = os.getpid()
+        self._values: dict[str, Any] | None = None
+        self._data: dict[str, Any] = {}
+        self._gate: Gate | None = None
+        self._expected: dict[str, torch.Tensor] = {}
+        self._zeroed = False
+        rate = self._question["rate"]
+        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
+        self._optimizer: Any = None
+        self._states: list[Any] = []
+        self._loops: list[Any] = []
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._record: dict[str, Any] = {"updates": [], "autocast": ""}
+        self._micro: list[dict[str, Any]] = []
+        self._done = False
+
+    def start(self) -> None:
+        """Replace the calls that train, and follow the script's lines."""
+        listening.without_compilation()
+        listen.without_autocast()
+        listen.without_dropout()
+        listening.to_backward(self._backward)
+        listening.to_clipping(self._clipped, self._before_clipping)
+        listening.to_steps(self._before_step, self._after_step)
+        listening.to_optimizers(self._optimizers.built_optimizer)
+        listening.to_schedules(self._optimizers.built_schedule, self._optimizers.stepped_schedule)
+        listening.to_autocast(self._autocast)
+        atexit.register(self._end_of_script)
+        setattr(builtins, BEGINS, self._begins)
+        setattr(builtins, STATEMENT, self._note_draws)
+        setattr(builtins, LOOP, self._note_loop)
+
+    # ------------------------------------------------------------------ lines of the script
+
+    def _begins(self, local: dict[str, Any], of_module: dict[str, Any]) -> None:
+        """Keep what the statements of the loss read, as it is before the first of them."""
+        if self._done:
+            return
+        values = {**of_module, **local}
+        self._values = {name: values[name] for name in self._question["free"] if name in values}
+        self._data = {
+            name: snapshot(value)
+            for name, value in self._values.items()
+            if not isinstance(value, torch.nn.Module) and is_data(value)
+        }
+        if self._gate is None:
+            self._buffers = [
+                (buffer, buffer.detach().clone())
+                for module in _modules(self._values)
+                for buffer in module.buffers()
+            ]
+
+    def _note_draws(self, line: int) -> None:
+        """Keep the state of the random generators before a statement of the training function."""
+        if len(self._states) < 4096 and not self._record["updates"] and not self._micro:
+            self._states.append((line, _generators()))
+
+    def _note_loop(self) -> None:
+        """Keep the state of the random generators before each run of the loop over batches."""
+        if len(self._loops) < _MOST_LOOPS and not self._done:
+            self._loops.append(_generators())
+
+    def _autocast(self, autocast: Any) -> None:
+        frames, _, between = script_frames(self._script)
+        if frames and not between:
+            self._record["autocast"] = str(autocast.fast_dtype).removeprefix("torch.")
+
+    # ------------------------------------------------------------------ calls that train
+
+    def _backward(self, loss: Any, run: Any) -> None:
+        if self._done:
+            run()
+            return
+        frames, frame, _ = script_frames(self._script)
+        try:
+            self._backward_of(loss, run, frames, frame)
+        except Refusal as refusal:
+            self._refuse(refusal.line or (frames[0].line if frames else 0), refusal)
+
+    def _backward_of(self, loss: Any, run: Any, frames: Any, frame: Any) -> None:
+        if self._values is None or frame is None:
+            raise Refusal("its backward came before its statements", "report this with the script")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise Refusal("backward starts from more than one number", "sum the losses first")
+        if self._gate is None:
+            self._gate = Gate(self._question, self._folder, frame)
+            self._gate.open(loss, run, self._values, self._data, self._buffers)
+            self._record |= self._gate.facts()
+        else:
+            self._gate.compare_constants(self._values)
+            self._require_accumulated()
+            run()
+        self._zeroed = False
+        self._expected = self._gate.gradients()
+        leaf_names = self._gate.inputs
+        batch = {name: plain(self._data[name]) for name in self._gate.data}
+        missing = [key for key in leaf_names if not _has(self._data, *key)]
+        if missing:
+            raise Refusal(
+                f"the batch has no {missing[0]} in a later step", "give each batch the same keys"
+            )
+        flat = {
+            argument: plain(_leaf(self._data[root], path))
+            for (root, path), argument in leaf_names.items()
+        }
+        self._micro.append({"batch": batch, "inputs": flat, "loss": float(loss.detach())})
+        if len(self._record["updates"]) == 0 and len(self._micro) == 1:
+            self._record["gradients"] = {
+                name: None if gradient is None else gradient.clone()
+                for name, gradient in self._expected.items()
+            }
+        self._values = None
+
+    def _require_accumulated(self) -> None:
+        """The gradients must be what the last call left of them: the sum since the last update."""
+        assert self._gate is not None
+        now = self._gate.gradients()
+        fresh = not self._micro
+        for name, gradient in now.items():
+            if fresh:
+                if gradient is not None and bool(gradient.any()):
+                    raise Refusal(
+                        "gradients of an earlier update are still there at this backward",
+                        "call optimizer.zero_grad() once in each update",
+                    )
+            elif not _same(gradient, self._expected[name]):
+                raise Refusal(
+                    "gradients change between two backwards of one update",
+                    "accumulate gradients by backward alone",
+                )
+
+    def _clipped(self, name: str, result: Any, args: Any, kwargs: Any) -> None:
+        if self._gate is None or self._done:
+            return
+        frames, _, _ = script_frames(self._script)
+        line = frames[0].line if frames else 0
+        if not self._record["updates"]:
+            self._optimizers.clips.append(self._gate.clip(name, args, kwargs, line))
+        self._expected = self._gate.gradients()
+
+    def _before_clipping(self) -> None:
+        if self._gate is None or self._done:
+            return
+        frames, _, _ = script_frames(self._script)
+        try:
+            self._unchanged_since_backward(frames[0].line if frames else 0)
+        except Refusal as refusal:
+            self._refuse(refusal.line, refusal)
+
+    def _unchanged_since_backward(self, line: int) -> None:
+        assert self._gate is not None
+        for name, gradient in self._gate.gradients().items():
+            if not _same(gradient, self._expected.get(name)):
+                raise _at(
+                    line,
+                    Refusal(
+                        f"the gradient of {name} is changed between backward and here",
+                        "scale the loss instead of its gradients",
+                    ),
+                )
+
+    def _before_step(self, optimizer: Any) -> None:
+        if self._gate is None or self._done:
+            return
+        frames, frame, _ = script_frames(self._script)
+        line = frames[0].line if frames else 0
+        try:
+            self._unchanged_since_backward(line)
+            if self._optimizer is None:
+                self._optimizer = optimizer
+            elif self._optimizer is not optimizer:
+                raise Refusal("a second optimizer is stepped", "one optimizer is supported")
+            names = self._gate.names()
+            self._rates = self._optimizers.before_update(optimizer, names, frame)
+        except Refusal as refusal:
+            self._refuse(refusal.line or line, refusal)
+
+    def _after_step(self, optimizer: Any) -> None:
+        if self._gate is None or self._done:
+            return
+        updates = self._record["updates"]
+        updates.append({"micro": self._micro, "rates": self._rates})
+        self._micro = []
+        if len(updates) in (1, self._question["updates"]):
+            self._record["first" if len(updates) == 1 else "last"] = self._gate.state()
+        if len(updates) >= self._question["updates"]:
+            self._write()
+            self._leave()
+
+    # ------------------------------------------------------------------ the end
+
+    def _refuse(self, line: int, refusal: Refusal) -> None:
+        self._record = {"refused": (line, refusal.what, refusal.remedy)}
+        self._write()
+        self._leave()
+
+    def _end_of_script(self) -> None:
+        if os.getpid() != self._process or self._done or self._gate is None:
+            return
+        if self._record["updates"]:
+            self._record["last"] = self._gate.state()
+            self._record["ended"] = True
+            self._write()
+
+    def _write(self) -> None:
+        self._done = True
+        if self._gate is not None and "refused" not in self._record:
+            accumulation = len(self._record["updates"][0]["micro"])
+            without = [n for n, g in self._record["gradients"].items() if g is None]
+            self._record["optimizer"] = self._optimizers.recorded(
+                accumulation, tuple(without), self._question["file"]
+            )
+            self._record["draws"], self._record["loops"] = self._states, self._loops
+        temporary = self._folder / f"{RECORD}.new"
+        with temporary.open("wb") as file:
+            pickle.dump(self._record, file)
+        temporary.rename(self._folder / RECORD)
+
+    def _leave(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _modules(values: dict[str, Any]) -> Iterator[torch.nn.Module]:
+    for value in values.values():
+        if isinstance(value, torch.nn.Module):
+            yield value
+        else:
+            yield from (module for _, module in held_modules(value))
+
+
+def _generators() -> dict[str, Any]:
+    numpy = sys.modules.get("numpy")
+    return {
+        "torch": torch.get_rng_state().numpy().copy(),
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state() if numpy is not None else None,
+    }
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return (a is None or not bool(a.any())) and (b is None or not bool(b.any()))
+    return torch.equal(a, b)
+
+
+def _at(line: int, refusal: Refusal) -> Refusal:
+    refusal.line = line
+    return refusal
+
+
+def _has(data: dict[str, Any], root: str, path: tuple[Any, ...]) -> bool:
+    return root in data and path in {known for known, _ in leaves(data[root])}
+
+
+def _leaf(value: Any, path: tuple[Any, ...]) -> torch.Tensor:
+    return next(tensor for known, tensor in leaves(value) if known == path)

@@ -1,0 +1,78 @@
+"""Runs of the script in a process and a mirror of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from migrate import process
+from migrate.place import Place
+from migrate.train.errors import TrainError
+from shims import activate
+
+_RUN = "from migrate.train.watch.runner import main; main()"
+
+
+def run_script(
+    script: Path,
+    args: Sequence[str],
+    plugin: str,
+    variables: Mapping[str, str],
+    folder: Path,
+    expected: str,
+    timeout: float,
+) -> Path:
+    """Run a script on the CPU under a plugin, until the plugin has written its file.
+
+    Args:
+        script: the training script.
+        args: its arguments.
+        plugin: function that is called when the script has imported torch.
+        variables: environment variables for the plugin, beside the folder's.
+        folder: folder for what the plugin writes.
+        expected: the file in it that the plugin writes at its end.
+        timeout: seconds until then.
+
+    Returns:
+        The script in the mirror, as its code names it.
+
+    Raises:
+        TrainError: the script failed, or ran too long.
+    """
+    mirror = folder / f"mirror-{expected}"
+    mirror.mkdir(parents=True)
+    place = Place(mirror, script, Path.cwd())
+    inside = place.inside(script)
+    environment = {
+        **os.environ,
+        **activate.environment("cpu", 1, [plugin]),
+        "MIGRATE_TRAIN_SCRIPT": str(inside),
+        "MIGRATE_TRAIN_FOLDER": str(folder),
+        **variables,
+    }
+    code, output = process.run(
+        [sys.executable, "-c", _RUN, str(inside), *place.args(args)],
+        seconds=timeout,
+        environment=place.environment(environment) | {"MIGRATE_TRAIN_FOLDER": str(folder)},
+        cwd=place.folder,
+    )
+    if (folder / expected).exists():
+        return inside
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
+    last = place.text_outside(last).strip()[:300]
+    if code is None:
+        raise TrainError(
+            f"{script}: was not done with its first steps within {timeout:.0f} s",
+            "raise the limit with --timeout, or pass arguments that make its steps smaller",
+        )
+    if code:
+        raise TrainError(
+            f"{script}: ended with exit code {code} before it had trained ({last})",
+            "check that it runs on a CPU alone; arguments of the script go after --",
+        )
+    raise TrainError(
+        f"{script}: ended without a backward of its own ({last})",
+        "name the script that trains; arguments of the script go after --",
+    )

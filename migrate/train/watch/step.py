@@ -1,0 +1,172 @@
+"""A torch module of the script's own lines: its modules are children, its batch is the input."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from migrate.train.watch.values import Held, changed, held_modules, is_data, leaves, names
+
+STEP = "Step"
+_SELF = "migrate_step"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Values of the free names of a slice.
+
+    Attributes:
+        data: nested data with tensors, by name: the batch.
+        modules: modules by name.
+        objects: objects that hold modules, by name.
+        constants: everything else, by name.
+    """
+
+    data: Mapping[str, Any]
+    modules: Mapping[str, nn.Module]
+    objects: Mapping[str, Any]
+    constants: Mapping[str, Any]
+    inputs: Mapping[tuple[str, tuple[Any, ...]], str] = field(default_factory=dict)
+
+
+def bind(free: Sequence[str], values: Mapping[str, Any]) -> Bound:
+    """Sort the values of free names by what they are to a step."""
+    data: dict[str, Any] = {}
+    modules: dict[str, nn.Module] = {}
+    objects: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    for name in free:
+        value = values[name]
+        if isinstance(value, nn.Module):
+            modules[name] = value
+        elif is_data(value):
+            data[name] = value
+        elif next(held_modules(value), None) is not None:
+            objects[name] = value
+        else:
+            constants[name] = value
+    return Bound(data, modules, objects, constants, names(data))
+
+
+def flat(bound: Bound, data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Tensors of the data by the step's names of its inputs."""
+    return {
+        bound.inputs[root, path]: tensor
+        for root, value in data.items()
+        for path, tensor in leaves(value)
+    }
+
+
+def children(bound: Bound, called: Sequence[nn.Module]) -> dict[str, nn.Module]:
+    """Modules of a step by name: those that the statements name, and those that they call."""
+    named = {name.strip("_") or name: module for name, module in bound.modules.items()}
+    for value in bound.objects.values():
+        for name, module in held_modules(value):
+            if any(module is other for other in called):
+                named.setdefault(name.strip("_") or name, module)
+    # A loss module without parameters is code, not a child.
+    return {
+        name: module
+        for name, module in named.items()
+        if any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    }
+
+
+def build(
+    bound: Bound,
+    text: str,
+    result: str,
+    namespace: Mapping[str, Any],
+    modules: Mapping[str, nn.Module],
+    file: Path,
+) -> nn.Module:
+    """Write the step's class into a file, and make it.
+
+    Args:
+        bound: values of the statements' free names.
+        text: the statements.
+        result: the expression of the loss.
+        namespace: global names of the script.
+        modules: children by name.
+        file: receives the source, so that the compiler finds the lines.
+    """
+    inputs = list(bound.inputs.values())
+    body = [
+        f"{name} = {_SELF}.rebuilt({name!r}, locals())"
+        for name in bound.data
+        if _nested(bound, name)
+    ]
+    for (name, path), argument in bound.inputs.items():
+        if not path and name != argument:
+            body.append(f"{name} = {argument}")
+    body += [f"{name} = {_SELF}.named({name!r})" for name in (*bound.modules, *bound.objects)]
+    source = "\n".join(
+        [
+            "import torch",
+            "",
+            "",
+            f"class {STEP}(StepBase):",
+            f"    def forward({', '.join((_SELF, *inputs))}):",
+            *(f"        {line}" for line in body),
+            *([textwrap.indent(text, "        ")] if text else []),
+            f"        return {result}",
+            "",
+        ]
+    )
+    file.write_text(source)
+    globals_of_step = {
+        **namespace,
+        **bound.constants,
+        "StepBase": StepBase,
+        "__name__": "__main__",
+    }
+    exec(compile(source, str(file), "exec"), globals_of_step)
+    step: StepBase = globals_of_step[STEP]()
+    for name, module in modules.items():
+        setattr(step, name, module)
+    step.bindings = StepBindings(
+        bound, dict(bound.modules), {n: Held(v) for n, v in bound.objects.items()}
+    )
+    return step
+
+
+@dataclass
+class StepBindings:
+    """Objects that a step's statements name; a deep copy of a step copies the modules among them."""
+
+    bound: Bound
+    modules: dict[str, nn.Module]
+    objects: dict[str, Held]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StepBindings:
+        import copy
+
+        modules = {name: copy.deepcopy(module, memo) for name, module in self.modules.items()}
+        objects = {name: copy.deepcopy(held, memo) for name, held in self.objects.items()}
+        return StepBindings(self.bound, modules, objects)
+
+
+class StepBase(nn.Module):
+    """Base of the class that is written: it finds what the statements name."""
+
+    bindings: StepBindings
+
+    def named(self, name: str) -> Any:
+        """The module or object of a name."""
+        bindings = self.__dict__["bindings"]
+        return bindings.modules[name] if name in bindings.modules else bindings.objects[name].value
+
+    def rebuilt(self, name: str, values: Mapping[str, Any]) -> Any:
+        """The nested data of a name, with these inputs for its tensors."""
+        bound = self.__dict__["bindings"].bound
+        return changed(bound.data[name], lambda path, tensor: values[bound.inputs[name, path]])
+
+
+def _nested(bound: Bound, name: str) -> bool:
+    return any(root == name and path for root, path in bound.inputs)

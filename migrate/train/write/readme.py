@@ -1,0 +1,103 @@
+"""`README.md` of a written program: what became of the script, the verdict, what is left by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.train.results import TrainedProgram
+from migrate.train.slice.data import DataSlice
+from migrate.train.slice.loss import LossSlice
+from migrate.train.write.texts import ProgramFacts
+
+
+def readme_text(
+    result: TrainedProgram,
+    facts: ProgramFacts,
+    data: DataSlice,
+    loss: LossSlice,
+    recorded: Mapping[str, Any],
+    command: str,
+) -> str:
+    """The page.
+
+    Args:
+        result: what was compared, and what is left.
+        facts: facts about the step.
+        data: the sliced loop.
+        loss: the statements of the loss.
+        recorded: the recorded run.
+        command: command that writes the program again.
+    """
+    where = str(result.script)
+    spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in loss.lines) or str(
+        loss.frame.line
+    )
+    optimizer = recorded["optimizer"]
+    cls = optimizer.name.rpartition(".")[2]
+    rows = [
+        (f"{where}:{spans}", "`loss.py`", "the statements from the batch to the loss"),
+        (f"{where}:{loss.frame.line}", "`train.py`", "`jax.value_and_grad` of the loss"),
+        (
+            ", ".join(recorded["children"].values()),
+            "`model.py`, `params.safetensors`",
+            "the model, and the weights that the script starts from",
+        ),
+        (
+            f"{cls}, {len(optimizer.groups)} groups",
+            "`optimizer.py`",
+            "optax; groups by the path of each parameter",
+        ),
+        (
+            f"the loop at {where}:{data.loop.line}",
+            "`data.py`",
+            "the script's own loop without what trains",
+        ),
+        ("arguments", "`config.py`", "sizes of the model, `ARGV` of the script"),
+    ]
+    rows += [
+        (f"{where}:{clip.line}", "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
+        for clip in optimizer.clips
+    ]
+    lines = [
+        f"# {facts.script} in JAX",
+        "",
+        f"Written by `{command}`.",
+        "",
+        "    python train.py",
+        "    python -m pytest test_same.py",
+        "",
+        "## Verdict",
+        "",
+    ]
+    if result.error:
+        lines += [f"**{result.error}**", ""]
+    elif not result.comparisons:
+        lines += ["The program was not compared with the script (`--no-proof`).", ""]
+    else:
+        lines += [
+            f"The program {'computes what the script computes' if result.same else '**differs**'}: "
+            f"the first {len(recorded['updates'])} updates, on the script's own batches and weights.",
+            "",
+            "| compared | verdict | largest relative difference | limit | |",
+            "|---|---|---|---|---|",
+        ]
+        for comparison in result.comparisons:
+            worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
+            limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
+            verdict = "same" if comparison.same else "**differs**"
+            lines.append(
+                f"| {comparison.name} | {verdict} | {worst} | {limit} | {comparison.what} |"
+            )
+        lines.append("")
+    lines += ["## What became of the script", "", "| script | program | |", "|---|---|---|"]
+    lines += [f"| {source} | {file} | {what} |" for source, file, what in rows]
+    lines += ["", "## Left by hand", ""]
+    if result.left:
+        lines += ["The program does not have these statements of the training loop:", ""]
+        lines += [f"- `{statement}`" for statement in result.left]
+    else:
+        lines += ["Nothing of the training loop."]
+    if result.notes:
+        lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,384 @@
+"""Source of the written program around the port: batches, loss, training loop, test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.train.optimizer.write import WrittenOptimizer
+
+PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
+
+
+@dataclass(frozen=True)
+class ProgramFacts:
+    """Facts on which the texts depend.
+
+    Attributes:
+        script: name of the script.
+        line: line of its backward.
+        inputs: input of the step → variable of the script and keys in it.
+        takes_mode: whether the model has the argument `deterministic`.
+        training: whether the loss is computed in training mode.
+        streams: names of random streams that training draws from.
+        statistics: whether training updates statistics.
+        frozen: paths of parameters that are not trained.
+    """
+
+    script: str
+    line: int
+    inputs: Mapping[str, tuple[str, tuple[Any, ...]]]
+    takes_mode: bool
+    training: bool
+    streams: tuple[str, ...]
+    statistics: bool
+    frozen: tuple[str, ...]
+
+    @property
+    def draws(self) -> bool:
+        """Whether the training step needs random numbers."""
+        return self.training and bool(self.streams)
+
+
+def config_text(config: str, script: str, args: Sequence[str]) -> str:
+    """`config.py`: the sizes of the model, and the arguments of the script."""
+    return (
+        f"{config.rstrip()}\n\n\n# Arguments that {script} was run with.\nARGV = {list(args)!r}\n"
+    )
+
+
+def loss_text(source: str, facts: ProgramFacts) -> str:
+    """`loss.py`: the step's class, and the loss of a batch."""
+    reads = [
+        f"        {name!r}: batch[{root!r}]" + "".join(f"[{key!r}]" for key in path) + ","
+        for name, (root, path) in facts.inputs.items()
+    ]
+    arguments = ["**inputs"]
+    if facts.takes_mode:
+        arguments.append(f"deterministic={not facts.training}")
+    if facts.draws:
+        keys = ", ".join(
+            f'"{name}": jax.random.fold_in(key, {n})' for n, name in enumerate(facts.streams)
+        )
+        arguments.append(f"rngs={{{keys}}}")
+    statistics = facts.statistics and facts.training
+    if statistics:
+        arguments.append('mutable=["batch_stats"]')
+    held = [f"    {path.removeprefix('params/')!r}," for path in facts.frozen]
+    frozen = (
+        ["# Parameters that the script does not train.", "FROZEN = {", *held, "}", "", ""]
+        if held
+        else []
+    )
+    hold = (
+        [
+            "",
+            "",
+            "def hold(params):",
+            '    """The parameters, without gradients for those that are not trained."""',
+            "    def held(path, value):",
+            '        name = "/".join(key.key for key in path)',
+            "        return jax.lax.stop_gradient(value) if name in FROZEN else value",
+            "",
+            "    return jax.tree_util.tree_map_with_path(held, params)",
+        ]
+        if held
+        else []
+    )
+    key = ", key" if facts.draws else ""
+    tree = "hold(params)" if held else "params"
+    call = [f"    return STEP.apply({{**state, 'params': {tree}}}, {', '.join(arguments)})"]
+    if statistics:
+        call = [
+            f"    value, state = STEP.apply({{**state, 'params': {tree}}}, {', '.join(arguments)})",
+            "    return value, state",
+        ]
+    what = (
+        "Loss of a micro-batch, and the new statistics" if statistics else "Loss of a micro-batch"
+    )
+    return "\n".join(
+        [
+            source.rstrip(),
+            "",
+            "",
+            *frozen,
+            "STEP = Step(StepConfig())",
+            *hold,
+            "",
+            "",
+            "def inputs_of(batch):",
+            '    """Arrays of a batch that the loss reads."""',
+            "    return {",
+            *reads,
+            "    }",
+            "",
+            "",
+            f"def loss_of(params, state, inputs{key}):",
+            f'    """{what}: the number on which {facts.script}:{facts.line} calls backward."""',
+            *call,
+            "",
+        ]
+    )
+
+
+def data_text(source: str, script: str, folder: str, restores: bool) -> str:
+    """`data.py`: the script's loop, and its batches as NumPy arrays."""
+    restore = f'''
+RESTORED = itertools.count()
+
+
+def restore_draws():
+    """Set the random generators as they were in {script} here: other parts of it drew before.
+
+    After the recorded times they go on from where they are.
+    """
+    number = next(RESTORED)
+    draws = np.load(Path(__file__).with_name({DRAWS!r}), allow_pickle=False)
+    if number >= len(draws["torch"]):
+        return
+    torch.set_rng_state(torch.from_numpy(draws["torch"][number]))
+    kind, keys, gauss = json.loads(str(draws["python"][number]))
+    random.setstate((kind, tuple(keys), gauss))
+    if "numpy" in draws:
+        position = json.loads(str(draws["position"][number]))
+        np.random.set_state(("MT19937", draws["numpy"][number], *position))
+'''
+    return f'''"""The batches of {script}: its own loop, without what trains."""
+
+import dataclasses
+import itertools
+import json
+import random
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from config import ARGV
+
+# Modules of the script's own folder.
+sys.path.append({folder!r})
+{restore if restores else ""}
+
+{source.rstrip()}
+
+
+def arrays(value):
+    """The value as dictionaries, lists and NumPy arrays."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().numpy()
+    if isinstance(value, tuple | list):
+        return [arrays(item) for item in value]
+    if isinstance(value, Mapping):
+        return {{key: arrays(item) for key, item in value.items()}}
+    if dataclasses.is_dataclass(value):
+        return {{f.name: arrays(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+    return value
+
+
+def batches():
+    """Yield the micro-batches of each update of the weights."""
+    micro = []
+    for batch in micro_batches():
+        if batch is None:
+            yield micro
+            micro = []
+        else:
+            micro.append(arrays(batch))
+'''
+
+
+def with_rate(optimizer: WrittenOptimizer) -> str:
+    """`optimizer.py`: the optimizer, and the learning rate of an update."""
+    return f'''{optimizer.source.rstrip()}
+
+
+def learning_rate_of(count):
+    """Learning rate of the first group in an update."""
+    rate = {optimizer.rates.rates[0]}
+    return rate(count) if callable(rate) else rate
+'''
+
+
+def train_text(facts: ProgramFacts) -> str:
+    """`train.py`: the state, one update, and the loop."""
+    statistics = facts.statistics and facts.training
+    draws = facts.draws
+    keyed = ", jax.random.fold_in(KEY, state.step * 1024 + number)" if draws else ""
+    head = "for number, batch in enumerate(micro):" if draws else "for batch in micro:"
+    aux = ", has_aux=True" if statistics else ""
+    value = "(value, others)" if statistics else "value"
+    others = "\n        variables = {**variables, **others}" if statistics else ""
+    numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
+    return f'''"""The training of {facts.script} in JAX.
+
+    python train.py [--updates N] [--save FILE]
+"""
+
+import argparse
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from loss import inputs_of, loss_of
+from optimizer import learning_rate_of, optimizer
+from safetensors.numpy import load_file, save_file
+
+PARAMS = Path(__file__).with_name({PARAMS!r}){numbers}
+
+
+class State(NamedTuple):
+    """Trained parameters, other variables of the model, the optimizer's state, the number of updates."""
+
+    params: Any
+    variables: Any
+    opt_state: Any
+    step: int
+
+
+def load(path=PARAMS):
+    """A fresh state with the weights of a file."""
+    tree = {{}}
+    for name, value in load_file(path).items():
+        *above, last = name.split("/")
+        node = tree
+        for part in above:
+            node = node.setdefault(part, {{}})
+        node[last] = jnp.asarray(value)
+    return start(tree)
+
+
+def start(variables):
+    """A fresh state with these variables."""
+    params = variables["params"]
+    others = {{name: value for name, value in variables.items() if name != "params"}}
+    return State(params, others, optimizer.init(params), 0)
+
+
+def save(state, path):
+    """Write the weights of a state."""
+    tree = {{"params": state.params, **state.variables}}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    save_file({{"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}}, path)
+
+
+value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}))
+
+
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def apply(params, opt_state, grads):
+    """One update of the weights."""
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+
+def train_step(state, micro):
+    """One update over micro-batches, whose gradients are summed as torch sums them.
+
+    Returns:
+        The new state, the loss of each micro-batch, and the learning rate.
+    """
+    losses, grads, variables = [], None, state.variables
+    {head}
+        {value}, more = value_and_grad(state.params, variables, inputs_of(batch){keyed}){others}
+        losses.append({"value"})
+        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
+    params, opt_state = apply(state.params, state.opt_state, grads)
+    return State(params, variables, opt_state, state.step + 1), losses, learning_rate_of(state.step)
+
+
+def main():
+    """Train on the script's batches."""
+    from data import batches
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\\n")[0])
+    parser.add_argument("--updates", type=int, help="updates of the weights; default: all of the script")
+    parser.add_argument("--save", type=Path, help="file for the trained weights")
+    asked = parser.parse_args()
+    state, pending = load(), None
+    for number, micro in enumerate(batches()):
+        if number == asked.updates:
+            break
+        state, losses, rate = train_step(state, micro)
+        if pending is not None:
+            report(*pending)  # read one update late: the device need not wait
+        pending = number, losses, rate
+    if pending is not None:
+        report(*pending)
+    if asked.save is not None:
+        save(state, asked.save)
+
+
+def report(number, losses, rate):
+    """Print one update."""
+    print(f"update {{number}}: loss {{float(sum(losses)):.6f}}, learning rate {{float(rate):.3e}}")
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def test_text(facts: ProgramFacts, updates: int) -> str:
+    """`test_same.py`: the program against the recorded run of the script."""
+    dropout = (
+        """
+    monkeypatch.setattr(nn.Dropout, "__call__", lambda self, inputs, *args, **kwargs: inputs)"""
+        if facts.draws
+        else ""
+    )
+    argument = "monkeypatch" if facts.draws else ""
+    linen = "from flax import linen as nn\n" if facts.draws else ""
+    return f'''"""The program gives the losses of the first {updates} updates of {facts.script}.
+
+    python -m pytest test_same.py
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+{linen}
+sys.path.insert(0, str(Path(__file__).parent))
+
+import train
+
+RECORDED = Path(__file__).with_name({RECORDED!r})
+INPUTS = {dict(facts.inputs)!r}
+
+
+def updates():
+    """The recorded updates: micro-batches, and the script's losses."""
+    recorded = np.load(RECORDED)
+    for number in range(int(recorded["updates"])):
+        micro = []
+        for position in range(int(recorded[f"{{number}}/micro"])):
+            batch = {{}}
+            for name, (root, path) in INPUTS.items():
+                put(batch, (root, *path), recorded[f"{{number}}/{{position}}/{{name}}"])
+            micro.append(batch)
+        yield micro, recorded[f"{{number}}/losses"]
+
+
+def put(batch, keys, value):
+    """Put a value into nested dictionaries; the loss reads lists by index too."""
+    *above, last = keys
+    for key in above:
+        batch = batch.setdefault(key, {{}})
+    batch[last] = value
+
+
+def test_losses_are_the_scripts({argument}):{dropout}
+    with jax.default_matmul_precision("highest"):
+        state = train.load()
+        for micro, expected in updates():
+            state, losses, _ = train.train_step(state, micro)
+            np.testing.assert_allclose(np.array(losses), expected, rtol=1e-5)
+'''

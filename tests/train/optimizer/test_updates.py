@@ -1,0 +1,223 @@
+"""Written optimizers against torch's own: 20 updates on random gradients, in float64."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from migrate.train.errors import TrainError
+from migrate.train.optimizer.check import check_updates
+from migrate.train.optimizer.live import recorded_groups
+from migrate.train.optimizer.recorded import (
+    ParameterArray,
+    RecordedAverage,
+    RecordedClip,
+    RecordedOptimizer,
+)
+from migrate.train.optimizer.write import write_optimizer
+from tests.train.optimizer.test_schedules import CASES, record
+
+ARRAYS = [
+    ParameterArray(("embed", "embedding"), 2, ("embed.weight",)),
+    ParameterArray(("h", "0", "kernel"), 2, ("h.0.weight",)),
+    ParameterArray(("h", "0", "bias"), 1, ("h.0.bias",)),
+    ParameterArray(("head", "kernel"), 2, ("head.weight",)),
+    ParameterArray(("head", "bias"), 1, ("head.bias",)),
+]
+NAMES = tuple(name for array in ARRAYS for name in array.names)
+
+
+def optimizer(cls, *groups, updates=3, **options):
+    """Record of an optimizer over `NAMES`, or over groups of (names, options)."""
+    divided = groups or ((NAMES, {}),)
+    parameters = {name: torch.nn.Parameter(torch.zeros(1)) for name in NAMES}
+    made = cls(
+        [{"params": [parameters[n] for n in names], **more} for names, more in divided], **options
+    )
+    recorded = recorded_groups(made, {id(p): name for name, p in parameters.items()})
+    rates = tuple(float(group.options["lr"]) for group in recorded)
+    return RecordedOptimizer(
+        f"{cls.__module__}.{cls.__qualname__}", recorded, (rates,) * updates, line=12
+    )
+
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    "nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "dampening": (
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01},
+    ),
+    "maximize": (torch.optim.SGD, {"lr": 0.1, "maximize": True, "weight_decay": 0.01}),
+    "adam": (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "foreach": True}),
+    "adam with large eps": (torch.optim.Adam, {"lr": 0.01, "eps": 0.1}),
+    "decoupled adam": (
+        torch.optim.Adam,
+        {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.95), "fused": True}),
+    "adamw, maximize": (torch.optim.AdamW, {"lr": 0.01, "maximize": True}),
+    "amsgrad": (torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "weight_decay": 0.1}),
+    "amsgradw": (torch.optim.AdamW, {"lr": 0.01, "amsgrad": True}),
+    "adagrad": (
+        torch.optim.Adagrad,
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.2},
+    ),
+    "adagrad with large eps": (torch.optim.Adagrad, {"lr": 0.1, "eps": 0.1}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.01, "eps": 1e-3, "weight_decay": 0.1}),
+    "centered": (
+        torch.optim.RMSprop,
+        {"lr": 0.01, "centered": True, "momentum": 0.9, "alpha": 0.9},
+    ),
+    "nadam": (torch.optim.NAdam, {"lr": 0.01, "weight_decay": 0.1}),
+    "decoupled nadam": (
+        torch.optim.NAdam,
+        {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True, "momentum_decay": 0.1},
+    ),
+    "radam": (torch.optim.RAdam, {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-3}),
+    "decoupled radam": (
+        torch.optim.RAdam,
+        {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True, "betas": (0.9, 0.9)},
+    ),
+    "adamax": (torch.optim.Adamax, {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-3}),
+    "adadelta": (torch.optim.Adadelta, {"lr": 1.0, "weight_decay": 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_update_is_torchs(name):
+    cls, options = OPTIMIZERS[name]
+    recorded = optimizer(cls, **options)
+    written = write_optimizer(recorded, ARRAYS)
+    check = check_updates(written, recorded, ARRAYS)
+    assert check.equal, (check, written.source)
+    assert check.limit == 1e-8
+    assert check.float32 < 1e-3
+
+
+DECAYS = ("embed.weight", "h.0.weight", "head.weight")
+VECTORS = ("h.0.bias", "head.bias")
+
+
+def test_decay_of_matrices_is_a_mask():
+    recorded = optimizer(
+        torch.optim.AdamW,
+        (DECAYS, {"weight_decay": 0.1}),
+        (VECTORS, {"weight_decay": 0.0}),
+        lr=0.01,
+        betas=(0.9, 0.95),
+    )
+    recorded = dataclasses.replace(
+        recorded,
+        clips=(RecordedClip("norm", 1.0),),
+        accumulation=4,
+        source="torch.optim.AdamW(optim_groups, lr=learning_rate, betas=(beta1, args.beta2))",
+    )
+    written = write_optimizer(recorded, ARRAYS)
+    assert "jax.tree.map(lambda p: p.ndim >= 2, params)" in written.source
+    assert "b1=beta1, b2=beta2" in written.source
+    assert "optax.clip_by_global_norm(1.0)" in written.source
+    assert "def accumulate(" in written.source
+    check = check_updates(written, recorded, ARRAYS)
+    assert check.equal
+    assert check.float64 < 2e-6
+
+
+def test_groups_with_rates_of_their_own_keep_their_names():
+    recorded = optimizer(
+        torch.optim.SGD,
+        (("embed.weight", "h.0.weight", "h.0.bias"), {"lr": 0.001, "name": "backbone"}),
+        (("head.weight", "head.bias"), {"lr": 0.1, "name": "head"}),
+        lr=0.1,
+        momentum=0.9,
+    )
+    written = write_optimizer(recorded, ARRAYS)
+    assert '"backbone"' in written.source
+    assert check_updates(written, recorded, ARRAYS).equal
+
+
+def test_parameters_without_a_gradient_and_outside_of_groups_do_not_move():
+    recorded = optimizer(torch.optim.AdamW, (NAMES[1:], {}), lr=0.01)
+    recorded = dataclasses.replace(
+        recorded, without_gradient=("head.bias",), clips=(RecordedClip("norm", 0.5),)
+    )
+    written = write_optimizer(recorded, ARRAYS)
+    assert written.frozen == ("embed/embedding", "head/bias")
+    assert check_updates(written, recorded, ARRAYS).equal
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        RecordedClip("value", 0.5),
+        RecordedClip("norm", 1e-3),
+        RecordedClip("norm", 1.0, float("inf")),
+        RecordedClip("norm", 1.0, 1.0),
+        RecordedClip("norm", 1.0, names=DECAYS),
+    ],
+)
+def test_clipping_is_torchs(clip):
+    recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=0.1), clips=(clip,))
+    check = check_updates(write_optimizer(recorded, ARRAYS), recorded, ARRAYS)
+    assert check.equal
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}),
+        (torch.optim.Adam, {"weight_decay": 0.1}),
+        (torch.optim.AdamW, {}),
+    ],
+)
+def test_momentum_of_one_cycle_moves(cls, options):
+    recorded = record(CASES["one cycle"][0], rates=(0.1,), cls=cls, **options)
+    arrays = [ParameterArray(("kernel",), 2, ("p0",))]
+    written = write_optimizer(recorded, arrays)
+    assert "inject_hyperparams" in written.source
+    assert check_updates(written, recorded, arrays).equal
+
+
+def test_two_parameters_of_different_groups_in_one_array_are_refused():
+    recorded = optimizer(torch.optim.SGD, (NAMES[:2], {}), (NAMES[2:], {"lr": 0.2}), lr=0.1)
+    arrays = [*ARRAYS[:1], ParameterArray(("h",), 2, ("h.0.weight", "head.weight")), *ARRAYS[2:]]
+    with pytest.raises(TrainError, match=r"train.py:12: h holds .* different groups"):
+        write_optimizer(recorded, arrays)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.ASGD, torch.optim.Rprop])
+def test_optimizers_without_a_counterpart_are_refused(cls):
+    with pytest.raises(TrainError, match=f"train.py:12: {cls.__name__} has no counterpart"):
+        write_optimizer(optimizer(cls, lr=0.1), ARRAYS)
+
+
+def test_option_that_changes_is_refused():
+    recorded = dataclasses.replace(
+        optimizer(torch.optim.SGD, lr=0.1), changed_options=("weight_decay",)
+    )
+    with pytest.raises(TrainError, match="weight_decay of the optimizer changes"):
+        write_optimizer(recorded, ARRAYS)
+
+
+def test_average_of_the_weights():
+    recorded = dataclasses.replace(
+        optimizer(torch.optim.SGD, lr=0.1), average=RecordedAverage(0.999, copies_first=True)
+    )
+    namespace = {}
+    exec(write_optimizer(recorded, ARRAYS).source, namespace)
+    model = torch.nn.Linear(2, 2).double()
+    multi = torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)
+    averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=multi)
+    average = {"w": torch.zeros(2, 2).numpy()}
+    for count in range(4):
+        with torch.no_grad():
+            model.weight.add_(count)
+        averaged.update_parameters(model)
+        average = namespace["update_average"](
+            average, {"w": model.weight.detach().float().numpy()}, count
+        )
+    torch.testing.assert_close(
+        torch.tensor(average["w"].tolist()), averaged.module.weight.detach().float()
+    )

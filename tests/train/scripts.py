@@ -1,0 +1,165 @@
+"""Training scripts of the tests, as text."""
+
+from __future__ import annotations
+
+NANO = '''
+"""A loop as nanoGPT has it."""
+from contextlib import nullcontext
+
+import torch
+import torch.nn as nn
+from torch.nn import functional as F
+
+batch_size, block_size, vocab_size = 4, 8, 17
+gradient_accumulation_steps, max_iters, eval_interval = 2, 6, 3
+learning_rate, min_lr, warmup_iters = 1e-2, 1e-3, 2
+torch.manual_seed(1337)
+ctx = nullcontext()
+data = torch.randint(vocab_size, (500,), generator=torch.Generator().manual_seed(0))
+
+
+def get_batch(split):
+    ix = torch.randint(len(data) - block_size, (batch_size,))
+    x = torch.stack([data[i : i + block_size] for i in ix])
+    y = torch.stack([data[i + 1 : i + 1 + block_size] for i in ix])
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte = nn.Embedding(vocab_size, 8)
+        self.head = nn.Linear(8, vocab_size)
+
+    def forward(self, idx, targets):
+        logits = self.head(torch.tanh(self.wte(idx)))
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
+def get_lr(it):
+    if it < warmup_iters:
+        return learning_rate * (it + 1) / (warmup_iters + 1)
+    return max(min_lr, learning_rate * 0.9 ** (it - warmup_iters))
+
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.1)
+scaler = torch.amp.GradScaler("cuda", enabled=False)
+iter_num = 0
+X, Y = get_batch("train")  # fetch the very first batch
+while True:
+    lr = get_lr(iter_num)
+    for param_group in optimizer.param_groups:
+        param_group["lr"] = lr
+    if iter_num % eval_interval == 0:
+        with torch.no_grad():
+            print(f"val {model(*get_batch('val'))[1].item():.4f}")
+    for micro_step in range(gradient_accumulation_steps):
+        with ctx:
+            logits, loss = model(X, Y)
+            loss = loss / gradient_accumulation_steps  # scale the loss
+        X, Y = get_batch("train")
+        scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    iter_num += 1
+    if iter_num > max_iters:
+        break
+'''
+
+CLASSIFIER = '''
+"""A small convolutional classifier, as examples of PyTorch have it."""
+import argparse
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, bias=False)
+        self.bn = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.25)
+        self.fc = nn.Linear(4 * 3 * 3, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.bn(self.conv(x))), 2)
+        return self.fc(self.dropout(torch.flatten(x, 1)))
+
+
+def train(args, model, device, train_loader, optimizer, epoch):
+    model.train()
+    for batch_idx, (data, target) in enumerate(train_loader):
+        data, target = data.to(device), target.to(device)
+        optimizer.zero_grad()
+        output = model(data)
+        # mean over the batch
+        loss = F.cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+        if batch_idx % args.log_interval == 0:
+            print(f"epoch {epoch}: {loss.item():.4f}")
+
+
+def test(model, test_loader):
+    model.eval()
+    with torch.no_grad():
+        return sum((model(data).argmax(1) == target).sum().item() for data, target in test_loader)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--log-interval", type=int, default=2)
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    x, y = torch.randn(24, 1, 8, 8), torch.randint(0, 5, (24,))
+    train_loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
+    test_loader = DataLoader(TensorDataset(x, y), batch_size=8)
+    model = Net().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    for epoch in range(1, args.epochs + 1):
+        train(args, model, device, train_loader, optimizer, epoch)
+        print(test(model, test_loader))
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+TWO_OPTIMIZERS = """
+import torch
+
+a, b = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+of_a = torch.optim.SGD(a.parameters(), lr=0.1)
+of_b = torch.optim.SGD(b.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.ones(4, 2)
+    loss = a(x).mean() + b(x).mean()
+    loss.backward()
+    of_a.step()
+    of_b.step()
+    of_a.zero_grad()
+    of_b.zero_grad()
+"""
+
+SCALED_GRADIENTS = """
+import torch
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.ones(4, 2) + step
+    loss = model(x).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    for p in model.parameters():
+        p.grad.mul_(0.5)
+    optimizer.step()
+"""

@@ -1,0 +1,122 @@
+"""The script's own loop without what trains."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
+from migrate.train.slice.data import TrainingCalls, data_slice
+from migrate.train.slice.loss import loss_slice
+from migrate.train.slice.text import ScriptText
+
+LOOP = """
+    import argparse
+
+    size = 3
+
+
+    def evaluate(model):
+        raise AssertionError("not in the data")
+
+
+    class Loader:
+        def __init__(self, epochs):
+            self.epochs = epochs
+
+        def __iter__(self):
+            yield from range(size)
+
+
+    def train_step(model, optimizer, batch, step):
+        loss = model(batch)
+        loss.backward()
+        if step % 2 == 1:
+            print(loss)
+
+
+    def main():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--epochs", type=int, default=2)
+        args = parser.parse_args()
+        model = Model()
+        optimizer = Optimizer(model)
+        loader = Loader(args.epochs)
+        step = 0
+        for epoch in range(args.epochs):
+            for batch in loader:  # every batch
+                batch = {"x": batch + 10 * epoch}
+                train_step(model, optimizer, batch, step)
+                step += 1
+                if step % 2 != 0:
+                    continue
+                optimizer.step()
+                if step >= 4:
+                    break
+            evaluate(model)
+
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def frames(script: ScriptText, *places: tuple[str, str]) -> tuple[Frame, ...]:
+    """Frames at the lines that hold a text, in these functions."""
+    result = []
+    for text, function in places:
+        calls = (n for n, line in enumerate(script.lines, 1) if text in line and "def " not in line)
+        line = next(calls)
+        first = 1
+        if function != "<module>":
+            first = next(n for n, line in enumerate(script.lines, 1) if f"def {function}(" in line)
+        result.append(Frame(line, function, first))
+    return tuple(result)
+
+
+def sliced(source: str, names: Sequence[str]) -> str:
+    """Slice the loop above, or a variant of it."""
+    script = ScriptText("train.py", textwrap.dedent(source))
+    outer = [(" train_step(model", "main"), ("    main()", "<module>")]
+    backward = frames(script, ("loss.backward", "train_step"), *outer)
+    step = frames(script, ("optimizer.step()", "main"), ("    main()", "<module>"))
+    calls = TrainingCalls(backward, (step,), ())
+    return data_slice(script, calls, loss_slice(script, backward[0]), names).text
+
+
+def run(text: str) -> list[Any]:
+    """Run the generator."""
+    namespace: dict[str, Any] = {"ARGV": ["--epochs", "2"]}
+    exec(text, namespace)  # the sliced source
+    return list(namespace["micro_batches"]())
+
+
+def test_the_generator_yields_batches_and_updates_in_the_scripts_order() -> None:
+    text = sliced(LOOP, ["batch"])
+    batches = [None if item is None else item["batch"]["x"] for item in run(text)]
+    assert batches == [0, 1, None, 2, 10, None]
+
+
+def test_what_trains_is_left_out_and_the_rest_keeps_its_text() -> None:
+    text = sliced(LOOP, ["batch"])
+    assert "Model" not in text
+    assert "evaluate" not in text
+    assert "for batch in loader:  # every batch" in text
+    assert "parse_args(ARGV)" in text
+
+
+def test_a_loop_that_ends_by_the_loss_is_refused() -> None:
+    source = LOOP.replace(
+        "                train_step(", "                bad = train_step("
+    ).replace("if step >= 4:", "if bad > 4:")
+    with pytest.raises(TrainError, match=r"depend on bad, which the training step computes"):
+        sliced(source, ["batch"])
+
+
+def test_a_batch_that_is_no_argument_of_the_step_is_refused() -> None:
+    with pytest.raises(TrainError, match="no plain argument"):
+        sliced(LOOP, ["elsewhere"])

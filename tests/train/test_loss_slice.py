@@ -1,0 +1,85 @@
+"""The statements from a batch to its loss, cut out of a script."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
+from migrate.train.slice.loss import LossSlice, loss_slice
+from migrate.train.slice.text import ScriptText
+from tests.train.scripts import NANO
+
+
+def cut(source: str, function: str = "<module>") -> LossSlice:
+    """Slice at the line with `backward`."""
+    script = ScriptText("train.py", textwrap.dedent(source))
+    line = next(n for n, text in enumerate(script.lines, 1) if ".backward(" in text)
+    first = 1
+    if function != "<module>":
+        first = next(n for n, t in enumerate(script.lines, 1) if f"def {function}(" in t)
+    return loss_slice(script, Frame(line, function, first))
+
+
+def test_autocast_is_flattened_and_the_scaler_is_stripped() -> None:
+    loss = cut(NANO)
+    assert loss.text.splitlines() == [
+        "logits, loss = model(X, Y)",
+        "loss = loss / gradient_accumulation_steps  # scale the loss",
+    ]
+    assert loss.result == "loss"
+    # the next batch is fetched between the forward and the backward
+    assert loss.free == ("model", "X", "Y", "gradient_accumulation_steps")
+
+
+def test_a_slice_ends_at_the_innermost_loop_and_keeps_comments() -> None:
+    loss = cut(
+        """
+        def fit(model, loader):
+            scale = 2.0
+            for batch in loader:
+                x = batch["x"].to("cpu")
+                log(x)
+                # the loss of one batch
+                loss = model(x).mean()
+                count = count + 1
+                (loss / scale).backward()
+        """,
+        "fit",
+    )
+    assert loss.text == 'x = batch["x"].to("cpu")\n# the loss of one batch\nloss = model(x).mean()'
+    assert loss.result == "loss / scale"
+    assert loss.free == ("batch", "model", "scale")
+
+
+def test_statements_that_change_what_the_loss_reads_are_in_it() -> None:
+    loss = cut(
+        """
+        for batch in loader:
+            labels = batch.pop("labels")
+            batch["mask"] = batch["ids"] != 0
+            total += 1
+            loss = criterion(model(**batch), labels)
+            loss.backward()
+        """
+    )
+    assert [line.partition(" ")[0] for line in loss.text.splitlines()] == [
+        "labels",
+        'batch["mask"]',
+        "loss",
+    ]
+
+
+def test_control_flow_out_of_the_slice_is_refused() -> None:
+    with pytest.raises(TrainError, match=r"train.py:5: control flow leaves"):
+        cut(
+            """
+            for x in loader:
+                if x.sum() > 0:
+                    loss = model(x)
+                    continue
+                loss.backward()
+            """
+        )

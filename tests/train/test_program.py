@@ -1,0 +1,85 @@
+"""`migrate train` as a command: programs that train as their scripts do, and refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+from tests.train.scripts import CLASSIFIER, NANO, SCALED_GRADIENTS, TWO_OPTIMIZERS
+
+pytestmark = pytest.mark.long
+
+
+def train(folder: Path, source: str, *options: str) -> Result:
+    """Run the command on a script."""
+    script = folder / "train.py"
+    script.write_text(source)
+    output = folder / "jax_program"
+    return CliRunner().invoke(commands, ["train", str(script), "-o", str(output), *options])
+
+
+@pytest.mark.parametrize("source", [NANO, CLASSIFIER], ids=["nano", "classifier"])
+def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
+    result = train(tmp_path, source, "--json", "--updates", "4")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["verdict"] == "same"
+    assert {c["name"] for c in found["comparisons"]} == {
+        "gradients",
+        "losses",
+        "learning rates",
+        "weights",
+        "data",
+    }
+    program = tmp_path / "jax_program"
+    own = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(program / "test_same.py"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert own.returncode == 0, own.stdout
+    loop = subprocess.run(
+        [sys.executable, str(program / "train.py"), "--updates", "2"],
+        capture_output=True,
+        text=True,
+    )
+    assert loop.stdout.count("update ") == 2, loop.stderr
+
+
+def test_only_data_imports_torch(tmp_path: Path) -> None:
+    assert train(tmp_path, NANO, "--no-proof", "--updates", "2").exit_code == 0
+    program = tmp_path / "jax_program"
+    importing = [p.name for p in program.glob("*.py") if "import torch" in p.read_text()]
+    assert importing == ["data.py"]
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "what"),
+    [
+        (TWO_OPTIMIZERS, 12, "a second optimizer"),
+        (SCALED_GRADIENTS, 13, "is changed between backward and here"),
+        ("import torch\nprint(torch.ones(2))\n", 0, "without a backward"),
+    ],
+)
+def test_a_refusal_names_its_line_and_writes_nothing(
+    tmp_path: Path, source: str, line: int, what: str
+) -> None:
+    result = train(tmp_path, source)
+    assert result.exit_code == 2
+    assert what in result.output
+    assert not line or f"train.py:{line}: " in result.output
+    assert not (tmp_path / "jax_program").exists()
