@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.train.data.program.buckets import Padding
+from migrate.train.data.program.buckets import Buckets
 from migrate.train.data.program.order import Indices, Order, epoch_batches
 
 Position = dict[str, int]
@@ -41,15 +41,20 @@ class Batches:
         drop_last: bool = False,
         replicas: Sequence[int] = (0,),
         workers: int = 0,
-        padding: Padding | None = None,
+        padding: Buckets | None = None,
         loader: str = "grain",
     ) -> None:
-        self._dataset, self._order, self._batch_size = dataset, order, batch_size
-        self._collate = default_collate if collate_fn is None else collate_fn
-        self._drop_last, self._replicas = drop_last, tuple(replicas)
-        self._workers, self._padding = workers, padding
+        collate = default_collate if collate_fn is None else collate_fn
+        epochs = _Epochs(order, batch_size, drop_last, tuple(replicas))
+        self._source = _Steps(dataset, epochs, collate, padding)
         self._load = {"grain": _by_grain, "torch": _by_torch}[loader]
+        self._workers = workers
+        self._running: Iterator[Any] | None = None
         self._epoch = self._step = 0
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._source.epochs.steps
 
     @property
     def position(self) -> Position:
@@ -59,25 +64,22 @@ class Batches:
     def restore(self, position: Position) -> None:
         """Continue at a position."""
         self._epoch, self._step = position["epoch"], position["step"]
+        self._running = None
 
     def epoch(self) -> Iterator[Any]:
         """Yield the remaining batches of this epoch; then the position is the next epoch's start."""
-        steps = epoch_batches(
-            self._order,
-            self._epoch,
-            self._batch_size,
-            drop_last=self._drop_last,
-            replicas=self._replicas,
-        )
-        source = _Steps(self._dataset, steps[self._step :], self._collate, self._padding)
-        for batch in self._load(source, self._workers):
+        if self._running is None:  # workers go on from epoch to epoch
+            start = self._epoch * len(self) + self._step
+            self._running = self._load(self._source.since(start), self._workers)
+        while self._step < len(self):
+            batch = next(self._running)
             self._step += 1
             yield batch
         self._epoch, self._step = self._epoch + 1, 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches without end."""
-        while True:
+        """Yield batches without end; an empty epoch has none."""
+        while len(self):
             yield from self.epoch()
 
 
@@ -121,24 +123,59 @@ class ScriptBatches:
             yield from self.epoch()
 
 
+class _Epochs:
+    """Indices of each step, counted over all epochs."""
+
+    def __init__(
+        self, order: Order, batch_size: int, drop_last: bool, replicas: tuple[int, ...]
+    ) -> None:
+        self._order, self._batch_size = order, batch_size
+        self._drop_last, self._replicas = drop_last, replicas
+        self._known: tuple[int, list[list[Indices]]] = (0, self._made(0))
+        self.steps = len(self._known[1])
+
+    def __getitem__(self, step: int) -> list[Indices]:
+        epoch, within = divmod(step, self.steps)
+        known, batches = self._known
+        if known != epoch:
+            batches = self._made(epoch)
+            self._known = (epoch, batches)
+        return batches[within]
+
+    def _made(self, epoch: int) -> list[list[Indices]]:
+        return epoch_batches(
+            self._order,
+            epoch,
+            self._batch_size,
+            drop_last=self._drop_last,
+            replicas=self._replicas,
+        )
+
+
 class _Steps:
-    """Steps of an epoch by number: what workers read."""
+    """Batches by the number of their step: what workers read."""
 
     def __init__(
         self,
         dataset: Any,
-        steps: list[list[Indices]],
+        epochs: _Epochs,
         collate: Callable[[list[Any]], Any],
-        padding: Padding | None,
+        padding: Buckets | None,
+        start: int = 0,
     ) -> None:
-        self._dataset, self._steps = dataset, steps
-        self._collate, self._padding = collate, padding
+        self._dataset, self.epochs = dataset, epochs
+        self._collate, self._padding, self._start = collate, padding, start
+
+    def since(self, start: int) -> _Steps:
+        """Return the batches from a step on."""
+        return _Steps(self._dataset, self.epochs, self._collate, self._padding, start)
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return 2**31 - 1 if self.epochs.steps else 0  # all epochs
 
     def __getitem__(self, step: Any) -> Any:
-        replicas = [self._batch(indices) for indices in self._steps[int(step)]]
+        indices = self.epochs[self._start + int(step)]
+        replicas = [self._batch(members) for members in indices]
         return replicas[0] if len(replicas) == 1 else _stacked(replicas)
 
     def _batch(self, indices: Indices) -> Any:
@@ -149,8 +186,6 @@ class _Steps:
 def _by_grain(source: _Steps, workers: int) -> Iterator[Any]:
     import grain
 
-    if not len(source):
-        return
     dataset = grain.MapDataset.source(source).to_iter_dataset(
         grain.ReadOptions(num_threads=0 if workers else 1, prefetch_buffer_size=2)
     )
@@ -159,9 +194,7 @@ def _by_grain(source: _Steps, workers: int) -> Iterator[Any]:
 
         if not flags.FLAGS.is_parsed():  # grain's workers read them
             flags.FLAGS.mark_as_parsed()
-        dataset = dataset.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=min(workers, len(source)))
-        )
+        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
     yield from dataset
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Padding:
-    """Padding of batches to the lengths of buckets.
+class Buckets:
+    """Buckets of batches to the lengths of buckets.
 
     Attributes:
         values: key of each array that grows with the length → the value that fills it. The loss of the
