@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from migrate.catalogue.target import TPU, Target
 from migrate.cli.options import as_json, configuration, fail_on, force, takes_the_form
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_diff, show_json
@@ -16,7 +17,7 @@ from migrate.rewrite.options import RewriteOptions
 
 @click.command(
     epilog="Example: migrate rewrite train.py --diff",
-    short_help="Rewrite DDP scripts for torch_xla.",
+    short_help="Rewrite DDP scripts for torch_xla or torch_tpu.",
 )
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -42,6 +43,7 @@ def rewrite(
     check: bool,
     force: bool,
     fail_on: str | None,
+    target: Target | None,
     json_output: bool,
     **form: Any,
 ) -> None:
@@ -58,7 +60,12 @@ def rewrite(
     if sum((diff, in_place, check)) > 1:
         raise click.UsageError("--diff, --in-place and --check cannot be combined")
     with errors():
-        options = RewriteOptions(**form, config=configuration(paths[0], fail_on=fail_on))
+        config = configuration(paths[0], fail_on=fail_on, target=target)
+        if config.target == TPU and form["style"] == "portable":
+            raise click.UsageError(
+                "--style portable runs on torch_tpu as it is, without --target torch_tpu"
+            )
+        options = RewriteOptions(**form, config=config)
     writes = not (diff or check)
     if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
         to = output if writes else None
@@ -76,11 +83,11 @@ def rewrite(
             write_all(pairs, force=force, in_place=in_place)
         if json_output:
             show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])
-        for done, target in () if json_output else pairs:
+        for done, to in () if json_output else pairs:
             if diff:
-                show_diff(done.diff(target))
+                show_diff(done.diff(to))
             # With --diff, stdout is a patch and nothing else.
-            show(*rewrite_summary(done, target if writes else None), err=diff)
+            show(*rewrite_summary(done, to if writes else None), err=diff)
     on = options.config.fails_on
     left = any(done.fails(on) or done.unread or (check and done.changed) for done in rewrites)
     sys.exit(FINDINGS if left else FINE)

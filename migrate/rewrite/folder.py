@@ -344,6 +344,7 @@ def _with_functions(
         root,
         leaving,
         workers.run,
+        config.target,
     )
     notes = {
         path.relative_to(root): tuple(selected(map(note_of, remaining), config))

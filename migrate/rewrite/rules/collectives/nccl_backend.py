@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import guards_cuda_only
 from migrate.reading.facts import facts_of
@@ -42,6 +43,8 @@ class Nccl(Rule):
 
     name = "nccl"
     code = "XLA703"
+    targets = BOTH
+    on_torch_tpu = "The backend is `'tpu_dist'`."
     edited = Severity.WARNING
     nodes = (cst.SimpleString,)
     words = "nccl"
@@ -172,19 +175,26 @@ class Nccl(Rule):
             inert = guards_cuda_only(compared, facts_of(context))
             severity = Severity.INFO if inert else Severity.WARNING
         if _is_of_the_group(node, context) or _is_kept(node, context):
-            xla: cst.BaseExpression = context.string("xla", like=node)
+            xla: cst.BaseExpression = context.string(context.vocabulary.group_backend, like=node)
             if context.portable:
                 shims = context.imports.require("shims")
                 xla = cst.parse_expression(f"{shims}.backend().group_backend")
             message = f"'nccl' → {code(xla)}"
-            wrong = WRONG if compared is not None else ""
+            wrong = _wrong(context) if compared is not None else ""
             yield self.edit(
                 node, lambda _: xla, message, consumes=[node], wrong=wrong, severity=severity
             )
         elif not _is_spoken_of(node, context):
-            said = WRONG if compared is not None else "'nccl': the backend on XLA is 'xla'"
+            backend = context.vocabulary.group_backend
+            said = f"'nccl': the backend on XLA is '{backend}'"
+            said = _wrong(context) if compared is not None else said
             said = OF_SHIMS if context.portable else said
             yield from self.report(node, said, severity)
+
+
+def _wrong(context: Workspace) -> str:
+    """Return what a comparison with NCCL's name means on a TPU."""
+    return WRONG.replace('"xla"', f'"{context.vocabulary.group_backend}"')
 
 
 def _comparison(node: cst.SimpleString, context: Workspace) -> cst.Comparison | None:
@@ -217,7 +227,8 @@ def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
     above = context.parent(node)
     if isinstance(above, cst.IfExp) and node is not above.test:
         chosen = any("cuda" in code(leaf) for leaf in nodes_of(above.test, cst.Name))
-        return None if chosen else _kept_as(above, context)
+        # On torch_tpu the choice is right: it asks for the accelerator.
+        return None if chosen and not context.for_torch_tpu else _kept_as(above, context)
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
         return dotted(above.targets[0].target).rpartition(".")[2]
     if isinstance(above, cst.AnnAssign):

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import names, public
 from migrate.catalogue.libraries import APEX_ALONE
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -84,6 +85,7 @@ class ApexOptimizers(Rule):
 
     name = "apex-optimizers"
     code = "XLA420"
+    targets = BOTH
     nodes = (cst.Call,)
     words = "apex"
     examples = (
