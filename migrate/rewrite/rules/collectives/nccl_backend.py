@@ -229,6 +229,9 @@ def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
         chosen = any("cuda" in code(leaf) for leaf in nodes_of(above.test, cst.Name))
         # On torch_tpu the choice is right: it asks for the accelerator.
         return None if chosen and not context.for_torch_tpu else _kept_as(above, context)
+    if isinstance(above, cst.Element) and context.for_torch_tpu:
+        holder = context.parent(above)
+        return _kept_as(holder, context) if isinstance(holder, cst.List | cst.Tuple) else None
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
         return dotted(above.targets[0].target).rpartition(".")[2]
     if isinstance(above, cst.AnnAssign):
@@ -252,6 +255,8 @@ def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
         ]
         flag = next((name for name in names if name.startswith("--")), "")
         option = flag.lstrip("-").replace("-", "_")
+        if context.for_torch_tpu:  # by which the option still says how the ranks meet
+            return option if parameter in ("default", "choices") else None
         return option if parameter == "default" and option not in INERT else None
     if not context.run_by(call):
         return None

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
+from migrate.reading.names.bindings import passed_for
 from migrate.reading.replicas.launch import INIT, Style
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import sets
@@ -201,37 +202,37 @@ class TpuProcessGroup(Rule):
         self, backend: cst.BaseExpression, context: Workspace
     ) -> Iterator[Edit | RuleFinding]:
         """Yield the edits of the literals among which the backend is chosen."""
-        literals = list(nodes_of(backend, cst.SimpleString))
-        for literal in literals:
-            value = string_value(literal) or ""
-            new = BACKEND if value == "nccl" else value
-            if value == "gloo" and literal is backend:  # as the only choice, also of GPUs
-                if not context.devices.are_used:
-                    continue
+        literals = list(dict.fromkeys(_literals(backend, context)))
+        values = [string_value(literal) or "" for literal in literals]
+        direct = {id(literal) for literal in nodes_of(backend, cst.SimpleString)}
+        only_gloo = bool(values) and all(value == "gloo" for value in values)
+        moves = context.moves_to_accelerator or context.calls.run_on_accelerator
+        for literal, value in zip(literals, values, strict=True):
+            new = value
+            if value == "gloo" and only_gloo and moves:
                 message = (
                     f"'gloo' → '{BACKEND}': collectives of tensors on the CPU need a group of their own, "
                     'torch.distributed.new_group(backend="gloo")'
                 )
-                if context.moves_to_accelerator:
-                    yield from self.report(literal, message, Severity.INFO)
-                    new = BACKEND
-                else:
-                    continue
-            if ":" in value:
+                yield from self.report(literal, message, Severity.INFO)
+                new = BACKEND
+            elif id(literal) in direct:  # others are the rule nccl's
                 new = value.replace("cuda:nccl", f"tpu:{BACKEND}").replace("nccl", BACKEND)
             if value == "mpi":
                 yield from self.report(literal, f"'mpi': the backend on a TPU is '{BACKEND}'")
             if new != value:
-                ours = context.string(new, like=literal)
-                message = f"backend {code(literal)} → '{new}'"
-                wrong = f"there is no NCCL on a TPU, it raises: '{BACKEND}'"
-                yield self.edit(
-                    literal,
-                    lambda _, ours=ours: ours,
-                    message,
-                    consumes=[literal],
-                    wrong=wrong if "nccl" in value else "",
-                )
+                yield self._named(literal, new, context)
+
+    def _named(self, literal: cst.SimpleString, new: str, context: Workspace) -> Edit:
+        ours = context.string(new, like=literal)
+        wrong = f"there is no NCCL on a TPU, it raises: '{BACKEND}'"
+        return self.edit(
+            literal,
+            lambda _: ours,
+            f"backend {code(literal)} → '{new}'",
+            consumes=[literal],
+            wrong=wrong if "nccl" in code(literal) else "",
+        )
 
     def _without(self, call: cst.Call, gone: cst.Arg, why: str) -> Edit:
         at = call.args.index(gone)
@@ -266,3 +267,17 @@ class TpuProcessGroup(Rule):
             return cst.FlattenSentinel([*lines, updated.with_changes(leading_lines=[])])
 
         yield self.edit(line, replace, f"{', '.join(names)} in the environment, for torch_tpu")
+
+
+def _literals(
+    value: cst.BaseExpression, context: Workspace, depth: int = 3
+) -> Iterator[cst.SimpleString]:
+    """Yield the literals that `value` may be, also through names, options and parameters."""
+    if not isinstance(value, cst.Name | cst.Attribute):
+        yield from nodes_of(value, cst.SimpleString)
+        return
+    sources = context.values.given_to(value)
+    if isinstance(value, cst.Name):
+        sources = [*sources, *passed_for(value, context)]
+    for source in sources if depth else ():
+        yield from _literals(source, context, depth - 1)

@@ -10,6 +10,7 @@ from migrate.catalogue.launchers import SPAWN, SPAWN_PARAMETERS
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import sets
+from migrate.reading.values.process_loops import process_loop
 from migrate.rewrite.edits.nodes import first_in
 from migrate.rewrite.rule import (
     Edit,
@@ -36,13 +37,14 @@ class TpuLaunch(Rule):
     """Set the environment of torch_tpu before a script spawns its ranks.
 
     **What it does.** `torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=N)` is put above
-    `mp.spawn(fn, nprocs=N)`, which stays. The worker begins with `os.environ["LOCAL_RANK"] = str(rank)`, by
+    `mp.spawn(fn, nprocs=N)`, which stays, and above a loop `for rank in range(N)` that starts each rank as a
+    process. The worker begins with `os.environ["LOCAL_RANK"] = str(rank)`, by
     which torch_tpu takes a chip; the other two variables are set where it joins the process group
     ([tpu-process-group](tpu-process-group.md)).
 
     **Left alone.** Scripts that torchrun starts: it sets the ranks.
 
-    **Reported.** Ranks that a loop starts as processes one by one; workers that are forked, since a forked
+    **Reported.** Ranks that are started as processes in another way; workers that are forked, since a forked
     process cannot open the device; a worker of another file; a number of ranks that no TPU host has.
 
     Source: torch_tpu 0.2.0 (its `distributed.py`; measured with 2 ranks on XLA:CPU).
@@ -113,8 +115,8 @@ class TpuLaunch(Rule):
 
 
             if __name__ == "__main__":
-                for rank in range(2):
-                    mp.Process(target=run, args=(rank, 2)).start()
+                mp.Process(target=run, args=(0, 2)).start()
+                mp.Process(target=run, args=(1, 2)).start()
             """,
             "before the processes start",
             target=TPU,
@@ -140,8 +142,8 @@ class TpuLaunch(Rule):
         """Yield the edits and findings for one call that starts ranks."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SPAWN:
-            if context.launch.starts_replica(node) and not _is_set(context):
-                yield from self.report(node, f"{code(node.func)}: {BY_HAND}")
+            if context.launch.starts_replica(node):
+                yield from self._processes(node, context)
             return
         bound = bind(node, SPAWN_PARAMETERS)
         if bound is None or "fn" not in bound:
@@ -154,6 +156,28 @@ class TpuLaunch(Rule):
         yield from self._count(node, bound.get("nprocs"), context)
         yield from self._environment(node, bound, context)
         yield from self._worker(node, bound["fn"].value, context)
+
+    def _processes(self, node: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
+        """Yield the edits of a loop over ranks that starts each as a process."""
+        loop = process_loop(node, context)
+        if loop is None:
+            if not _is_set(context):
+                yield from self.report(node, f"{code(node.func)}: {BY_HAND}")
+            return
+        yield from self._count(node, loop.count, context)
+        yield from self._worker(node, loop.target.value, context)
+        if _is_set(context):
+            return
+        text = SET.replace("torch", context.imports.require("torch"), 1)
+
+        def replace(updated: cst.For) -> cst.FlattenSentinel[cst.BaseStatement]:
+            number = _number(updated)
+            above = cst.parse_statement(f"{text}(nproc_per_node={number})")
+            above = above.with_changes(leading_lines=updated.leading_lines)
+            return cst.FlattenSentinel([above, updated.with_changes(leading_lines=[])])
+
+        wrong = f"torch_tpu raises without its environment: {SET} before it"
+        yield self.edit(loop.loop, replace, f"{SET} before the loop", wrong=wrong)
 
     def _count(
         self, node: cst.Call, count: cst.Arg | None, context: Workspace
@@ -216,6 +240,11 @@ class TpuLaunch(Rule):
             lambda updated: first_in(updated, statement),
             f"{line}: torch_tpu takes the chip of this rank",
         )
+
+
+def _number(loop: cst.For) -> str:
+    """Return the number of turns of `for rank in range(number):`."""
+    return code(cst.ensure_type(loop.iter, cst.Call).args[0].value)
 
 
 def _is_set(context: Workspace) -> bool:
