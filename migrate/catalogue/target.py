@@ -17,6 +17,7 @@ BOTH: frozenset[Target] = frozenset(TARGETS)
 _WORDS = (
     (re.compile(r"'xla' process group"), "'tpu_dist' process group"),
     (re.compile(r"(?<=['\"])xla(?=['\"])"), "tpu"),
+    (re.compile(r"\ban XLA device\b"), "the TPU"),
     (re.compile(r"\bon XLA\b"), "on torch_tpu"),
     (re.compile(r"\b(for|of|to|beside|is|but|than) XLA\b"), r"\1 the TPU"),
     (re.compile(r"\bXLA (has|keeps|orders|compiles|computes|device)\b"), r"torch_tpu \1"),

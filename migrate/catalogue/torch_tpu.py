@@ -85,6 +85,28 @@ RENAMED = (
         WRONG,
         "is silently 0 on a TPU",
     ),
+    *_renamed(
+        "torch.cuda.memory_reserved torch.cuda.memory_cached",
+        "torch.accelerator.memory_reserved()",
+        WRONG,
+        "is silently 0 on a TPU",
+    ),
+    *_renamed(
+        "torch.cuda.max_memory_reserved torch.cuda.max_memory_cached",
+        "torch.accelerator.max_memory_reserved()",
+        WRONG,
+        "is silently 0 on a TPU",
+    ),
+    *_renamed(
+        "torch.cuda.memory_stats", "torch.accelerator.memory_stats()", WRONG, "is empty on a TPU"
+    ),
+    *_renamed(
+        "torch.cuda.reset_peak_memory_stats torch.cuda.reset_max_memory_allocated "
+        "torch.cuda.reset_max_memory_cached",
+        "torch.accelerator.reset_peak_memory_stats()",
+        RAISES,
+        NEW_NAME,
+    ),
     *_renamed("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", RAISES, NEW_NAME),
     *_renamed(
         "torch.cuda.get_device_properties", "torch.tpu.get_device_properties()", RAISES, NEW_NAME
@@ -140,12 +162,11 @@ REMOVED = (
         "manages the memory of a GPU",
     ),
     *_removed(
-        "torch.cuda.reset_peak_memory_stats torch.cuda.reset_max_memory_allocated "
-        "torch.cuda.reset_max_memory_cached torch.cuda.reset_accumulated_memory_stats "
-        "torch.cuda.reset_peak_host_memory_stats torch.cuda.reset_accumulated_host_memory_stats "
-        "torch.accelerator.reset_accumulated_memory_stats torch.accelerator.reset_peak_memory_stats",
+        "torch.cuda.reset_accumulated_memory_stats torch.cuda.reset_peak_host_memory_stats "
+        "torch.cuda.reset_accumulated_host_memory_stats "
+        "torch.accelerator.reset_accumulated_memory_stats",
         RAISES,
-        "is not implemented on a TPU, whose peak counts from the start of the process",
+        "is not implemented on a TPU",
     ),
 )
 _CUDA = (

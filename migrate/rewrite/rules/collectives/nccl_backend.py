@@ -174,7 +174,8 @@ class Nccl(Rule):
         if compared is not None:
             inert = guards_cuda_only(compared, facts_of(context))
             severity = Severity.INFO if inert else Severity.WARNING
-        if _is_of_the_group(node, context) or _is_kept(node, context):
+        of_option = context.for_torch_tpu and _is_option(compared, context)
+        if of_option or _is_of_the_group(node, context) or _is_kept(node, context):
             xla: cst.BaseExpression = context.string(context.vocabulary.group_backend, like=node)
             if context.portable:
                 shims = context.imports.require("shims")
@@ -217,9 +218,19 @@ def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
 def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the literal is kept under the name of a backend that the script compares with nothing."""
     name = _kept_as(node, context)
-    return (
-        name is not None and BACKEND.fullmatch(name) is not None and not _is_compared(name, context)
-    )
+    if name is None or BACKEND.fullmatch(name) is None:
+        return False
+    # For torch_tpu what the name is compared with is edited too.
+    return context.for_torch_tpu or not _is_compared(name, context)
+
+
+def _is_option(compared: cst.Comparison | None, context: Workspace) -> bool:
+    """Whether the literal is compared with what is kept under the name of a backend."""
+    if compared is None or len(compared.comparisons) != 1:
+        return False
+    sides = (compared.left, compared.comparisons[0].comparator)
+    names = (dotted(side).rpartition(".")[2] for side in sides)
+    return any(BACKEND.fullmatch(name) for name in names)
 
 
 def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:

@@ -63,6 +63,7 @@ class AcceleratorNames(Rule):
             use_gpu = torch.accelerator.is_available()
             torch.tpu.manual_seed_all(0)
             torch.accelerator.empty_cache()
+            torch.accelerator.reset_peak_memory_stats()
             start = torch.tpu.Event(enable_timing=True)
             start.record()
             torch.accelerator.synchronize()
@@ -106,7 +107,7 @@ class AcceleratorNames(Rule):
             """
             import torch
 
-            reset = torch.cuda.reset_peak_memory_stats
+            reset = torch.cuda.reset_accumulated_memory_stats
             reset()
             """,
             "is not implemented on a TPU",

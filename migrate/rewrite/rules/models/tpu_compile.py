@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.check.hazard import Severity
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import (
     Edit,
@@ -110,8 +111,8 @@ class TpuCompile(Rule):
             elif named != "default":
                 gone.append(mode)
         if (options := keyword(node, "options")) is not None:
-            message = f"{code(options)}: options of another backend, remove those"
-            yield from self.report(options.value, message)
+            message = f"{code(options)}: see that these are options of the backend 'tpu'"
+            yield from self.report(options.value, message, Severity.INFO)
         if not gone:
             return
         at = [index for index, arg in enumerate(node.args) if arg in gone]

@@ -169,7 +169,7 @@ class ApexOptimizers(Rule):
         added = []
         if torch_name == "optim.AdamW" and "weight_decay" not in bound:
             added.append(keyword_arg("weight_decay", cst.Float("0.0")))
-        if wraps and not context.portable:
+        if wraps and not context.portable and not context.for_torch_tpu:
             added.append(keyword_arg("gradient_as_bucket_view", cst.Name("True")))
 
         def replace(updated: cst.Call) -> cst.Call:

@@ -344,7 +344,7 @@ class Autocast(Rule):
                 yield from self._region(call, context, region, device)
             elif value == own or value is None:
                 dtype = region.bound.get("dtype")
-                wide = value == own and dtype is not None and _is_wide(dtype.value, context)
+                wide = value == own and _is_refused(dtype, context)
                 if wide and not _is_off(region):
                     yield from self.report(call, _unwidened(context), Severity.WARNING)
                 yield from self._unknown_types(call, region, context)
@@ -369,7 +369,7 @@ class Autocast(Rule):
         if context.portable:
             yield self._by_shims(call, context, arguments, half)
             return
-        wide = dtype is not None and _is_wide(dtype.value, context)
+        wide = _is_refused(dtype, context)
         off = _is_off(arguments)
         body = _body(call, context) if wide and not off else None
         if body is not None:
@@ -637,6 +637,11 @@ def _is_wide(dtype: cst.BaseExpression, context: Workspace) -> bool:
     """Whether a region is given float32, whatever is chosen."""
     types = types_of(dtype, context)
     return bool(types) and all(context.qualified_name(type_) in WIDE for type_ in types or ())
+
+
+def _is_refused(dtype: cst.Arg | None, context: Workspace) -> bool:
+    """Whether the region switches itself off for its type: float32 on torch_xla. torch_tpu takes it."""
+    return dtype is not None and not context.for_torch_tpu and _is_wide(dtype.value, context)
 
 
 def _body(call: cst.Call, context: Workspace) -> cst.BaseSuite | None:
