@@ -32,6 +32,10 @@ TORCHRUN = (
     "torchrun needs the environment of torch_tpu, in the shell before it: "
     "eval $(python -m torch.tpu.distributed | sed 's/^/export /')"
 )
+STARTED = (
+    "what starts the ranks has to set RANK, LOCAL_RANK and WORLD_SIZE in each, and the environment of "
+    "torch_tpu: eval $(python -m torch.tpu.distributed | sed 's/^/export /')"
+)
 
 
 class TpuProcessGroup(Rule):
@@ -197,6 +201,8 @@ class TpuProcessGroup(Rule):
             yield from self.report(node, TORCHRUN, Severity.INFO)
         elif "rank" in bound and "world_size" in bound:
             yield from self._variables(node, bound, context)
+        elif not context.launch.spawns:
+            yield from self.report(node, STARTED, Severity.INFO)
 
     def _backend(
         self, backend: cst.BaseExpression, context: Workspace
