@@ -16,6 +16,7 @@ BOTH: frozenset[Target] = frozenset(TARGETS)
 # Wording of messages that both targets share, and the wording for torch_tpu.
 _WORDS = (
     (re.compile(r"'xla' process group"), "'tpu_dist' process group"),
+    (re.compile(r"the backend on XLA is 'xla'"), "the backend on torch_tpu is 'tpu_dist'"),
     (re.compile(r"(?<=['\"])xla(?=['\"])"), "tpu"),
     (re.compile(r"\ban XLA device\b"), "the TPU"),
     (re.compile(r"\bon XLA\b"), "on torch_tpu"),

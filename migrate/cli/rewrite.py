@@ -47,10 +47,11 @@ def rewrite(
     json_output: bool,
     **form: Any,
 ) -> None:
-    """Rewrite DDP scripts and notebooks into torch_xla launch and step form.
+    """Rewrite DDP scripts and notebooks into torch_xla launch and step form, or for torch_tpu.
 
-    PATH is a script, a notebook or a folder. The result of train.py is train_xla.py beside it; train.py
-    itself stays as it is. The result of a folder goes to the folder -o, with copies of all other files.
+    PATH is a script, a notebook or a folder. The result of train.py is train_xla.py beside it, for torch_tpu
+    train_tpu.py; train.py itself stays as it is. The result of a folder goes to the folder -o, with copies of
+    all other files.
 
     Code that no rule can rewrite is listed with file and line. The exit code is 1 if such code is an error.
     The settings in `[tool.migrate]` and the comments `# migrate: ignore[CODE]` apply as in `migrate check`.
@@ -77,7 +78,7 @@ def rewrite(
         from migrate.rewrite.write import beside, write_all
 
         rewrites = [rewrite_file(path, options) for path in paths]
-        targets = [path if in_place else output or beside(path) for path in paths]
+        targets = [path if in_place else output or beside(path, config.target) for path in paths]
         pairs = list(zip(rewrites, targets, strict=True))
         if writes:
             write_all(pairs, force=force, in_place=in_place)
