@@ -105,7 +105,9 @@ class ProcessGroups(Rule):
             )
             yield from self.report(node, message)
         options = bound.get("pg_options")
-        named_nccl = string_value(backend) == "nccl"
+        named_nccl = string_value(backend) == "nccl" or (
+            context.for_torch_tpu and string_value(backend) == "xla"
+        )
         if context.portable:
             message = f"{code(node)}: shims.new_group has no {', '.join(sorted(others))}"
             yield from self.report(node, message)

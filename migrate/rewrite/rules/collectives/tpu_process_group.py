@@ -190,6 +190,9 @@ class TpuProcessGroup(Rule):
     ) -> Iterator[Edit | RuleFinding]:
         if "backend" in bound:
             yield from self._backend(bound["backend"].value, context)
+        method = bound.get("init_method")
+        if method is not None and string_value(method.value) == "xla://":
+            yield self._without(node, method, "the ranks meet at MASTER_ADDR")
         if "device_id" in bound:
             yield self._without(node, bound["device_id"], "a rank sees one chip")
         if "pg_options" in bound:
@@ -221,6 +224,8 @@ class TpuProcessGroup(Rule):
                     'torch.distributed.new_group(backend="gloo")'
                 )
                 yield from self.report(literal, message, Severity.INFO)
+                new = BACKEND
+            elif value == "xla" and id(literal) in direct:
                 new = BACKEND
             elif id(literal) in direct:  # others are the rule nccl's
                 new = value.replace("cuda:nccl", f"tpu:{BACKEND}").replace("nccl", BACKEND)
