@@ -8,10 +8,11 @@ and against what `shims` answers and refuses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from migrate.catalogue.entry import CatalogueEntry, OnXla, public
 from migrate.catalogue.libraries import APEX, HUB_KERNELS, LIBRARIES
+from migrate.catalogue.target import XLA, Target
 from migrate.catalogue.torch_cuda import TORCH_CUDA
 from migrate.catalogue.torch_distributed import TORCH_DISTRIBUTED
 from migrate.catalogue.torch_other import TORCH_OTHER
@@ -33,18 +34,43 @@ NAMES = _by_name((*TORCH_CUDA, *TORCH_DISTRIBUTED, *TORCH_OTHER, *TORCH_XLA, *AP
 IMPORTS = NAMES | _by_name(LIBRARIES)
 
 
+@cache
+def _names(target: Target) -> Mapping[str, CatalogueEntry]:
+    """Return the column of a target: what is reported where it is used."""
+    if target == XLA:
+        return NAMES
+    from migrate.catalogue.torch_tpu import TORCH_TPU
+
+    return _by_name(TORCH_TPU)
+
+
+@cache
+def _imports(target: Target) -> Mapping[str, CatalogueEntry]:
+    """Return the column of a target: what is reported where it is imported."""
+    if target == XLA:
+        return IMPORTS
+    from migrate.catalogue.torch_tpu import TPU_LIBRARIES
+
+    return {**_names(target), **_by_name(TPU_LIBRARIES)}
+
+
+def entries(target: Target) -> Iterable[CatalogueEntry]:
+    """Return the entries of the names that are reported where they are used."""
+    return _names(target).values()
+
+
 @lru_cache(maxsize=10_000)
-def of(name: str) -> CatalogueEntry | None:
+def of(name: str, target: Target = XLA) -> CatalogueEntry | None:
     """Return the entry of the qualified `name`, otherwise that of its longest known prefix.
 
     The entry of a working name does not apply to the names below it.
     """
-    return _longest(name, NAMES)
+    return _longest(name, _names(target))
 
 
-def of_import(name: str) -> CatalogueEntry | None:
+def of_import(name: str, target: Target = XLA) -> CatalogueEntry | None:
     """Return the entry of an imported module, or of an imported name."""
-    return _longest(name, IMPORTS)
+    return _longest(name, _imports(target))
 
 
 def _longest(name: str, entries: Mapping[str, CatalogueEntry]) -> CatalogueEntry | None:

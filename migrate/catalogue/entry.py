@@ -30,6 +30,8 @@ class CatalogueEntry:
         rule: the rule of `migrate rewrite` about it.
         leaves_script: whether it runs the training, so that a script that uses it stays unchanged.
         stands: whether most scripts use it correctly, so that it only needs a review.
+        becomes: the expression that takes its place, if the rule of the entry edits every use. With `()` the
+            arguments of the call go, with `(…)` the first one stays, otherwise all stay.
     """
 
     name: str
@@ -41,6 +43,7 @@ class CatalogueEntry:
     rule: str = ""
     stands: bool = False
     leaves_script: bool = False
+    becomes: str = ""
 
     def says(self, portable: bool = False) -> str:
         """Return the behavior of the name and the advice, for a message."""

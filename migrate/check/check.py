@@ -10,6 +10,7 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.catalogue.prescan import concerned
+from migrate.catalogue.target import XLA, Target, in_words
 from migrate.check.config import Config
 from migrate.check.finding import UNUSED_IGNORE, Finding
 from migrate.check.hazard import Hazard, Hit, Severity
@@ -83,7 +84,12 @@ def check_context(context: Script, config: Config) -> tuple[Finding, ...]:
 
 def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Finding, ...]:
     """Return the hazards of a script. Unless `whole`: only in functions that steps of other files run."""
-    hazards = [hazard for hazard in all_hazards() if config.selects(hazard.code)]
+    hazards = [
+        hazard
+        for hazard in all_hazards()
+        if config.target in hazard.targets and config.selects(hazard.code)
+    ]
+    facts = facts.on(config.target)
     context = facts.context
     comments = ignores(context)
     path = context.source.path
@@ -149,7 +155,12 @@ def hits(
                 place = (hazard.code, start.line, start.column)
                 if place not in seen:
                     seen.add(place)
-                    yield hazard, hit
+                    yield hazard, _worded(hit, facts.target)
+
+
+def _worded(hit: Hit, target: Target) -> Hit:
+    """Return a hit with its message in the words of the target."""
+    return hit if target == XLA else replace(hit, message=in_words(hit.message, target))
 
 
 def _finding(

@@ -37,7 +37,7 @@ class NamedHazard(Hazard):
         name = facts.names.of(node)
         if name is None:
             return
-        entry = catalogue.of(name)
+        entry = catalogue.of(name, facts.target)
         if entry is not None and entry.code == self.code and not is_a_type(node, facts):
             yield self.hit(node, f"{name}: {entry.says()}", subject=name)
 
@@ -79,7 +79,7 @@ class ImportHazard(Hazard):
         for name in facts.imported(node):
             if facts.context.calls.is_local(name):
                 return
-            entry = catalogue.of_import(name)
+            entry = catalogue.of_import(name, facts.target)
             if entry is not None and entry.code == self.code:
                 severity = Severity.INFO if is_optional(node, facts) else self.severity
                 without = fallback(node, facts)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from migrate.catalogue.target import TARGETS, XLA, Target
 from migrate.check.redirects import names_code
 from migrate.check.severity import Severity
 from migrate.errors import MigrateError
 
 CODE = re.compile(r"XLA\d{0,3}")
-KEYS = ("select", "ignore", "exclude", "severity", "fail-on")
+KEYS = ("select", "ignore", "exclude", "severity", "fail-on", "target")
 
 
 class BadConfigError(MigrateError):
@@ -24,8 +25,8 @@ class BadConfigError(MigrateError):
     `--ignore`, that does not exist.
 
     Remedy: the keys are select, ignore, exclude (lists of strings), severity (a table from codes to
-    "error", "warning" or "info") and fail-on (one of these); codes are XLA101
-    or the beginning of one, such as XLA1.
+    "error", "warning" or "info"), fail-on (one of these) and target ("torch_xla"
+    or "torch_tpu"); codes are XLA101 or the beginning of one, such as XLA1.
     """
 
 
@@ -40,6 +41,7 @@ class Config:
         severities: codes or prefixes of codes, each with the severity that replaces the usual severity.
         root: the folder of the configuration.
         fails_on: the lowest severity of a finding that sets exit code 1.
+        target: the package that drives the TPU.
     """
 
     select: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ class Config:
     severities: Mapping[str, Severity] = field(default_factory=dict, hash=False)
     root: Path = Path()
     fails_on: Severity = Severity.ERROR
+    target: Target = XLA
 
     def selects(self, code: str) -> bool:
         """Whether `code` is reported: the longer of the matching selections decides."""
@@ -127,6 +130,9 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
         raise BadConfigError(
             f"{path}: unknown severity {fails_on!r} in fail-on", "use error, warning or info"
         )
+    target = table.get("target", XLA)
+    if target not in TARGETS:
+        raise BadConfigError(f"{path}: unknown target {target!r}", f"use {' or '.join(TARGETS)}")
     severities = {}
     for code, name in overrides.items():
         if name not in set(Severity):
@@ -140,6 +146,7 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
         severities,
         path.parent,
         Severity(fails_on),
+        target,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.catalogue.target import TPU, XLA, XLA_ONLY, Target
 from migrate.check.manual_work import ManualWork
 from migrate.check.severity import Severity as Severity
 
@@ -132,6 +133,10 @@ class Hazard(ABC):
     of_names: ClassVar[bool] = False
     # Whether `migrate rewrite` shows it also where it is information.
     is_mentioned: ClassVar[bool] = False
+    # The packages that drive the TPU with which the hazard exists.
+    targets: ClassVar[frozenset[Target]] = XLA_ONLY
+    # What is different with torch_tpu: a section of the page. Empty if nothing is.
+    on_torch_tpu: ClassVar[str] = ""
     # Kind of manual work, if it is not that of the group.
     other_work: ClassVar[ManualWork | None] = None
 
@@ -159,6 +164,11 @@ class Hazard(ABC):
             raise TypeError(
                 f"hazard {cls.code} has no example of how it is mended: mended = example(…)"
             )
+
+    @property
+    def shown_on(self) -> Target:
+        """The package that drives the TPU in the examples."""
+        return XLA if XLA in self.targets else TPU
 
     @property
     def group(self) -> Group:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from migrate.cli.options import as_json, configuration, fail_on
+from migrate.catalogue.target import Target
+from migrate.cli.options import as_json, configuration, fail_on, target
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors
 
@@ -33,6 +34,7 @@ from migrate.cli.show import FINDINGS, FINE, errors
     help="Format of the report.",
 )
 @click.option("--explain", metavar="CODE", help="Print the page of a code; list prints all codes.")
+@target
 @fail_on
 @as_json
 def check(
@@ -41,6 +43,7 @@ def check(
     ignore: tuple[str, ...],
     form: str,
     explain: str | None,
+    target: Target | None,
     fail_on: str | None,
     json_output: bool,
 ) -> None:
@@ -62,7 +65,7 @@ def check(
         if explain:
             click.echo(explanation(explain))
             return
-        config = configuration(paths[0], select, ignore, fail_on)
+        config = configuration(paths[0], select, ignore, fail_on, target)
         form = "json" if json_output else form
         with working(quiet=form != "text") as progress:
             checked = check_and_mend(paths, config, progress)

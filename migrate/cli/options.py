@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from migrate.rewrite.options import DEFAULT, STYLES, TARGETS
+from migrate.catalogue.target import TARGETS
+from migrate.rewrite.options import DEFAULT, STYLES
 from shims.activate import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from migrate.catalogue.target import Target
     from migrate.check.config import Config
 
 Command = Callable[..., None]
@@ -65,6 +67,13 @@ fail_on = click.option(
 )
 
 
+target = click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    help="Package that drives the TPU. Default: target of [tool.migrate], or torch_xla.",
+)
+
+
 def complete_path(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
@@ -75,7 +84,7 @@ def complete_path(
 
 
 def takes_the_form(command: Command) -> Command:
-    """Add the options that become `migrate.rewrite.options.Options`."""
+    """Add the options that become `migrate.rewrite.options.RewriteOptions`."""
     for decorate in (
         click.option(
             "--defer-reads",
@@ -89,20 +98,18 @@ def takes_the_form(command: Command) -> Command:
             show_default=True,
             help="Output code: native calls torch_xla; portable calls shims and runs on CUDA, CPU and TPU.",
         ),
-        click.option(
-            "--target",
-            type=click.Choice(TARGETS),
-            default=DEFAULT.target,
-            show_default=True,
-            help="Runtime that drives the TPU.",
-        ),
+        target,
     ):
         command = decorate(command)
     return command
 
 
 def configuration(
-    path: Path, select: Sequence[str] = (), ignore: Sequence[str] = (), fail_on: str | None = None
+    path: Path,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    fail_on: str | None = None,
+    target: Target | None = None,
 ) -> Config:
     """Return the configuration of a file or folder, with what the command line says.
 
@@ -114,4 +121,6 @@ def configuration(
     from migrate.rewrite.left.codes import all_codes
 
     config = find_config(path, all_codes()).narrowed(select, ignore, all_codes())
-    return config if fail_on is None else replace(config, fails_on=Severity(fail_on))
+    if fail_on is not None:
+        config = replace(config, fails_on=Severity(fail_on))
+    return config if target is None else replace(config, target=target)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from migrate.catalogue.target import TPU, Target
 from migrate.cli.options import as_json, configuration, fail_on, force, takes_the_form
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_diff, show_json
@@ -16,7 +17,7 @@ from migrate.rewrite.options import RewriteOptions
 
 @click.command(
     epilog="Example: migrate rewrite train.py --diff",
-    short_help="Rewrite DDP scripts for torch_xla.",
+    short_help="Rewrite DDP scripts for torch_xla or torch_tpu.",
 )
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -42,13 +43,15 @@ def rewrite(
     check: bool,
     force: bool,
     fail_on: str | None,
+    target: Target | None,
     json_output: bool,
     **form: Any,
 ) -> None:
-    """Rewrite DDP scripts and notebooks into torch_xla launch and step form.
+    """Rewrite DDP scripts and notebooks into torch_xla launch and step form, or for torch_tpu.
 
-    PATH is a script, a notebook or a folder. The result of train.py is train_xla.py beside it; train.py
-    itself stays as it is. The result of a folder goes to the folder -o, with copies of all other files.
+    PATH is a script, a notebook or a folder. The result of train.py is train_xla.py beside it, for torch_tpu
+    train_tpu.py; train.py itself stays as it is. The result of a folder goes to the folder -o, with copies of
+    all other files.
 
     Code that no rule can rewrite is listed with file and line. The exit code is 1 if such code is an error.
     The settings in `[tool.migrate]` and the comments `# migrate: ignore[CODE]` apply as in `migrate check`.
@@ -58,7 +61,12 @@ def rewrite(
     if sum((diff, in_place, check)) > 1:
         raise click.UsageError("--diff, --in-place and --check cannot be combined")
     with errors():
-        options = RewriteOptions(**form, config=configuration(paths[0], fail_on=fail_on))
+        config = configuration(paths[0], fail_on=fail_on, target=target)
+        if config.target == TPU and form["style"] == "portable":
+            raise click.UsageError(
+                "--style portable runs on torch_tpu as it is, without --target torch_tpu"
+            )
+        options = RewriteOptions(**form, config=config)
     writes = not (diff or check)
     if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
         to = output if writes else None
@@ -70,17 +78,17 @@ def rewrite(
         from migrate.rewrite.write import beside, write_all
 
         rewrites = [rewrite_file(path, options) for path in paths]
-        targets = [path if in_place else output or beside(path) for path in paths]
+        targets = [path if in_place else output or beside(path, config.target) for path in paths]
         pairs = list(zip(rewrites, targets, strict=True))
         if writes:
             write_all(pairs, force=force, in_place=in_place)
         if json_output:
             show_json([rewrite_as_json(done, to if writes else None) for done, to in pairs])
-        for done, target in () if json_output else pairs:
+        for done, to in () if json_output else pairs:
             if diff:
-                show_diff(done.diff(target))
+                show_diff(done.diff(to))
             # With --diff, stdout is a patch and nothing else.
-            show(*rewrite_summary(done, target if writes else None), err=diff)
+            show(*rewrite_summary(done, to if writes else None), err=diff)
     on = options.config.fails_on
     left = any(done.fails(on) or done.unread or (check and done.changed) for done in rewrites)
     sys.exit(FINDINGS if left else FINE)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 
 import libcst as cst
 
 from migrate.catalogue.launchers import LAUNCHERS
+from migrate.catalogue.target import XLA, Target
 from migrate.catalogue.words import RANKS
 from migrate.reading.names.bindings import Bindings
 from migrate.reading.names.names import Names, names_of
@@ -33,7 +35,16 @@ class Facts:
     def __init__(self, context: Script, entries: Mapping[int, StepFunction] | None = None) -> None:
         self.context = context
         self.entries = entries or {}
+        self.target: Target = XLA
         self._imported: dict[int, list[str]] = {}  # by the id of the statement
+
+    def on(self, target: Target) -> Facts:
+        """Return the same facts for the hazards of `target`."""
+        if target == self.target:
+            return self
+        facts = copy(self)
+        facts.target = target
+        return facts
 
     @property
     def bindings(self) -> Bindings:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import CatalogueEntry, OnXla
+from migrate.catalogue.target import in_words
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.severity import Severity
 from migrate.reading.facts import facts_of
@@ -49,7 +50,10 @@ def wrong_by_catalogue(edit: Edit, script: Workspace) -> Wrong:
     severity = _HOW_BAD.get(entry.on_xla)
     if name.startswith(OF_CUDA) and only_with_cuda(edit.node, facts_of(script)):
         severity = Severity.INFO
-    return Wrong(f"{name}: {entry.says()}", severity, name)
+    message = f"{name}: {entry.says()}"
+    if script.for_torch_tpu:
+        message = in_words(message, script.target)
+    return Wrong(message, severity, name)
 
 
 def _named(edit: Edit, script: Workspace) -> tuple[str, CatalogueEntry | None]:
@@ -59,7 +63,7 @@ def _named(edit: Edit, script: Workspace) -> tuple[str, CatalogueEntry | None]:
             name = (
                 script.qualified_name(node) if isinstance(node, cst.Name | cst.Attribute) else None
             )
-            entry = None if name is None else catalogue.of(name)
+            entry = None if name is None else catalogue.of(name, script.target)
             if name is not None and entry is not None and entry.rule == edit.rule:
                 return name, entry
     return "", None

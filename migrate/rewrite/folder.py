@@ -127,7 +127,7 @@ def rewrite_folder(
         files = _with_unread(folder, first.project, files, contents)
     more = list(absent_submodules(folder, everything))
     if any(file.changed or file.findings for file in files):
-        more += in_configurations(folder, everything)
+        more += in_configurations(folder, everything, options.config.target)
     more = [replace(file, findings=tuple(selected(file.findings, options.config))) for file in more]
     files = sorted([*files, *more], key=lambda file: file.name)
     named = {folder / file.name for file in files}
@@ -344,6 +344,7 @@ def _with_functions(
         root,
         leaving,
         workers.run,
+        config.target,
     )
     notes = {
         path.relative_to(root): tuple(selected(map(note_of, remaining), config))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from migrate.catalogue.prescan import concerns_rules
+from migrate.catalogue.target import TPU
 from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
 from migrate.rewrite.left.selected import selected
@@ -13,7 +14,7 @@ from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.pipeline import NotStableError, check_stable, rewrite_source
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
 from migrate.syntax.notebook.cells import RULE, Cells, NotMappedError, join
-from migrate.syntax.notebook.shell import shell_advice
+from migrate.syntax.notebook.shell import ADVICE, ADVICE_ON_TORCH_TPU, shell_advice
 from migrate.syntax.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
 from migrate.syntax.source import NotPythonError, parse
 
@@ -61,7 +62,9 @@ def in_cells(
         raise NotStableError(what, "this is a bug; please report it with the notebook") from None
     notes = [_in_cell(note, cells) for note in edits]
     left = [_in_cell(note, cells) for note in findings]
-    said = [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
+    advice = ADVICE_ON_TORCH_TPU if options.config.target == TPU else ADVICE
+    shell = shell_advice(notebook, advice)
+    said = [Note(line, 1, RULE, why, number) for number, line, why in shell]
     left += selected((*_unread(cells), *said), options.config)
     for cell, script in written_scripts(notebook):
         written, of_script, left_of_script = _written(cell, script, notebook, options)

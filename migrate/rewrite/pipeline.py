@@ -32,7 +32,7 @@ from migrate.rewrite.own_shims import refuse_own_shims
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
 from migrate.rewrite.rule import Edit, Rule, Wrap
-from migrate.rewrite.rules import all_rules
+from migrate.rewrite.rules import rules_for
 from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, is_covered
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.depth import deep
@@ -174,7 +174,7 @@ def first_turn(
     """
     script = Workspace(source, calls, options)
     comments = Comments({(None, line): ignore.codes for line, ignore in ignores(script).items()})
-    first, later = _in_turns(all_rules() if rules is None else rules)
+    first, later = _in_turns(rules_for(options.config.target) if rules is None else rules)
     plan = planned(script, first)
     findings = list(plan.findings)
     if rules is None and script.calls.led is not None:
@@ -189,7 +189,9 @@ def first_turn(
             named=tuple(lines_of_cuda(plan)),
             comments=comments,
         ), script
-    if rules is None:
+    if (
+        rules is None and not script.for_torch_tpu
+    ):  # which has no steps, and starts as the script did
         findings += without_step(plan)
         findings += without_launch(plan)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
@@ -252,7 +254,7 @@ def next_turn(
     Returns:
         The script after the turn, and the facts about it.
     """
-    first, later = _in_turns(all_rules() if rules is None else rules)
+    first, later = _in_turns(rules_for(options.config.target) if rules is None else rules)
     try:
         script = Workspace(parse(draft.data, draft.path), calls, options)
     except NotPythonError as error:
@@ -343,7 +345,7 @@ def check_stable(
     Raises:
         NotStableError: it does not parse, or would change again.
     """
-    first, later = _in_turns(all_rules() if rules is None else rules)
+    first, later = _in_turns(rules_for(options.config.target) if rules is None else rules)
     try:
         script = Workspace(parse(data, path), calls, options)
     except NotPythonError as error:
@@ -369,7 +371,7 @@ def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
         facts: facts about its present content.
         config: which findings are reported.
     """
-    left = after_rewrite(decoded(draft.before, draft.path), facts, draft.findings)
+    left = after_rewrite(decoded(draft.before, draft.path), facts, draft.findings, config.target)
     if draft.led:
         left = tuple(hazard for hazard in left if not _is_named(hazard, draft))
     notes = (*draft.findings, *map(note_of, left))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
 from migrate.catalogue.prescan import concerned
+from migrate.catalogue.target import XLA, in_words
 from migrate.errors import MigrateError
 from migrate.rewrite.edits.torch_xla_import import register
 from migrate.rewrite.left.remaining import remaining
@@ -67,13 +68,23 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
 def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | RuleFinding]:
     """Return what `rule` finds at `node`. If the rule fails, return a finding that says so."""
     try:
-        return list(rule.find(node, context))
+        return [_worded(request, context) for request in rule.find(node, context)]
     except (MigrateError, RecursionError):
         raise
     except Exception as error:  # the other rules continue, and this rule at other nodes
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         message = f"the rule {rule.name} failed here ({what}): look at this line by hand"
         return [RuleFinding(rule.name, node, message)]
+
+
+def _worded(request: Edit | Wrap | RuleFinding, context: Workspace) -> Edit | Wrap | RuleFinding:
+    """Return a request of a rule with its messages in the words of the target."""
+    if context.target == XLA:
+        return request
+    request = replace(request, message=in_words(request.message, context.target))
+    if isinstance(request, Edit):
+        request = replace(request, wrong=in_words(request.wrong, context.target))
+    return request
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:

@@ -9,12 +9,13 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.catalogue.target import XLA, XLA_ONLY, Target
 from migrate.check.hazard import Severity
 from migrate.check.manual_work import ManualWork
 from migrate.rewrite.edit import Edit as Edit
@@ -66,34 +67,38 @@ class RuleExample:
             the severity if that is not `Rule.edited`: `# XLA824 info`.
         after: the rewritten script. Empty if nothing is edited.
         reports: a part of the finding's message, for `ExampleKind.REPORTED`.
+        target: the package that drives the TPU in the example.
     """
 
     kind: ExampleKind
     before: str
     after: str = ""
     reports: str = ""
+    target: Target = XLA
 
 
-def rewritten(before: str, after: str) -> RuleExample:
+def rewritten(before: str, after: str, *, target: Target = XLA) -> RuleExample:
     """Return an example that the rule edits."""
-    return RuleExample(
-        ExampleKind.REWRITTEN, inspect.cleandoc(before) + "\n", inspect.cleandoc(after) + "\n"
-    )
+    return RuleExample(ExampleKind.REWRITTEN, _script(before), _script(after), target=target)
 
 
-def left_alone(before: str) -> RuleExample:
+def left_alone(before: str, *, target: Target = XLA) -> RuleExample:
     """Return an example that looks similar and does not concern the rule."""
-    return RuleExample(ExampleKind.LEFT_ALONE, inspect.cleandoc(before) + "\n")
+    return RuleExample(ExampleKind.LEFT_ALONE, _script(before), target=target)
 
 
-def reported(before: str, reports: str) -> RuleExample:
+def reported(before: str, reports: str, *, target: Target = XLA) -> RuleExample:
     """Return an example that the rule reports and does not edit."""
-    return RuleExample(ExampleKind.REPORTED, inspect.cleandoc(before) + "\n", reports=reports)
+    return RuleExample(ExampleKind.REPORTED, _script(before), reports=reports, target=target)
 
 
-def checked(script: str) -> RuleExample:
+def checked(script: str, *, target: Target = XLA) -> RuleExample:
     """Return an example. `migrate check` reports exactly its marked lines for the rule."""
-    return RuleExample(ExampleKind.CHECKED, inspect.cleandoc(script) + "\n")
+    return RuleExample(ExampleKind.CHECKED, _script(script), target=target)
+
+
+def _script(text: str) -> str:
+    return inspect.cleandoc(text) + "\n"
 
 
 class Rule(ABC):
@@ -118,6 +123,10 @@ class Rule(ABC):
     after: ClassVar[bool] = False  # whether the rule runs on the result of the other rules
     # Whether the construct is also wrong in a script whose training a framework runs (left unchanged).
     beside_frameworks: ClassVar[bool] = False
+    # The packages that drive the TPU for which the rule runs.
+    targets: ClassVar[frozenset[Target]] = XLA_ONLY
+    # What the rule does for torch_tpu: a section of the page.
+    on_torch_tpu: ClassVar[str] = ""
     # Literals whose edit is dropped if another edit covers them, and whether the rule's edits write the XLA
     # device: see `Edit`.
     yields: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
@@ -137,6 +146,10 @@ class Rule(ABC):
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
         if not re.fullmatch(r"XLA[1-8]\d\d", getattr(cls, "code", "")):
             raise TypeError(f"rule {cls.__name__} has no code")
+
+    def options_of(self, example: RuleExample) -> RewriteOptions:
+        """Return the options with which `example` runs."""
+        return replace(self.options, config=replace(self.options.config, target=example.target))
 
     @property
     def codes(self) -> Mapping[str, str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from migrate.catalogue.target import TPU, Target
 from migrate.model.facts import ModuleCalls
+from migrate.reading.replicas.for_cuda import guarded
 from migrate.reading.script import Script
 from migrate.rewrite.edits.definitions import Definitions
 from migrate.rewrite.edits.imports import Imports
@@ -34,7 +36,22 @@ class Workspace(Script):
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """Code for the device, the launch, the step and the like in the chosen style."""
-        return vocabulary_of(self, self.imports, self.options.style)
+        return vocabulary_of(self, self.imports, self.options)
+
+    @property
+    def target(self) -> Target:
+        """The package that drives the TPU."""
+        return self.options.config.target
+
+    @property
+    def for_torch_tpu(self) -> bool:
+        """Whether the rewritten script runs on a TPU by torch_tpu."""
+        return self.target == TPU
+
+    @cached_property
+    def for_cuda(self) -> frozenset[int]:
+        """Ids of the nodes for CUDA alone. For torch_tpu, which has counterparts, there are none."""
+        return frozenset() if self.for_torch_tpu else guarded(self)
 
     @property
     def portable(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from converters.atomic import atomic_write
+from migrate.catalogue.target import XLA, Target
 from migrate.errors import MigrateError
 from migrate.progress import Progress, no_progress
 from migrate.rewrite.folder import files_of, rewrite_folder
@@ -125,9 +126,9 @@ def _copy(folder: Path, to: Path, contents: Mapping[Path, bytes]) -> None:
             shutil.copy2(path, target)
 
 
-def beside(path: Path) -> Path:
+def beside(path: Path, target: Target = XLA) -> Path:
     """Return the path for the rewritten form of the script at `path`: `train.py` → `train_xla.py`."""
-    return path.with_name(f"{path.stem}_xla{path.suffix}")
+    return path.with_name(f"{path.stem}_{target.removeprefix('torch_')}{path.suffix}")
 
 
 def write(rewrite: Rewrite, to: Path, *, force: bool = False, in_place: bool = False) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from migrate.catalogue.target import TPU, XLA
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding, Fix
 from migrate.check.rules import all_hazards
@@ -20,7 +21,7 @@ from migrate.rewrite.left.codes import all_codes, code_of
 from migrate.rewrite.left.selected import with_used
 from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Comments, FileRewrite, Note, Rewrite
-from migrate.rewrite.rules import all_rules
+from migrate.rewrite.rules import all_rules, rules_for
 from migrate.rewrite.write import rewrite_into
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -126,7 +127,10 @@ class TestCodes:
         codes = [code for rule in all_rules() for code in rule.codes]
         assert set(codes) <= set(all_codes())
         # Two constructs that are wrong in the same way.
+        codes = [code for rule in rules_for(XLA) for code in rule.codes]
         assert {code for code in codes if codes.count(code) > 1} == {"XLA704", "XLA810"}
+        codes = [code for rule in rules_for(TPU) for code in rule.codes]
+        assert {code for code in codes if codes.count(code) > 1} == {"XLA810"}
 
     @pytest.mark.parametrize("name", ["XLA806", "compile", "compile-backend"])
     def test_a_page_is_found_by_the_code_and_by_each_name(self, name: str) -> None:

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from migrate.catalogue.target import TARGETS, TPU, XLA, Target
+from migrate.check.config import Config
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
+from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import ExampleKind, RuleExample
 from migrate.rewrite.rules import all_rules
 from migrate.syntax.source import parse
@@ -135,13 +139,18 @@ TRAINING = {
 }
 
 
-def rewritten(text: str) -> str:
-    return rewrite_source(parse(text.encode(), Path("script.py"))).data.decode()
+def run(text: str, target: Target) -> Rewrite:
+    options = RewriteOptions(config=Config(target=target))
+    return rewrite_source(parse(text.encode(), Path("script.py")), options=options)
 
 
-def unaccounted(text: str) -> list[str]:
+def rewritten(text: str, target: Target) -> str:
+    return run(text, target).data.decode()
+
+
+def unaccounted(text: str, target: Target) -> list[str]:
     """Return what of CUDA the script `text`, an output, holds on lines of which nothing is said."""
-    said = {note.line for note in rewrite_source(parse(text.encode(), Path("script.py"))).findings}
+    said = {note.line for note in run(text, target).findings}
     tree = ast.parse(text)
     imported = dict(_imports(tree))
     tree = ast.fix_missing_locations(_WithoutDisabledScalers().visit(tree))
@@ -211,16 +220,23 @@ def _is_cuda(node: ast.AST, imported: dict[str, str], own: set[str]) -> bool:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_of_the_rules_own_examples(example: RuleExample) -> None:
-    assert unaccounted(rewritten(example.before)) == []
+    assert unaccounted(rewritten(example.before, example.target), example.target) == []
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_of_the_rules_own_examples_for_torch_tpu(example: RuleExample) -> None:
+    assert unaccounted(rewritten(example.before, TPU), TPU) == []
+
+
+@pytest.mark.parametrize(("target", "device"), [(XLA, "xla"), (TPU, "tpu")])
 @pytest.mark.parametrize("script", TRAINING.values(), ids=TRAINING)
-def test_of_training_scripts(script: str) -> None:
-    text = rewritten(inspect.cleandoc(script) + "\n")
-    assert "xla" in text
-    assert unaccounted(text) == []
+def test_of_training_scripts(script: str, target: Target, device: str) -> None:
+    text = rewritten(inspect.cleandoc(script) + "\n", target)
+    assert device in text
+    assert unaccounted(text, target) == []
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("use", ["{}()", "kept = {}", "kept = f({}(3))", "g({})"])
 @pytest.mark.parametrize(
     ("top", "spelled"),
@@ -232,10 +248,10 @@ def test_of_training_scripts(script: str) -> None:
     ],
     ids=["torch", "module", "package", "names"],
 )
-def test_of_every_name_of_torch_cuda(top: str, spelled: str, use: str) -> None:
+def test_of_every_name_of_torch_cuda(top: str, spelled: str, use: str, target: Target) -> None:
     text = "\n".join([top, *(use.format(spelled.format(name)) for name in NAMES)]) + "\n"
     assert len(NAMES) > 100
-    assert unaccounted(rewritten(text)) == []
+    assert unaccounted(rewritten(text, target), target) == []
 
 
 def test_the_look_itself_finds_what_is_left() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue.target import XLA
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
@@ -30,12 +31,13 @@ SHOWN = [
     pytest.param(rule, example, id=f"{rule.name}-{number}")
     for rule in all_rules()
     for number, example in enumerate(rule.examples)
-    if example.kind is ExampleKind.REWRITTEN
+    if example.kind is ExampleKind.REWRITTEN and example.target == XLA
 ]
 ALL = [
     pytest.param(rule, example, id=f"{rule.name}-{number}")
     for rule in all_rules()
     for number, example in enumerate(rule.examples)
+    if example.target == XLA
 ]
 
 

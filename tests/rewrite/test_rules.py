@@ -24,8 +24,9 @@ EXAMPLES = [
 
 
 @functools.cache
-def run(script: str, rule: Rule) -> Rewrite:
-    return rewrite_source(parse(script.encode(), path(rule)), options=rule.options)
+def run(example: RuleExample, rule: Rule) -> Rewrite:
+    source = parse(example.before.encode(), path(rule))
+    return rewrite_source(source, options=rule.options_of(example))
 
 
 def path(rule: Rule) -> Path:
@@ -34,7 +35,7 @@ def path(rule: Rule) -> Path:
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_example(rule: Rule, example: RuleExample) -> None:
-    done = run(example.before, rule)
+    done = run(example, rule)
     own = [note for note in done.edits if note.rule == rule.name]
     reports = [note.message for note in done.findings if note.rule == rule.name]
     match example.kind:
@@ -53,8 +54,8 @@ def test_example(rule: Rule, example: RuleExample) -> None:
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_a_second_run_changes_nothing(rule: Rule, example: RuleExample) -> None:
-    once = run(example.before, rule).data
-    again = rewrite_source(parse(once, path(rule)), options=rule.options)
+    once = run(example, rule).data
+    again = rewrite_source(parse(once, path(rule)), options=rule.options_of(example))
     assert not again.changed
     assert not again.edits
 
@@ -66,7 +67,7 @@ CHECKED = [one for one in EXAMPLES if one.values[1].kind is ExampleKind.CHECKED]
 def test_what_check_says(rule: Rule, example: RuleExample, tmp_path: Path) -> None:
     script = tmp_path / path(rule)
     script.write_text(example.before)
-    _, found = findings_of([script], Config(root=tmp_path))
+    _, found = findings_of([script], Config(root=tmp_path, target=example.target))
     for code in rule.codes:
         said = {one.line: one.severity for one in found if one.code == code}
         assert said == marked(example.before).expected(code, rule.edited)

@@ -48,7 +48,7 @@ class DeviceEvaluator(Protocol):
 
 
 CUDA = re.compile(r"cuda(:\d+)?")
-XLA = re.compile(r"xla(:\d+)?")
+XLA = re.compile(r"(?:xla|tpu)(:\d+)?")
 CURRENT = names(*torch_cuda.CURRENT)
 ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
 SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})

@@ -393,7 +393,9 @@ class Values:
     def _of_string(self, node: cst.CSTNode) -> Kind:
         if names_cuda(node):
             return Kind.CUDA
-        return {"xla": Kind.XLA, "cpu": Kind.CPU}.get(string_value(node) or "", Kind.HOST)
+        return {"xla": Kind.XLA, "tpu": Kind.XLA, "cpu": Kind.CPU}.get(
+            string_value(node) or "", Kind.HOST
+        )
 
     def _of_formatted(self, node: cst.FormattedString) -> Kind:
         """Whether the text is a device: `f"{accelerator}:{rank}"` is one if `accelerator` names one."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import inspect
 
+from migrate.catalogue.target import TARGETS
 from migrate.check.hazard import Hazard
+from migrate.rewrite.rule import Rule
+
+
+def targets_of(unit: Hazard | Rule) -> list[str]:
+    """Return the parts of a page that say for which targets a rule or a hazard runs."""
+    parts = [f"**Targets.** {', '.join(target for target in TARGETS if target in unit.targets)}."]
+    if unit.on_torch_tpu:
+        parts.append(f"## With `--target torch_tpu`\n\n{unit.on_torch_tpu}")
+    return parts
 
 
 def hazard_page(hazard: Hazard) -> str:
@@ -14,6 +24,7 @@ def hazard_page(hazard: Hazard) -> str:
         f"# {hazard.code} {hazard.name}: {hazard.title}",
         f"Severity: {hazard.severity.value}. Silence one line with `# migrate: ignore[{hazard.code}]`.",
         body.strip(),
+        *targets_of(hazard),
     ]
     marked = [bool(example.expected(hazard.code, hazard.severity)) for example in hazard.examples]
     sections = {

@@ -7,6 +7,8 @@ import inspect
 from dataclasses import replace
 from pathlib import Path
 
+from migrate.catalogue.target import XLA
+from migrate.report.text.hazards import targets_of
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.rule import ExampleKind, Rule, RuleExample
 from migrate.syntax.source import parse
@@ -24,6 +26,7 @@ def rule_page(rule: Rule) -> str:
         f"# {rule.name}: {title(rule)}",
         f"Code: {', '.join(rule.codes)}. Safety: {rule.safety.value}.",
         body.strip(),
+        *targets_of(rule),
     ]
     for kind, heading in (
         (ExampleKind.REWRITTEN, "Rewritten"),
@@ -35,13 +38,20 @@ def rule_page(rule: Rule) -> str:
         if shown:
             parts.append(f"## {heading}")
             parts.extend(_example(example) for example in shown)
-        if kind is ExampleKind.REWRITTEN and shown:
+        native = [example for example in shown if example.target == XLA]
+        if kind is ExampleKind.REWRITTEN and native:
             parts.append("## Rewritten with `--style portable`")
-            parts.extend(_portable(rule, shown[0]))
+            parts.extend(_portable(rule, native[0]))
     return "\n\n".join(parts) + "\n"
 
 
 def _example(example: RuleExample) -> str:
+    if example.target != XLA:
+        return f"With `--target {example.target}`:\n\n{_shown(example)}"
+    return _shown(example)
+
+
+def _shown(example: RuleExample) -> str:
     if example.kind is not ExampleKind.REWRITTEN:
         return f"```python\n{example.before}```"
     return _diff(example.before, example.after)

@@ -24,7 +24,7 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     the line that imports torch may not have run.
     """
     named = [edit.node for edit in edits if isinstance(edit, Edit) and edit.names_device]
-    if not named or context.portable:
+    if not named or context.portable or context.for_torch_tpu:  # which torch loads itself
         return []
     local = _local_imports(named, context)
     taken = {id(edit.node) for edit in edits}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from migrate.catalogue.target import XLA, Target
 from migrate.check.check import check_facts
 from migrate.check.common import ImportHazard
 from migrate.check.config import Config
@@ -74,7 +75,9 @@ def note_of(left: Left) -> Note:
     )
 
 
-def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) -> tuple[Left, ...]:
+def after_rewrite(
+    original: str, rewritten: Facts, spoken: Sequence[Note] = (), target: Target = XLA
+) -> tuple[Left, ...]:
     """Return the hazards that the rewrite did not handle.
 
     Args:
@@ -82,12 +85,18 @@ def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) 
         rewritten: the script after the rewrite, changed or not.
         spoken: findings of the rewrite, in the original. A hazard that they report is not reported twice,
             and neither is the import of a library whose uses they report.
+        target: the package that drives the TPU.
     """
-    return left_of(rewritten, original, spoken)
+    return left_of(rewritten, original, spoken, target=target)
 
 
 def left_of(
-    facts: Facts, original: str, spoken: Sequence[Note], whole: bool = True
+    facts: Facts,
+    original: str,
+    spoken: Sequence[Note],
+    whole: bool = True,
+    *,
+    target: Target = XLA,
 ) -> tuple[Left, ...]:
     """Return the hazards of a script with known facts. Unless `whole`: of steps of other files."""
     lines = original.splitlines()
@@ -98,7 +107,8 @@ def left_of(
     deferred: frozenset[int] | None = None
     script = facts.context
     options = script.options if isinstance(script, Workspace) else DEFAULT
-    hits = list(check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole))
+    config = Config(ignore=(UNREADABLE, UNUSED_IGNORE), target=target)
+    hits = list(check_facts(facts, config, whole))
     # A line with a worse finding, or with a finding for the call that reads, gets no second one.
     worse = {
         hit.line
@@ -197,6 +207,7 @@ class FileAnalysis:
         calls: functions that its calls run.
         entries: functions that steps of other files run, by the lines of their `def`.
         spoken: findings that were reported, at the lines before the rewrite.
+        target: the package that drives the TPU.
     """
 
     path: Path
@@ -206,6 +217,7 @@ class FileAnalysis:
     calls: ModuleCalls
     entries: Mapping[int, StepFunction]
     spoken: tuple[Note, ...] = field(default=())
+    target: Target = XLA
 
 
 class JobRunner(Protocol):
@@ -226,6 +238,7 @@ def left_in_functions(
     folder: Path,
     left_before: Mapping[Path, tuple[Leaving, ...]],
     run: JobRunner,
+    target: Target = XLA,
 ) -> dict[Path, tuple[Left, ...]]:
     """Return the remaining manual work in functions that steps of other files run, by file.
 
@@ -238,6 +251,7 @@ def left_in_functions(
         folder: the folder.
         left_before: functions of other files that a file's steps run, for files already analyzed.
         run: does work for each file, in their order.
+        target: the package that drives the TPU.
     """
     calls = dict(calls)
     # Results for a file, with their entries. Most files are analyzed once all their entries are known.
@@ -252,9 +266,8 @@ def left_in_functions(
             name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
             entered = dict(entries.get(path, {}))  # as far as known now
             notes = tuple(spoken.get(path, ()))
-            looks.append(
-                FileAnalysis(path, name, before.get(path, data), data, calls[path], entered, notes)
-            )
+            of_file = before.get(path, data), data, calls[path], entered, notes
+            looks.append(FileAnalysis(path, name, *of_file, target))
         return looks
 
     changed = {path for path, scope in last.scopes.items() if scope.module.data != before.get(path)}
@@ -353,7 +366,7 @@ def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leav
 def _left_in(facts: Facts, look: FileAnalysis) -> tuple[Left, ...]:
     reported = {(said.line, said.rule) for said in look.spoken}
     text = look.before.decode(errors="replace")
-    left = left_of(facts, text, look.spoken, whole=False)
+    left = left_of(facts, text, look.spoken, whole=False, target=look.target)
     return tuple(note for note in left if (note.line, note.code) not in reported)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from migrate.catalogue.target import XLA, Target, in_words
 from migrate.check.hazard import Severity
 from migrate.rewrite.results import FileRewrite, Note
 
@@ -34,7 +36,9 @@ SUBMODULES = ".gitmodules"
 SUBMODULE = re.compile(r"^\s*path\s*=\s*(?P<path>\S.*?)\s*$", re.MULTILINE)
 
 
-def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewrite]:
+def in_configurations(
+    folder: Path, paths: Iterable[Path], target: Target = XLA
+) -> Iterator[FileRewrite]:
     """Yield the configuration files and shell scripts among `paths` that name CUDA, with their settings.
 
     The code that reads them is unknown, so they stay unchanged.
@@ -48,7 +52,10 @@ def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewri
             continue
         data = path.read_bytes()
         text = data.decode(errors="replace")
-        notes = tuple(_passed(text) if path.suffix in SHELL else _notes(text))
+        notes = tuple(
+            replace(note, message=in_words(note.message, target)) if target != XLA else note
+            for note in (_passed(text) if path.suffix in SHELL else _notes(text))
+        )
         if notes:
             yield FileRewrite(path.relative_to(folder), data, data, findings=notes)
 

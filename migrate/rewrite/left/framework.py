@@ -10,6 +10,7 @@ import libcst.matchers as m
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import ACCELERATE_STATES
+from migrate.catalogue.target import Target
 from migrate.check.hazard import Severity
 from migrate.reading.collectives.no_group import calls_without_group
 from migrate.reading.replicas.launch import Style
@@ -56,9 +57,13 @@ def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
     cuda = lines_of_cuda(plan)
     named = ", ".join(map(str, cuda))  # all lines, because no other finding names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
-    own = [finding for finding in plan.findings if finding.rule == RULE and _leaves_script(finding)]
+    own = [
+        finding
+        for finding in plan.findings
+        if finding.rule == RULE and _leaves_script(finding, context.target)
+    ]
     if own:
-        accelerated = own[0].subject == ACCELERATE
+        accelerated = own[0].subject == ACCELERATE and not context.for_torch_tpu
         launch = _launched(context) if accelerated else ""
         message = f"{own[0].message}{launch}{yours}"
         yield RuleFinding(RULE, own[0].node, message, subject=own[0].subject)
@@ -85,7 +90,7 @@ def _beside(plan: Plan, cuda: Container[int]) -> Iterator[RuleFinding]:
         rule = rules_by_name().get(change.rule)  # None for a construct that no rule handles
         if isinstance(change, Wrap) or (change.code or (rule.code if rule else "")) not in codes:
             continue
-        if change.rule == RULE and not _has_no_backend(change):
+        if change.rule == RULE and not _has_no_backend(change, plan.context.target):
             continue  # otherwise the finding is reported above, or the frameworks work together
         if _is_without_group(change.node, plan.context):
             continue  # it raises, which another finding reports
@@ -110,15 +115,17 @@ def _is_without_group(node: cst.CSTNode, script: Workspace) -> bool:
     return False
 
 
-def _has_no_backend(finding: RuleFinding | Edit) -> bool:
+def _has_no_backend(finding: RuleFinding | Edit, target: Target) -> bool:
     """Whether the framework of a finding does not run on TPUs."""
-    entry = catalogue.of_import(finding.subject) if isinstance(finding, RuleFinding) else None
+    entry = (
+        catalogue.of_import(finding.subject, target) if isinstance(finding, RuleFinding) else None
+    )
     return entry is not None and entry.code != ""
 
 
-def _leaves_script(finding: RuleFinding) -> bool:
+def _leaves_script(finding: RuleFinding, target: Target) -> bool:
     """Whether the framework of a finding runs the training of the script."""
-    entry = catalogue.of_import(finding.subject)
+    entry = catalogue.of_import(finding.subject, target)
     return entry is not None and entry.leaves_script
 
 

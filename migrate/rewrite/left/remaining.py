@@ -7,11 +7,13 @@ on XLA, becomes a finding that says what to do by hand.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import CatalogueEntry, OnXla, names
+from migrate.catalogue.target import in_words
 from migrate.catalogue.torch_distributed import HOOKS
 from migrate.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
 from migrate.check.hazard import Severity
@@ -56,6 +58,8 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[RuleFindi
         if _goes_with_its_scaler(node, context, handled):
             continue
         if (advice := _advice(node, context)) is not None:
+            if context.for_torch_tpu:
+                advice = replace(advice, message=in_words(advice.message, context.target))
             yield advice
 
 
@@ -76,12 +80,13 @@ def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
     if isinstance(node, cst.SimpleString):
         value = string_value(node)
         if value == "nccl":
-            said = BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
+            backend = context.vocabulary.group_backend
+            said = BACKEND if context.portable else f"'nccl': the backend on XLA is '{backend}'"
             return RuleFinding(NAME, node, said)
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
             return RuleFinding(NAME, node, f"{value}: {ENVIRONMENT[value]}", subject=value)
     if isinstance(node, cst.Call) and (name := _looked_up(node, context)) is not None:
-        entry = catalogue.of(name)
+        entry = catalogue.of(name, context.target)
         works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
         return None if entry is None or works else _said(node, name, entry, context)
     if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
@@ -103,7 +108,7 @@ def _looked_up(call: cst.Call, context: Workspace) -> str | None:
     if not is_getattr or len(call.args) < 2:
         return None
     module, last = context.qualified_name(call.args[0].value), string_value(call.args[1].value)
-    known = None if module is None else catalogue.of(module)
+    known = None if module is None else catalogue.of(module, context.target)
     if module is None or last is None or (known is not None and known.on_xla is not OnXla.WORKS):
         return None
     return f"{module}.{last}"
@@ -118,7 +123,7 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> RuleF
         return None  # a part of a longer name, or the name in the import
     if isinstance(above, cst.FunctionDef | cst.ClassDef) and above.name is node:
         return None  # a replacement for the import: `def barrier()` below `except ImportError:`
-    entry = catalogue.of(name)
+    entry = catalogue.of(name, context.target)
     if entry is None or entry.on_xla is OnXla.WORKS:
         return None
     if entry.on_xla is OnXla.NOTHING and context.portable:

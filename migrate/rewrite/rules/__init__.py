@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+from migrate.catalogue.target import Target
 from migrate.rewrite.rule import Rule
 from migrate.units import classes_in
 
@@ -13,6 +14,12 @@ from migrate.units import classes_in
 def rules_by_name() -> Mapping[str, Rule]:
     """Return an instance of every rule by its name."""
     return {rule.name: rule for rule in all_rules()}
+
+
+@cache
+def rules_for(target: Target) -> tuple[Rule, ...]:
+    """Return the rules that run for `target`, in the order of their names."""
+    return tuple(rule for rule in all_rules() if target in rule.targets)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Calls to the hardware in each style. This is the only module that names torch_xla and shims.
+"""Calls to the hardware in each style. This is the only module that names torch_xla, torch_tpu and shims.
 
 A rule gets the code of a call from `context.vocabulary`, if both styles have one. If a style needs more than
 another call (a barrier with a tag, a removed scaler), the rule branches on `context.portable`.
@@ -15,7 +15,7 @@ import libcst as cst
 if TYPE_CHECKING:
     from migrate.reading.script import Script
     from migrate.rewrite.edits.imports import Imports
-    from migrate.rewrite.options import Style
+    from migrate.rewrite.options import RewriteOptions
 
 Word = Literal[
     "launch",
@@ -59,6 +59,8 @@ class Vocabulary(ABC):
     """
 
     names: ClassVar[Mapping[Word, Name]]
+    device_name: ClassVar[str] = "xla"  # the type of the device, for torch
+    group_backend: ClassVar[str] = "xla"  # of the process group
 
     def __init__(self, context: Script, imports: Imports) -> None:
         self._context = context
@@ -127,11 +129,31 @@ class NativeVocabulary(Vocabulary):
 
     def device(self, at: cst.CSTNode, like: cst.CSTNode | None = None) -> cst.BaseExpression:
         """Return the string, which starts no runtime."""
-        return self._context.string("xla", like=like)
+        return self._context.string(self.device_name, like=like)
 
     def device_type(self, like: cst.CSTNode | None = None) -> cst.BaseExpression:
         """Return the same string."""
-        return self._context.string("xla", like=like)
+        return self._context.string(self.device_name, like=like)
+
+
+class TpuVocabulary(NativeVocabulary):
+    """The words of torch_tpu 0.2. Its device is one of torch's accelerators, and ranks stay torch's own."""
+
+    names: ClassVar[Mapping[Word, Name]] = {
+        "rank": Name("torch.distributed", "dist", "get_rank()"),
+        "local rank": Name("torch.distributed", "dist", "get_node_local_rank()"),
+        "world size": Name("torch.distributed", "dist", "get_world_size()"),
+        "wait": Name("torch", None, "accelerator.synchronize()"),
+        "sync": Name("torch", None, "accelerator.synchronize()"),
+        "seed": Name("torch", None, "manual_seed"),
+        "barrier": Name("torch.distributed", "dist", "barrier()"),
+        "save": Name("torch", None, "save"),
+        "checkpoint activations": Name("torch.utils.checkpoint", None, "checkpoint"),
+        "memory": Name("torch", None, "accelerator.get_memory_info()"),
+    }
+    device_name = "tpu"
+    group_backend = "tpu_dist"
+    device_said = "'tpu'"
 
 
 class PortableVocabulary(Vocabulary):
@@ -194,7 +216,9 @@ class PortableVocabulary(Vocabulary):
         return False
 
 
-def vocabulary_of(context: Script, imports: Imports, style: Style) -> Vocabulary:
-    """Return the vocabulary of `style` for the script `context`."""
-    styles = {"native": NativeVocabulary, "portable": PortableVocabulary}
-    return styles[style](context, imports)
+def vocabulary_of(context: Script, imports: Imports, options: RewriteOptions) -> Vocabulary:
+    """Return the vocabulary for the style and target of `options`, for the script `context`."""
+    if options.style == "portable":
+        return PortableVocabulary(context, imports)
+    targets = {"torch_xla": NativeVocabulary, "torch_tpu": TpuVocabulary}
+    return targets[options.config.target](context, imports)

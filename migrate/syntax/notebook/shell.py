@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from migrate.syntax.notebook.magics import SHELLS
 from migrate.syntax.notebook.text import Notebook
@@ -27,8 +27,30 @@ ADVICE = {
 }
 
 
-def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
-    """Yield the cell, the line and the advice for each shell line that does not work on a TPU."""
+ADVICE_ON_TORCH_TPU = {
+    re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:launch|run)\b"): (
+        "torch_tpu needs its environment before: eval $(python -m torch.tpu.distributed | "
+        "sed 's/^/export /')"
+    ),
+    re.compile(r"\baccelerate launch\b"): "is not known to start ranks of torch_tpu: torchrun",
+    re.compile(r"\bpip3? install\b.*torch_xla"): "cannot share an environment with torch_tpu",
+    **{
+        what: advice.replace("torch_xla[tpu]", "torch_tpu")
+        for what, advice in ADVICE.items()
+        if "itself: `python" not in advice
+    },
+}
+
+
+def shell_advice(
+    notebook: Notebook, advices: Mapping[re.Pattern[str], str] = ADVICE
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the cell, the line and the advice for each shell line that does not work on a TPU.
+
+    Args:
+        notebook: the parsed notebook.
+        advices: the advice for the commands that each expression matches.
+    """
     for cell in notebook.cells:
         whole = SHELL_CELL.match(cell.source)
         in_shell = whole is not None and whole[1] in SHELLS
@@ -37,7 +59,7 @@ def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
         for number, line in enumerate(cell.source.split("\n"), 1):
             if line.lstrip().startswith("#") or not (in_shell or SHELL.match(line)):
                 continue
-            for what, advice in ADVICE.items():
+            for what, advice in advices.items():
                 if match := what.search(line):
                     yield cell.number, number, f"{match[0].strip(' !')}: {advice}"
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
 
@@ -17,6 +18,7 @@ class Complex128(NamedHazard):
     code = "XLA503"
     name = "complex128"
     severity = Severity.WARNING
+    targets = BOTH
     examples = (
         example(
             """

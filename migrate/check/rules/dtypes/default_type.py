@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code
@@ -30,6 +31,7 @@ class DefaultType(Hazard):
     code = "XLA504"
     name = "default-type"
     severity = Severity.ERROR
+    targets = BOTH
     nodes = (cst.Call,)
     words = spelled(SETTERS)
     examples = (

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import is_a_type, method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
@@ -32,6 +33,10 @@ class Float16(Hazard):
     code = "XLA502"
     name = "float16"
     severity = Severity.WARNING
+    targets = BOTH
+    on_torch_tpu = (
+        "float16 is accepted, and its gradient scaler raises: `torch.bfloat16`, without one."
+    )
     nodes = (cst.Name, cst.Attribute, cst.Call)
     of_names = True
     examples = (

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
@@ -26,6 +27,7 @@ class Float64Hazard(Hazard):
     code = "XLA501"
     name = "float64"
     severity = Severity.WARNING
+    targets = BOTH
     nodes = (cst.Name, cst.Attribute, cst.Call)
     of_names = True
     examples = (

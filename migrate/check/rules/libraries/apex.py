@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
 
@@ -19,6 +20,7 @@ class Apex(ImportHazard):
     code = "XLA404"
     name = "apex"
     severity = Severity.ERROR
+    targets = BOTH
     examples = (
         example(
             """

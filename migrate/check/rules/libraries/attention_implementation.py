@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.manual_work import ManualWork
@@ -35,6 +36,7 @@ class AttentionImplementation(Hazard):
     code = "XLA414"
     name = "attention-implementation"
     severity = Severity.ERROR
+    targets = BOTH
     other_work = ManualWork.KERNELS
     nodes = (cst.Arg, cst.Assign, cst.DictElement)
     words = r"attn_implementation|use_flash_attention_2|use_kernels"

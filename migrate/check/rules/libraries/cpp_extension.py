@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hit, Severity, example
@@ -31,6 +32,7 @@ class CppExtension(ImportHazard):
     code = "XLA401"
     name = "cuda-extension"
     severity = Severity.ERROR
+    targets = BOTH
     other_work = ManualWork.KERNELS
     nodes = (cst.Import, cst.ImportFrom, cst.Call)
     examples = (

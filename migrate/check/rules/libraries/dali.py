@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
 
@@ -17,6 +18,7 @@ class Dali(ImportHazard):
     code = "XLA406"
     name = "dali"
     severity = Severity.ERROR
+    targets = BOTH
     examples = (
         example(
             """

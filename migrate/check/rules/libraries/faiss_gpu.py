@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import is_a_type
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
@@ -36,6 +37,7 @@ class FaissGpu(Hazard):
     code = "XLA417"
     name = "faiss-gpu"
     severity = Severity.ERROR
+    targets = BOTH
     words = "faiss"
     nodes = (cst.Name, cst.Attribute)
     of_names = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
 
@@ -18,6 +19,7 @@ class FlashAttention(ImportHazard):
     code = "XLA403"
     name = "flash-attn"
     severity = Severity.ERROR
+    targets = BOTH
     examples = (
         example(
             """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import CudaHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.manual_work import ManualWork
@@ -26,6 +27,7 @@ class HubKernels(CudaHazard):
     name = "hub-kernels"
     words = "kernel"
     severity = Severity.ERROR
+    targets = BOTH
     other_work = ManualWork.KERNELS
     examples = (
         example(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
 from migrate.check.manual_work import ManualWork
@@ -18,6 +19,7 @@ class NumbaCuda(ImportHazard):
     code = "XLA409"
     name = "numba-cuda"
     severity = Severity.ERROR
+    targets = BOTH
     other_work = ManualWork.KERNELS
     examples = (
         example(

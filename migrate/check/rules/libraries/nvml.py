@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
 
@@ -17,6 +18,7 @@ class Nvml(ImportHazard):
     code = "XLA407"
     name = "nvml"
     severity = Severity.WARNING
+    targets = BOTH
     examples = (
         example(
             """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import ImportHazard
 from migrate.check.hazard import Severity, example
 from migrate.check.manual_work import ManualWork
@@ -19,6 +20,7 @@ class Triton(ImportHazard):
     code = "XLA402"
     name = "triton"
     severity = Severity.ERROR
+    targets = BOTH
     other_work = ManualWork.KERNELS
     examples = (
         example(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.shapes.largest_sizes import (
     FILLED,
@@ -80,6 +81,11 @@ class Padding(Hazard):
     code = "XLA109"
     name = "padding"
     severity = Severity.WARNING
+    targets = BOTH
+    on_torch_tpu = (
+        "Each operation compiles a kernel for each new shape (measured: 5 compilations of an "
+        "eager step for a short last batch, 2 of a compiled one)."
+    )
     is_mentioned = True
     nodes = (cst.Call, cst.Return)
     examples = (

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.launchers import LAUNCHERS, SCRIPT
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_move
@@ -49,6 +50,11 @@ class ModuleLevel(Hazard):
     code = "XLA706"
     name = "before-launch"
     severity = Severity.ERROR
+    targets = BOTH
+    on_torch_tpu = (
+        "The parent process must not touch the device: a second process that opens it aborts. A "
+        "setting at module level holds in each rank, which imports the script again."
+    )
     nodes = (cst.Call,)
     examples = (
         example(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_distributed import AVERAGE
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -43,6 +44,10 @@ class Average(Rule):
 
     name = "average"
     code = "XLA810"
+    targets = BOTH
+    on_torch_tpu = (
+        "`ReduceOp.AVG` is not known to work on the group of torch_tpu; the sum and a division are."
+    )
     beside_frameworks = True
     nodes = (cst.SimpleStatementLine, cst.Call)
     examples = (

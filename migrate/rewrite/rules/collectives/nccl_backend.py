@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import guards_cuda_only
 from migrate.reading.facts import facts_of
@@ -42,6 +43,8 @@ class Nccl(Rule):
 
     name = "nccl"
     code = "XLA703"
+    targets = BOTH
+    on_torch_tpu = "The backend is `'tpu_dist'`."
     edited = Severity.WARNING
     nodes = (cst.SimpleString,)
     words = "nccl"
@@ -171,20 +174,28 @@ class Nccl(Rule):
         if compared is not None:
             inert = guards_cuda_only(compared, facts_of(context))
             severity = Severity.INFO if inert else Severity.WARNING
-        if _is_of_the_group(node, context) or _is_kept(node, context):
-            xla: cst.BaseExpression = context.string("xla", like=node)
+        of_option = context.for_torch_tpu and _is_option(compared, context)
+        if of_option or _is_of_the_group(node, context) or _is_kept(node, context):
+            xla: cst.BaseExpression = context.string(context.vocabulary.group_backend, like=node)
             if context.portable:
                 shims = context.imports.require("shims")
                 xla = cst.parse_expression(f"{shims}.backend().group_backend")
             message = f"'nccl' → {code(xla)}"
-            wrong = WRONG if compared is not None else ""
+            wrong = _wrong(context) if compared is not None else ""
             yield self.edit(
                 node, lambda _: xla, message, consumes=[node], wrong=wrong, severity=severity
             )
         elif not _is_spoken_of(node, context):
-            said = WRONG if compared is not None else "'nccl': the backend on XLA is 'xla'"
+            backend = context.vocabulary.group_backend
+            said = f"'nccl': the backend on XLA is '{backend}'"
+            said = _wrong(context) if compared is not None else said
             said = OF_SHIMS if context.portable else said
             yield from self.report(node, said, severity)
+
+
+def _wrong(context: Workspace) -> str:
+    """Return what a comparison with NCCL's name means on a TPU."""
+    return WRONG.replace('"xla"', f'"{context.vocabulary.group_backend}"')
 
 
 def _comparison(node: cst.SimpleString, context: Workspace) -> cst.Comparison | None:
@@ -207,9 +218,19 @@ def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
 def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the literal is kept under the name of a backend that the script compares with nothing."""
     name = _kept_as(node, context)
-    return (
-        name is not None and BACKEND.fullmatch(name) is not None and not _is_compared(name, context)
-    )
+    if name is None or BACKEND.fullmatch(name) is None:
+        return False
+    # For torch_tpu what the name is compared with is edited too.
+    return context.for_torch_tpu or not _is_compared(name, context)
+
+
+def _is_option(compared: cst.Comparison | None, context: Workspace) -> bool:
+    """Whether the literal is compared with what is kept under the name of a backend."""
+    if compared is None or len(compared.comparisons) != 1:
+        return False
+    sides = (compared.left, compared.comparisons[0].comparator)
+    names = (dotted(side).rpartition(".")[2] for side in sides)
+    return any(BACKEND.fullmatch(name) for name in names)
 
 
 def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
@@ -217,7 +238,11 @@ def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
     above = context.parent(node)
     if isinstance(above, cst.IfExp) and node is not above.test:
         chosen = any("cuda" in code(leaf) for leaf in nodes_of(above.test, cst.Name))
-        return None if chosen else _kept_as(above, context)
+        # On torch_tpu the choice is right: it asks for the accelerator.
+        return None if chosen and not context.for_torch_tpu else _kept_as(above, context)
+    if isinstance(above, cst.Element) and context.for_torch_tpu:
+        holder = context.parent(above)
+        return _kept_as(holder, context) if isinstance(holder, cst.List | cst.Tuple) else None
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
         return dotted(above.targets[0].target).rpartition(".")[2]
     if isinstance(above, cst.AnnAssign):
@@ -241,6 +266,8 @@ def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
         ]
         flag = next((name for name in names if name.startswith("--")), "")
         option = flag.lstrip("-").replace("-", "_")
+        if context.for_torch_tpu:  # by which the option still says how the ranks meet
+            return option if parameter in ("default", "choices") else None
         return option if parameter == "default" and option not in INERT else None
     if not context.run_by(call):
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
@@ -37,6 +38,7 @@ class NcclEnvironment(Rule):
 
     name = "nccl-environment"
     code = "XLA722"
+    targets = BOTH
     edited = Severity.INFO
     nodes = (cst.SimpleString,)
     words = "NCCL|CUDA_|CUBLAS"

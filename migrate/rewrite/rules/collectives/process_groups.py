@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.reading.values.collectives import called
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -41,6 +42,8 @@ class ProcessGroups(Rule):
 
     name = "process-groups"
     code = "XLA838"
+    targets = BOTH
+    on_torch_tpu = "The backend is `'tpu_dist'`; ranks form any groups."
     nodes = (cst.Call,)
     words = "new_group"
     examples = (
@@ -95,14 +98,16 @@ class ProcessGroups(Rule):
             dropped = ["pg_options", *(["backend"] if string_value(backend) == "nccl" else [])]
             yield as_shims(self, node, context, bound, dropped)
             return
-        if "ranks" in bound and code(bound["ranks"].value) != "None":
+        if "ranks" in bound and code(bound["ranks"].value) != "None" and not context.for_torch_tpu:
             message = (
                 f"{code(node)}: on XLA the ranks are one row of a rectangle of all ranks, and every replica "
                 "makes the collective, in the group of its row"
             )
             yield from self.report(node, message)
         options = bound.get("pg_options")
-        named_nccl = string_value(backend) == "nccl"
+        named_nccl = string_value(backend) == "nccl" or (
+            context.for_torch_tpu and string_value(backend) == "xla"
+        )
         if context.portable:
             message = f"{code(node)}: shims.new_group has no {', '.join(sorted(others))}"
             yield from self.report(node, message)
@@ -111,7 +116,7 @@ class ProcessGroups(Rule):
             return
         at = None if options is None else node.args.index(options)
         which = node.args.index(bound["backend"]) if named_nccl else None
-        xla = context.string("xla", like=backend)
+        xla = context.string(context.vocabulary.group_backend, like=backend)
 
         def replace(updated: cst.Call) -> cst.Call:
             args = list(updated.args)
@@ -120,4 +125,5 @@ class ProcessGroups(Rule):
             return with_args(updated, [arg for index, arg in enumerate(args) if index != at])
 
         gone = [*([backend] if named_nccl and backend else []), *([options] if options else [])]
-        yield self.edit(node, replace, f"{code(node)} → on the XLA backend", consumes=gone)
+        message = f"{code(node)} → on the {'TPU' if context.for_torch_tpu else 'XLA'} backend"
+        yield self.edit(node, replace, message, consumes=gone)

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_distributed import NO_REDUCTION, REDUCTIONS
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -34,6 +35,7 @@ class ReduceOperation(Rule):
 
     name = "reduce-op"
     code = "XLA810"
+    targets = BOTH
     beside_frameworks = True
     nodes = (cst.Attribute, cst.Name)
     words = "educeOp|reduce_op|functional"
@@ -110,7 +112,7 @@ class ReduceOperation(Rule):
         if not isinstance(node, cst.Attribute):
             return
         name = context.qualified_name(node) or ""
-        if name in NONE and (entry := catalogue.of(name)):
+        if name in NONE and (entry := catalogue.of(name, context.target)):
             yield from self.report(node, f"ReduceOp.{node.attr.value} {entry.says()}")
         if name != "torch.distributed.reduce_op" or not isinstance(node.value, cst.BaseExpression):
             return

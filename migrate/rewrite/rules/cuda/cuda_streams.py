@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
@@ -38,6 +39,8 @@ class CudaStreams(Rule):
 
     name = "cuda-streams"
     code = "XLA828"
+    targets = BOTH
+    on_torch_tpu = "Streams of torch_tpu exist and do nothing yet; `record_stream` raises."
     beside_frameworks = True
     nodes = (cst.Call, cst.Expr, cst.With, cst.Assign)
     words = "tream|[Ee]vent"

@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_other import DATA_LOADERS
 from migrate.check.common import truth
 from migrate.check.hazard import Severity
@@ -56,6 +57,11 @@ class PinnedMemory(Rule):
 
     name = "pinned-memory"
     code = "XLA605"
+    targets = BOTH
+    on_torch_tpu = (
+        "Pinned memory needs the allocator of the device's runtime, which was not there when "
+        "measured (XLA:CPU)."
+    )
     beside_frameworks = True
     edited = Severity.INFO
     severity = Severity.INFO

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.target import BOTH
 from migrate.check.common import option
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.names.dead_branches import constant
@@ -47,6 +48,7 @@ class TimmLoader(Rule):
 
     name = "timm-loader"
     code = "XLA846"
+    targets = BOTH
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled(MAKERS)

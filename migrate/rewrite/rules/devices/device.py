@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import only_with_cuda
@@ -57,6 +58,20 @@ from migrate.syntax.tree import bind, code, dotted, elements, keyword, last_part
 PINNED = "XLA605"  # the code of the rule `pinned-memory`
 GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "tensorrt"})
 
+# Calls whose device stays an argument on torch_tpu; the parameter of the device of a mesh.
+TAKE_ON_TORCH_TPU = frozenset(
+    {
+        "torch.Generator",
+        "torch.distributed.init_device_mesh",
+        "torch.distributed.device_mesh.init_device_mesh",
+        "torch.distributed.device_mesh.DeviceMesh",
+        "torch.distributed.DeviceMesh",
+        "torch.distributed.tensor.DeviceMesh",
+        "torch.distributed.tensor.init_device_mesh",
+    }
+)
+MESH = "device_type"
+
 LITERALS = frozenset({"typing.Literal", "typing_extensions.Literal"})
 
 
@@ -98,6 +113,13 @@ class DeviceRule(Rule):
     names_device = True
     yields = (cst.SimpleString, cst.Integer)
     code = "XLA724"
+    targets = BOTH
+    on_torch_tpu = (
+        "The device is `'tpu'`, never with an index: `'tpu:1'` is `tpu:0` in every rank. torch "
+        "loads torch_tpu itself, so nothing is imported. "
+        "`torch.accelerator.current_accelerator()` stays; `init_device_mesh('cuda', …)` and "
+        "`torch.Generator('cuda')` change their device too."
+    )
     stage = Stage.DEVICE
     nodes = (
         cst.Call,
@@ -375,7 +397,8 @@ class DeviceRule(Rule):
         elif name in DEVICE:
             yield from self._torch_device(node, context)
         elif name in ACCELERATOR:
-            yield self._accelerator(node, context)
+            if not context.for_torch_tpu:  # to which it is the accelerator
+                yield self._accelerator(node, context)
         elif is_option(node):
             if any(DEVICE_NAME.fullmatch(option) for option in option_names(node)):
                 default = keyword(node, "default")
@@ -384,10 +407,16 @@ class DeviceRule(Rule):
                 choices = keyword(node, "choices")
                 for element in elements(choices) if choices is not None else ():
                     yield from self._spelled(element.value, context)
-        elif not name.startswith(OTHERS) and not makes_generator(node, context):
+        elif not name.startswith(OTHERS) and (
+            context.for_torch_tpu or not makes_generator(node, context)
+        ):
+            first = TAKE_A_DEVICE | TAKE_ON_TORCH_TPU if context.for_torch_tpu else TAKE_A_DEVICE
             for arg in node.args:
-                named = arg.keyword is not None and arg.keyword.value == "device"
-                if named or (name in TAKE_A_DEVICE and arg is node.args[0]):
+                parameter = arg.keyword.value if arg.keyword is not None else ""
+                named = parameter == "device" or (
+                    parameter == MESH and context.for_torch_tpu and name in TAKE_ON_TORCH_TPU
+                )
+                if named or (name in first and arg is node.args[0]):
                     yield from self._device(arg.value, context)
                 elif is_number(arg.value, context):
                     yield from self._number(arg.value, context)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.catalogue.words import DEVICE_NAME, OPTIONS
 from migrate.check.hazard import Severity
@@ -50,6 +51,8 @@ class DeviceTypes(Rule):
 
     name = "device-types"
     code = "XLA702"
+    targets = BOTH
+    on_torch_tpu = "The type is `'tpu'`."
     edited = Severity.WARNING
     nodes = (cst.Comparison, cst.Call)
     examples = (
@@ -239,7 +242,7 @@ class DeviceTypes(Rule):
     ) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of `device_type in ('cuda', 'cpu')`."""
         named = [element.value for element in types.elements]
-        if any(string_value(value) == "xla" for value in named):
+        if any(string_value(value) == context.vocabulary.device_name for value in named):
             return
         for value in named:
             if string_value(value) == "cuda":
@@ -321,7 +324,7 @@ class DeviceTypes(Rule):
         return self.edit(node, replace, message, consumes=node.args)
 
     def _literal(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
-        xla = context.string("xla", like=literal)
+        xla = context.string(context.vocabulary.device_name, like=literal)
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import goes_well
@@ -36,6 +37,8 @@ class IsCuda(Rule):
 
     name = "is-cuda"
     code = "XLA701"
+    targets = BOTH
+    on_torch_tpu = "The type is `'tpu'`."
     severity = Severity.WARNING
     edited = Severity.WARNING
     nodes = (cst.Attribute,)
@@ -114,7 +117,7 @@ class IsCuda(Rule):
         if branch is None or not _moves_something(branch, context):
             yield from self.report(node, f"`{code(node)}` is False on XLA: {KERNEL}", severity)
             return
-        xla = context.string("cpu" if context.portable else "xla")
+        xla = context.string("cpu" if context.portable else context.vocabulary.device_name)
         equals = (test is node) is not context.portable
 
         def replace(updated: cst.Attribute | cst.UnaryOperation) -> cst.Comparison:

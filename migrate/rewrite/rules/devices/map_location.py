@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import LOADED
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import LOADERS, Kind, is_accelerator
@@ -39,6 +40,11 @@ class MapLocation(Rule):
 
     name = "map-location"
     code = "XLA817"
+    targets = BOTH
+    on_torch_tpu = (
+        "A checkpoint may be loaded to `'tpu'`, where it was loaded to CUDA. `'cpu'` is written "
+        "where the call names no location."
+    )
     beside_frameworks = True
     nodes = (cst.Call, cst.Assign)
     examples = (
@@ -180,6 +186,7 @@ class MapLocation(Rule):
                 named
                 and context.devices.is_load_location(target)
                 and not _is_cpu(node.value, context)
+                and not _is_ours(node.value, context)
             ):
                 yield self._cpu(node.value, context)
             return
@@ -189,7 +196,7 @@ class MapLocation(Rule):
             return
         changes = list(self._loaded(node, position, context))
         yield from changes
-        module = left_on_host(node, context) if changes else None
+        module = left_on_host(node, context) if changes and not context.for_torch_tpu else None
         if module is not None and isinstance(changes[0], Edit):
             device = context.vocabulary.device_said
             message = f"`{code(module)}` is a module, loaded to the CPU: move it to {device}"
@@ -229,7 +236,7 @@ class MapLocation(Rule):
     def _told(
         self, call: cst.Call, value: cst.BaseExpression, context: Workspace
     ) -> Iterable[Edit | RuleFinding]:
-        if _is_cpu(value, context):
+        if _is_cpu(value, context) or _is_ours(value, context):
             return
         if context.calls.led is not None and not _is_accelerators(call, value, context):
             return  # whatever device the framework gives
@@ -266,6 +273,11 @@ class MapLocation(Rule):
         return self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _cpu(self, value: cst.BaseExpression, context: Workspace) -> Edit:
+        if context.for_torch_tpu:
+            tpu = context.vocabulary.device(value, like=value)
+            message = f"map_location {code(value)} → {code(tpu)}"
+            wrong = "map_location of a CUDA device raises on a TPU host: 'tpu', or 'cpu'"
+            return self.edit(value, lambda _: tpu, message, consumes=[value], wrong=wrong)
         cpu = context.string("cpu", like=value)
         message = (
             f"map_location {code(value)} → 'cpu': XLA is no place to load to; {_move(context)}"
@@ -328,6 +340,15 @@ def _loads_by_shims(call: cst.Call, context: Workspace) -> bool:
 
 def _is_cpu(value: cst.BaseExpression, context: Workspace) -> bool:
     return context.devices.kind(value) is Kind.CPU
+
+
+def _is_ours(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether torch_tpu loads to `value`: its device, or a name whose own device another edit changes."""
+    if not context.for_torch_tpu:
+        return False
+    kind = context.devices.kind(value)
+    is_name = isinstance(value, cst.Name | cst.Attribute)
+    return kind is Kind.XLA or (is_name and kind is not Kind.INDEX)
 
 
 def _says_where(value: cst.BaseExpression, context: Workspace) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH
 from migrate.reading.replicas.launch import INIT
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
@@ -36,6 +37,8 @@ class SetDevice(Rule):
 
     name = "set-device"
     code = "XLA827"
+    targets = BOTH
+    on_torch_tpu = "An index other than 0 raises: a rank sees one device."
     beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Expr, cst.With, cst.Name, cst.Attribute)

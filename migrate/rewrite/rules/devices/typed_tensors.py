@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.rewrite.edits.nodes import keyword_arg
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -34,6 +35,8 @@ class TypedTensors(Rule):
     name = "typed-tensors"
     names_device = True
     code = "XLA833"
+    targets = BOTH
+    on_torch_tpu = "The device is `'tpu'`."
     beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name)
     of_names = True

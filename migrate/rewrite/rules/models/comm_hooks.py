@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.reading.values.collectives import REGISTER_HOOK
 from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
@@ -27,6 +28,7 @@ class CommHooks(Rule):
 
     name = "comm-hooks"
     code = "XLA839"
+    targets = BOTH
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = REGISTER_HOOK

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import libcst as cst
 
 from migrate.catalogue.launchers import DDP, DDP_DEVICES
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import device_argument
@@ -77,6 +78,11 @@ class Ddp(Rule):
 
     name = "ddp"
     code = "XLA824"
+    targets = BOTH
+    on_torch_tpu = (
+        "`device_ids=[1]` raises an IndexError. Nothing is added: gradients as views of the "
+        "buckets are a choice, as on CUDA."
+    )
     beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)
@@ -265,11 +271,12 @@ class Ddp(Rule):
             yield self._by_shims(node, bound, last, context)
             return
         view = bound.get("gradient_as_bucket_view")
-        if view is not None and code(view.value) == "False":
+        if view is not None and code(view.value) == "False" and not context.for_torch_tpu:
             yield RuleFinding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
         gone = [arg for name, arg in bound.items() if name in DDP_DEVICES]
         gone += options.emptied
         adds_view = view is None and options.may_add("gradient_as_bucket_view")
+        adds_view = adds_view and not context.for_torch_tpu
         if not adds_view and not gone:
             return
         # An argument after a removed positional one would change its meaning: it gets its name.

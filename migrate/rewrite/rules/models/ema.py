@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import moves
 from migrate.rewrite.rule import (
@@ -55,6 +56,7 @@ class Ema(Rule):
 
     name = "ema"
     code = "XLA842"
+    targets = BOTH
     severity = Severity.WARNING
     nodes = (cst.Call,)
     words = spelled(AVERAGES)

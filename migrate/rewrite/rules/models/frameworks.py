@@ -9,6 +9,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import LED_CLASSES
+from migrate.catalogue.target import BOTH
 from migrate.rewrite.rule import Rule, RuleFinding, Safety, Stage, checked, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
@@ -40,6 +41,11 @@ class Frameworks(Rule):
 
     name = "frameworks"
     code = "XLA411"
+    targets = BOTH
+    on_torch_tpu = (
+        "Accelerate, Lightning and the Trainer of transformers drive TPUs by torch_xla, and are "
+        "not known to train on torch_tpu. FSDP2 and DTensor run on torch_tpu and are no finding."
+    )
     beside_frameworks = True
     stage = Stage.FRAMEWORK
     safety = Safety.REPORT_ONLY
@@ -113,7 +119,7 @@ class Frameworks(Rule):
         for name, place in _imported(context):
             if by_hand and name.split(".")[0] in LIGHTNING:
                 continue  # its module is one of torch
-            entry = catalogue.of_import(name)
+            entry = catalogue.of_import(name, context.target)
             if entry is not None and entry.rule == self.name and entry.says() not in seen:
                 seen.add(entry.says())
                 yield from self.report(place, entry.says(), subject=entry.name, code=entry.code)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
 from migrate.reading.values.devices import moves
@@ -66,6 +67,8 @@ class OptimizerOrder(Rule):
 
     name = "optimizer-order"
     code = "XLA805"
+    targets = BOTH
+    on_torch_tpu = "The move makes new parameters too, so the same weights never change (measured)."
     beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.model.objects.ties import Tie
 from migrate.reading.values.devices import Kind, device_argument, is_move
@@ -47,6 +48,8 @@ class TiedWeightsRule(Rule):
 
     name = "tied-weights"
     code = "XLA818"
+    targets = BOTH
+    on_torch_tpu = "The move loses the ties too (measured)."
     beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Assign, cst.Call, cst.Import, cst.ImportFrom)

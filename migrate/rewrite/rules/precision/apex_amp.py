@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scalers import ScalerChange, edits
@@ -57,6 +58,7 @@ class ApexAmp(Rule):
 
     name = "apex-amp"
     code = "XLA419"
+    targets = BOTH
     nodes = (cst.SimpleStatementLine, cst.With, cst.Call)
     words = "apex"
     examples = (

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.catalogue.target import BOTH
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.sync_batch_norm import SyncBatchNorm
 from migrate.rewrite.rules.precision.apex_amp import ApexAmp
@@ -31,6 +32,7 @@ class ApexImports(Rule):
 
     name = "apex-imports"
     code = "XLA404"
+    targets = BOTH
     nodes = (cst.Try, cst.SimpleStatementLine)
     words = "apex"
     examples = (

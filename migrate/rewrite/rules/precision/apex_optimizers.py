@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import names, public
 from migrate.catalogue.libraries import APEX_ALONE
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -84,6 +85,7 @@ class ApexOptimizers(Rule):
 
     name = "apex-optimizers"
     code = "XLA420"
+    targets = BOTH
     nodes = (cst.Call,)
     words = "apex"
     examples = (
@@ -167,7 +169,7 @@ class ApexOptimizers(Rule):
         added = []
         if torch_name == "optim.AdamW" and "weight_decay" not in bound:
             added.append(keyword_arg("weight_decay", cst.Float("0.0")))
-        if wraps and not context.portable:
+        if wraps and not context.portable and not context.for_torch_tpu:
             added.append(keyword_arg("gradient_as_bucket_view", cst.Name("True")))
 
         def replace(updated: cst.Call) -> cst.Call:

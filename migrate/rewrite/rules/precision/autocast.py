@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH, in_words
 from migrate.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.check.hazard import Severity
 from migrate.check.rules.dtypes.float16 import FLOAT16
@@ -71,6 +72,11 @@ class Autocast(Rule):
 
     name = "autocast"
     code = "XLA803"
+    targets = BOTH
+    on_torch_tpu = (
+        "The region is `torch.autocast('tpu', dtype=torch.bfloat16)`. A region for CUDA that is "
+        "left does nothing, with no error."
+    )
     beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.ImportAlias)
     of_names = True
@@ -333,11 +339,12 @@ class Autocast(Rule):
             region = arguments(call, parameters, context, skipped=_skipped(call, context))
             device = region.bound.get("device_type") if region else None
             value = _device_type(device, context) if device else None
-            if region is None or value == "cuda" or (value == "xla" and context.portable):
+            own = context.vocabulary.device_name
+            if region is None or value == "cuda" or (value == own and context.portable):
                 yield from self._region(call, context, region, device)
-            elif value == "xla" or value is None:
+            elif value == own or value is None:
                 dtype = region.bound.get("dtype")
-                wide = value == "xla" and dtype is not None and _is_wide(dtype.value, context)
+                wide = value == own and _is_refused(dtype, context)
                 if wide and not _is_off(region):
                     yield from self.report(call, _unwidened(context), Severity.WARNING)
                 yield from self._unknown_types(call, region, context)
@@ -362,7 +369,7 @@ class Autocast(Rule):
         if context.portable:
             yield self._by_shims(call, context, arguments, half)
             return
-        wide = dtype is not None and _is_wide(dtype.value, context)
+        wide = _is_refused(dtype, context)
         off = _is_off(arguments)
         body = _body(call, context) if wide and not off else None
         if body is not None:
@@ -374,7 +381,7 @@ class Autocast(Rule):
         torch = context.imports.require("torch")
         bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
         kept = [(n, call.args.index(bound[n])) for n in ("enabled", "cache_enabled") if n in bound]
-        xla = context.string("xla", like=device.value if device else None)
+        xla = context.string(context.vocabulary.device_name, like=device.value if device else None)
         named = _named(call, context)
         function = named if device else cst.parse_expression(f"{torch}.autocast")
 
@@ -417,7 +424,7 @@ class Autocast(Rule):
         text = _set_float32(context)
 
         def replace(updated: cst.BaseSuite) -> cst.BaseSuite:
-            line = cst.parse_statement(f"{text}  # {REFUSED}")
+            line = cst.parse_statement(f"{text}  # {in_words(REFUSED, context.target)}")
             return first_in(updated, cst.ensure_type(line, cst.SimpleStatementLine))
 
         return self.edit(body, replace, f"{text} in the body: {REFUSED}")
@@ -535,7 +542,7 @@ class Autocast(Rule):
             return self.edit(node, lambda _: expression, message, consumes=[node])
         partial = f"{context.imports.require('functools')}.partial"
         torch = context.imports.require("torch")
-        xla = context.string("xla").value
+        xla = context.string(context.vocabulary.device_name).value
         expression = cst.parse_expression(
             f"{partial}({torch}.autocast, {xla}, dtype={torch}.bfloat16)"
         )
@@ -614,7 +621,8 @@ def _said(context: Workspace) -> str:
 def _set_float32(context: Workspace) -> str:
     """Return the call that makes the region around it compute in float32."""
     torch = context.imports.require("torch")
-    return f"{torch}.set_autocast_dtype({context.string('xla').value}, {torch}.float32)"
+    device = context.string(context.vocabulary.device_name).value
+    return f"{torch}.set_autocast_dtype({device}, {torch}.float32)"
 
 
 def _unwidened(context: Workspace) -> str:
@@ -629,6 +637,11 @@ def _is_wide(dtype: cst.BaseExpression, context: Workspace) -> bool:
     """Whether a region is given float32, whatever is chosen."""
     types = types_of(dtype, context)
     return bool(types) and all(context.qualified_name(type_) in WIDE for type_ in types or ())
+
+
+def _is_refused(dtype: cst.Arg | None, context: Workspace) -> bool:
+    """Whether the region switches itself off for its type: float32 on torch_xla. torch_tpu takes it."""
+    return dtype is not None and not context.for_torch_tpu and _is_wide(dtype.value, context)
 
 
 def _body(call: cst.Call, context: Workspace) -> cst.BaseSuite | None:

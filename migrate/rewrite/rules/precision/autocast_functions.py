@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.reading.values.region_types import HALF
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -58,6 +59,7 @@ class AutocastFunctions(Rule):
 
     name = "autocast-functions"
     code = "XLA844"
+    targets = BOTH
     nodes = (cst.Call, cst.Decorator, cst.Attribute, cst.Name)
     of_names = True
     words = "autocast|custom_fwd|custom_bwd"

@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda, torch_xla
 from migrate.catalogue.entry import names
+from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.catalogue.torch_other import TYPED_SCALERS
 from migrate.catalogue.words import words
@@ -75,6 +76,8 @@ class GradScaler(Rule):
 
     name = "grad-scaler"
     code = "XLA804"
+    targets = BOTH
+    on_torch_tpu = "An enabled scaler raises in `unscale_` and `step`."
     beside_frameworks = True
     edited = Severity.WARNING
     work = ManualWork.CALLS  # a call of a scaler that is off: no dtype is to be chosen
@@ -502,7 +505,7 @@ class GradScaler(Rule):
         device = _device(call, name)
         if enabled is not None and is_off(enabled.value, context) and name not in GONE_SCALERS:
             return
-        xla = context.string("xla", like=device.value if device else None)
+        xla = context.string(context.vocabulary.device_name, like=device.value if device else None)
         function = None
         if name in GONE_SCALERS:
             function = cst.parse_expression(f"{context.imports.require('torch')}.amp.GradScaler")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.halves.half_values import Half, Precision, half_values_of
@@ -39,6 +40,7 @@ class HalfArrays(Rule):
 
     name = "half-arrays"
     code = "XLA870"
+    targets = BOTH
     beside_frameworks = True
     nodes = (cst.Call,)
     words = "numpy|sklearn"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.target import BOTH
 from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.rules.precision.clip_gradients import CLIPS
 from migrate.rewrite.workspace import Workspace
@@ -29,6 +30,7 @@ class ScaledClipping(Rule):
 
     name = "scaled-clipping"
     code = "XLA845"
+    targets = BOTH
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled(CLIPS)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
@@ -35,6 +36,7 @@ class VisibleDevices(Rule):
 
     name = "visible-devices"
     code = "XLA723"
+    targets = BOTH
     edited = Severity.INFO
     nodes = (cst.SimpleString,)
     words = NAME

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.reading.steps.loops import batch_names
 from migrate.reading.values.devices import moves
 from migrate.reading.values.host import is_on_the_cpu, items_put
@@ -35,6 +36,7 @@ class DdpInputs(Rule):
 
     name = "ddp-inputs"
     code = "XLA848"
+    targets = BOTH
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.catalogue.target import BOTH
 from migrate.check.common import CudaHazard
 from migrate.check.hazard import Severity, example
 
@@ -20,6 +21,8 @@ class DataParallel(CudaHazard):
     code = "XLA815"
     name = "data-parallel"
     severity = Severity.WARNING
+    targets = BOTH
+    on_torch_tpu = "`nn.DataParallel` raises: no attribute `_scatter` (measured)."
     examples = (
         example(
             """

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_accelerator, is_move
@@ -40,6 +41,10 @@ class LazyLayers(Hazard):
     code = "XLA857"
     name = "lazy-layers"
     severity = Severity.WARNING
+    targets = BOTH
+    on_torch_tpu = (
+        "The layer raises at its first forward, which infers other sizes (measured: LazyLinear)."
+    )
     nodes = (cst.Call, cst.Attribute, cst.Name)
     examples = (
         example(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_move
@@ -29,6 +30,8 @@ class MovedData(Hazard):
     code = "XLA837"
     name = "moved-data"
     severity = Severity.ERROR
+    targets = BOTH
+    on_torch_tpu = "The assignment raises the same (measured)."
     nodes = (cst.Assign,)
     words = ".data"
     examples = (

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
@@ -45,6 +46,8 @@ class ParameterAttributes(Hazard):
     code = "XLA868"
     name = "parameter-attributes"
     severity = Severity.WARNING
+    targets = BOTH
+    on_torch_tpu = "The move makes new parameters too (measured)."
     nodes = (cst.Assign, cst.AnnAssign, cst.Call)
     words = (
         r"Parameter\(|register_parameter|\.(?:weight|bias)\.\w+\s*=[^=]|setattr\(|register_\w*hook\("

@@ -1,0 +1,86 @@
+"""Operators that torch_tpu does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.catalogue.target import TPU_ONLY
+from migrate.check.common import NamedHazard, method, option, receiver
+from migrate.check.hazard import Hit, Severity, example
+from migrate.reading.facts import Facts
+
+INTERPOLATE = frozenset({"torch.nn.functional.interpolate", "torch.nn.Upsample"})
+METHODS = frozenset({"cholesky"})
+
+
+class MissingOperators(NamedHazard):
+    """An operator is not implemented on torch_tpu.
+
+    **Why.** torch_xla computes an operator that it lacks on the CPU. torch_tpu raises `NotImplementedError`.
+
+    **What to do.** Compute it on the CPU: `torch.linalg.cholesky(x.cpu()).to(x.device)`. Leave
+    `antialias=True` out, or resize images in the data loader.
+
+    Source: torch_tpu 0.2.0 with torch 2.13 (measured on XLA:CPU).
+    """
+
+    code = "XLA892"
+    name = "missing-operator"
+    severity = Severity.ERROR
+    targets = TPU_ONLY
+    nodes = (cst.Name, cst.Attribute, cst.Call)
+    of_names = True
+    words = "cholesky|antialias|record_stream|_amp_foreach"
+    examples = (
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+
+            def factor(x):
+                return torch.linalg.cholesky(x)  # XLA892
+
+
+            def resize(x):
+                x = F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True)  # XLA892
+                return F.interpolate(x, scale_factor=2.0, mode="bilinear", antialias=False)
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def factor(x):
+                return torch.linalg.qr(x)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch.nn.functional as F
+
+
+        def resize(x):
+            return F.interpolate(x, scale_factor=0.5, mode="bilinear")
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the use of one name, or one call."""
+        if not isinstance(node, cst.Call):
+            yield from super().find(node, facts)
+            return
+        name = facts.names.of(node.func)
+        if name in INTERPOLATE:
+            smooth = option(node, "antialias", facts)
+            if smooth is not None and not (
+                isinstance(smooth, cst.Name) and smooth.value == "False"
+            ):
+                message = f"{name} with antialias= is not implemented on a TPU: leave it out"
+                yield self.hit(node, message)
+        elif name is None and method(node) in METHODS and facts.values.is_tensor(receiver(node)):
+            yield self.hit(node, f".{method(node)}() is not implemented on a TPU: on x.cpu()")

@@ -1,0 +1,466 @@
+"""Calls of torch_xla in scripts that move to torch_tpu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.catalogue.entry import names
+from migrate.catalogue.launchers import DDP
+from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.catalogue.torch_other import CPU_SEEDS
+from migrate.catalogue.torch_tpu import GENERATOR
+from migrate.reading.replicas.launch import INIT
+from migrate.reading.values.collectives import called
+from migrate.reading.values.environment import environment_name, is_read
+from migrate.rewrite.edits.branch import unwrapped
+from migrate.rewrite.edits.imports import FOR_EFFECT
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
+from migrate.rewrite.rules.launch.launch_from_xla import LAUNCHES
+from migrate.rewrite.styles.vocabulary import Word
+from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, keyword, string_value
+
+XM, XR = "torch_xla.core.xla_model", "torch_xla.runtime"
+STEP = frozenset({"torch_xla.step"})
+SYNCS = frozenset({"torch_xla.sync", f"{XM}.mark_step"})
+SAVE = f"{XM}.save"
+OPTIMIZER_STEP = f"{XM}.optimizer_step"
+MEMORY = f"{XM}.get_memory_info"
+LOADER = "torch_xla.distributed.parallel_loader.MpDeviceLoader"
+SHARDS = "torch_xla.distributed.spmd"
+# Calls without arguments that count, by the word of torch_tpu.
+WORDS: dict[str, Word] = {
+    f"{XR}.global_ordinal": "rank",
+    f"{XM}.get_ordinal": "rank",
+    f"{XR}.local_ordinal": "local rank",
+    f"{XM}.get_local_ordinal": "local rank",
+    f"{XR}.world_size": "world size",
+    f"{XM}.xrt_world_size": "world size",
+}
+OF_WORD: dict[Word, str] = {
+    "rank": "RANK",
+    "local rank": "LOCAL_RANK",
+    "world size": "WORLD_SIZE",
+}
+LOCAL_SIZES = frozenset({f"{XR}.local_device_count", f"{XR}.addressable_device_count"})
+DEVICES = frozenset({"torch_xla.device", f"{XM}.xla_device"})
+CHECKPOINT = "torch_xla.utils.checkpoint.checkpoint"
+FIGURES = {
+    "bytes_used": "torch.accelerator.memory_allocated()",
+    "peak_bytes_used": "torch.accelerator.max_memory_allocated()",
+    "bytes_limit": "torch.accelerator.get_memory_info()[1]",
+}
+SEEDS = names(*CPU_SEEDS)
+VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+SAVE_PARAMETERS = ("data", "file_or_path", "master_only", "global_master")
+
+
+class LeaveTorchXla(Rule):
+    """Move a script of torch_xla to torch_tpu.
+
+    **What it does.** `with torch_xla.step():` becomes its body, `torch_xla.sync()` and `xm.mark_step()` go,
+    and `torch_xla.sync(wait=True)` is `torch.accelerator.synchronize()`: torch_tpu runs op by op. The queries
+    of the runtime are torch.distributed's (`xr.global_ordinal()` is `dist.get_rank()`), `"xla"` is `"tpu"`,
+    `xm.save(x, path)` is `torch.save` on the first rank, `xm.rendezvous(tag)` is `dist.barrier()`.
+    `torch_xla.manual_seed` goes where `torch.manual_seed` is called, which seeds the TPU too. The launch is
+    for [launch-from-xla](launch-from-xla.md).
+
+    **Reported.** Everything else of torch_xla (XLA894): `MpDeviceLoader`, whose batches the loop has to move
+    now; `xm.optimizer_step` of a model that is not in DistributedDataParallel; `mark_sharding` of SPMD, whose
+    counterpart is DTensor with `init_device_mesh("tpu", …)`.
+
+    Source: torch_xla 2.9 and torch_tpu 0.2.0 (measured on XLA:CPU).
+    """
+
+    name = "leave-torch-xla"
+    code = "XLA894"
+    targets = TPU_ONLY
+    nodes = (
+        cst.Assign,
+        cst.Call,
+        cst.Expr,
+        cst.Import,
+        cst.SimpleString,
+        cst.Subscript,
+        cst.With,
+    )
+    words = "xla"
+    examples = (
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+            import torch_xla.runtime as xr
+
+
+            def train(model, optimizer, loader, path):
+                dist.init_process_group("xla", init_method="xla://")
+                torch.manual_seed(0)
+                torch_xla.manual_seed(0)
+                model.to("xla")
+                for x, y in loader:
+                    with torch_xla.step():
+                        # one step
+                        loss = (model(x.to("xla")) - y.to("xla")).square().mean()
+                        loss.backward()
+                        optimizer.step()
+                torch_xla.sync()
+                print(xr.global_ordinal(), xr.world_size(), loss.item())
+                xm.rendezvous("trained")
+                xm.save(model.state_dict(), path)
+                torch_xla.sync(wait=True)
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, optimizer, loader, path):
+                dist.init_process_group("tpu_dist")
+                torch.manual_seed(0)
+                model.to("tpu")
+                for x, y in loader:
+                    # one step
+                    loss = (model(x.to("tpu")) - y.to("tpu")).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                print(dist.get_rank(), dist.get_world_size(), loss.item())
+                dist.barrier()
+                if dist.get_node_local_rank() == 0:
+                    torch.save(model.state_dict(), path)
+                torch.accelerator.synchronize()
+            """,
+            target=TPU,
+        ),
+        left_alone(
+            """
+            import torch
+
+            from steps import step
+
+            with step():
+                torch.ones(1, device="tpu")
+            """,
+            target=TPU,
+        ),
+        reported(
+            """
+            import torch_xla.core.xla_model as xm
+
+
+            def step(optimizer):
+                xm.optimizer_step(optimizer)
+            """,
+            "DistributedDataParallel",
+            target=TPU,
+        ),
+        reported(
+            """
+            import torch_xla.distributed.parallel_loader as pl
+
+            loader = pl.MpDeviceLoader(loader, "xla")
+            """,
+            "moves no batches",
+            target=TPU,
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
+        """Yield the edit of one use of torch_xla, or the finding."""
+        if isinstance(node, cst.With):
+            yield from unwrapped(self, node, STEP, "torch_tpu has no steps", context)
+        elif isinstance(node, cst.Import):
+            yield from self._import(node, context)
+        elif isinstance(node, cst.Assign):
+            if _sets_rank(node, context):
+                message = f"remove {code(node)}: the launch sets it"
+                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+        elif isinstance(node, cst.SimpleString):
+            if string_value(node) == "xla" and not _is_joined(node, context):
+                words = context.vocabulary
+                of_group = _is_backend(node, context)
+                tpu = context.string(
+                    words.group_backend if of_group else words.device_name, like=node
+                )
+                message = f"{code(node)} → {code(tpu)}"
+                yield self.edit(node, lambda _: tpu, message, consumes=[node])
+        elif isinstance(node, cst.Subscript):
+            yield from self._figure(node, context)
+        elif isinstance(node, cst.Expr):
+            if isinstance(node.value, cst.Call):
+                yield from self._statement(node, node.value, context)
+        elif isinstance(node, cst.Call):
+            yield from self._query(node, context)
+
+    def _import(self, node: cst.Import, context: Workspace) -> Iterator[Edit]:
+        """Yield the edit of an import of torch_xla that only registers something."""
+        gone = [
+            index
+            for index, alias in enumerate(node.names)
+            if alias.evaluated_name in FOR_EFFECT
+            or (alias.evaluated_name == "torch_xla" and not _uses(alias, context))
+        ]
+        if not gone:
+            return
+        kept = [index for index in range(len(node.names)) if index not in gone]
+
+        def replace(updated: cst.Import) -> cst.Import | cst.RemovalSentinel:
+            names = [updated.names[index] for index in kept]
+            if not names:
+                return cst.RemoveFromParent()
+            names[-1] = names[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            return updated.with_changes(names=names)
+
+        message = f"remove `{code(node)}`: torch loads torch_tpu itself"
+        yield self.edit(node, replace, message, consumes=[node.names[index] for index in gone])
+
+    def _statement(
+        self, node: cst.Expr, call: cst.Call, context: Workspace
+    ) -> Iterator[Edit | RuleFinding]:
+        """Yield the edit of a statement that is a call of torch_xla."""
+        name = context.qualified_name(call.func)
+        torch = context.imports.require("torch") if name is not None else ""
+        if name in SYNCS:
+            wait = keyword(call, "wait")
+            if wait is None or code(wait.value) == "False":
+                message = f"remove {code(call)}: torch_tpu runs op by op"
+                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            else:
+                yield self._replaced(call, f"{torch}.accelerator.synchronize()")
+        elif name == "torch_xla.manual_seed":
+            if any(context.qualified_name(c.func) in SEEDS for c in context.all_of(cst.Call)):
+                message = f"remove {code(call)}: torch.manual_seed seeds the TPU too"
+                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            else:
+                function = cst.parse_expression(f"{torch}.manual_seed")
+                message = f"{code(call.func)} → torch.manual_seed"
+                yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
+        elif name == f"{XM}.rendezvous":
+            if _joins(context):
+                yield self._replaced(call, context.vocabulary.write("barrier"))
+            else:
+                message = (
+                    f"{code(call)}: join the process group in the worker, "
+                    'torch.distributed.init_process_group("tpu_dist"), then torch.distributed.barrier()'
+                )
+                yield from self.report(call, message)
+        elif name == SAVE:
+            yield from self._save(node, call, context)
+        elif name == OPTIMIZER_STEP:
+            yield from self._optimizer_step(call, context)
+
+    def _save(
+        self, node: cst.Expr, call: cst.Call, context: Workspace
+    ) -> Iterator[Edit | RuleFinding]:
+        """Yield the edit of a save, which the first rank makes."""
+        bound = bind(call, SAVE_PARAMETERS)
+        line = context.parent(node)
+        alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        options = {} if bound is None else {n: code(bound[n].value) for n in bound}
+        known = {"True", "False"}
+        if bound is None or not alone or {*list(options.values())[2:]} - known:
+            message = f"{code(call)}: torch.save on the first rank, below a test of dist.get_rank()"
+            yield from self.report(call, message)
+            return
+        torch = context.imports.require("torch")
+        word: Word = "rank" if options.get("global_master") == "True" else "local rank"
+        test = cst.parse_expression(f"{_written(word, call, context)} == 0")
+        function = cst.parse_expression(f"{torch}.save")
+        everybody = options.get("master_only") == "False"
+
+        def replace(updated: cst.SimpleStatementLine) -> cst.BaseStatement:
+            old = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
+            args = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in old.args[:2]]
+            new = cst.Call(function, [a.with_changes(keyword=None) for a in args])
+            saved = updated.with_changes(body=[cst.Expr(new)])
+            if everybody:
+                return saved
+            body = cst.IndentedBlock(body=[saved.with_changes(leading_lines=[])])
+            return cst.If(test=test, body=body, leading_lines=updated.leading_lines)
+
+        message = f"{code(call.func)} → torch.save on the first rank"
+        assert line is not None
+        yield self.edit(line, replace, message, consumes=[call.func])
+
+    def _optimizer_step(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
+        wraps = any(context.qualified_name(c.func) in DDP for c in context.all_of(cst.Call))
+        if not wraps or not call.args or call.args[0].star:
+            message = (
+                f"{code(call)} averages the gradients of the replicas: wrap the model in "
+                "DistributedDataParallel, which does, and call optimizer.step()"
+            )
+            yield from self.report(call, message)
+            return
+
+        def replace(updated: cst.Call) -> cst.Call:
+            step = cst.Attribute(updated.args[0].value, cst.Name("step"))
+            return cst.Call(step)
+
+        message = f"{code(call)} → {code(call.args[0].value)}.step()"
+        yield self.edit(call, replace, message, consumes=[call.func, *call.args[1:]])
+
+    def _query(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
+        """Yield the edit of a call whose value is used."""
+        name = context.qualified_name(call.func)
+        if name is None or not name.startswith("torch_xla.") or _in_removed(call, context):
+            return
+        if name in WORDS and not call.args:
+            yield self._replaced(call, _written(WORDS[name], call, context))
+        elif name in LOCAL_SIZES:
+            os, key = context.imports.require("os"), context.string("LOCAL_WORLD_SIZE").value
+            yield self._replaced(call, f"int({os}.environ[{key}])")
+        elif name == f"{XM}.is_master_ordinal":
+            local = call.args[0].value if call.args else None
+            word: Word = "rank" if local is not None and code(local) == "False" else "local rank"
+            yield self._replaced(
+                call,
+                f"{_written(word, call, context)} == 0",
+                parentheses=not _is_test(call, context),
+            )
+        elif name in DEVICES and not call.args:
+            torch = context.imports.require("torch")
+            yield self._replaced(call, f"{torch}.device({context.string('tpu').value})")
+        elif name == f"{XM}.get_rng_state":
+            torch = context.imports.require("torch")
+            yield self._replaced(call, f"{GENERATOR.replace('torch', torch, 1)}.get_state()")
+        elif name == f"{XM}.set_rng_state" and call.args:
+            function = cst.parse_expression(f"{context.imports.require('torch')}.tpu.set_rng_state")
+            message = f"{code(call.func)} → torch.tpu.set_rng_state"
+            yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
+        elif name == CHECKPOINT:
+            module = context.imports.require("torch.utils.checkpoint")
+            function = cst.parse_expression(f"{module}.checkpoint")
+            message = f"{code(call.func)} → torch.utils.checkpoint.checkpoint"
+            yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
+        elif name == LOADER:
+            message = (
+                f"{code(call)}: torch_tpu moves no batches: pass the loader itself, and move each batch in "
+                'the loop, `x.to("tpu")`'
+            )
+            yield from self.report(call, message)
+        elif name.startswith(f"{SHARDS}."):
+            message = (
+                f"{code(call.func)}: DTensor takes the place of SPMD: torch.distributed.tensor, with "
+                'torch.distributed.init_device_mesh("tpu", …)'
+            )
+            yield from self.report(call, message)
+
+    def _figure(self, node: cst.Subscript, context: Workspace) -> Iterator[Edit]:
+        """Yield the edit of `xm.get_memory_info()["bytes_used"]`."""
+        call, index = node.value, node.slice[0].slice
+        if not isinstance(call, cst.Call) or context.qualified_name(call.func) != MEMORY:
+            return
+        key = string_value(index.value) if isinstance(index, cst.Index) else None
+        if key in FIGURES:
+            torch = context.imports.require("torch")
+            expression = cst.parse_expression(FIGURES[key].replace("torch", torch, 1))
+            message = f"{code(node)} → {FIGURES[key]}"
+            yield self.edit(node, lambda _: expression, message, consumes=[node])
+
+    def _replaced(self, call: cst.Call, text: str, *, parentheses: bool = False) -> Edit:
+        expression = cst.parse_expression(f"({text})" if parentheses else text)
+        return self.edit(call, lambda _: expression, f"{code(call)} → {text}", consumes=[call])
+
+
+def _joins(context: Workspace) -> bool:
+    """Whether the script, or its project, joins a process group."""
+    calls = context.all_of(cst.Call)
+    return context.calls.joins_group or any(context.qualified_name(c.func) in INIT for c in calls)
+
+
+def _written(word: Word, call: cst.Call, context: Workspace) -> str:
+    """Return how a rank is asked at `call`: of the group, or of the environment where none is joined yet."""
+    function, here = context.function_around(call), context.position(call).line
+    later = any(
+        context.qualified_name(other.func) in INIT
+        and context.function_around(other) is function
+        and context.position(other).line > here
+        for other in context.all_of(cst.Call)
+    )
+    workers = context.launch.workers()
+    if _joins(context) and not later and all(function is not worker for worker in workers):
+        return context.vocabulary.write(word)
+    os, key = context.imports.require("os"), context.string(OF_WORD[word]).value
+    return f"int({os}.environ[{key}])"
+
+
+def _uses(alias: cst.ImportAlias, context: Workspace) -> bool:
+    """Whether the script uses what `alias` binds."""
+    bound = alias.evaluated_alias or alias.evaluated_name
+    imports = cst.ImportAlias | cst.AsName | cst.Attribute
+    return any(
+        not (
+            isinstance(context.parent(use), imports)
+            and any(
+                isinstance(above, cst.Import | cst.ImportFrom) for above in context.ancestors(use)
+            )
+        )
+        for use in context.references(bound)
+    )
+
+
+def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
+    """Whether `node` sets a variable of the ranks to what torch_xla's runtime answers."""
+    if len(node.targets) != 1 or not isinstance(node.targets[0].target, cst.Subscript):
+        return False
+    index = node.targets[0].target.slice[0].slice
+    key = index.value if isinstance(index, cst.Index) else None
+    if key is None or environment_name(key, context) not in VARIABLES or is_read(key, context):
+        return False
+    if _is_index_of_worker(node, context):
+        return True  # the launch begins the worker with it
+    calls = [node.value]
+    if isinstance(node.value, cst.Call):
+        calls += [arg.value for arg in node.value.args]
+    asked = (
+        context.qualified_name(call.func) or "" for call in calls if isinstance(call, cst.Call)
+    )
+    return any(name.startswith("torch_xla.") for name in asked)
+
+
+def _is_index_of_worker(node: cst.Assign, context: Workspace) -> bool:
+    """Whether a launched worker sets a variable to its first parameter: `str(index)`."""
+    worker = context.function_around(node)
+    if worker is None or not any(worker is launched for launched in context.launch.workers()):
+        return False
+    if not any(context.qualified_name(c.func) in LAUNCHES for c in context.all_of(cst.Call)):
+        return False
+    parameters = [*worker.params.posonly_params, *worker.params.params]
+    return bool(parameters) and code(node.value) == f"str({parameters[0].name.value})"
+
+
+def _in_removed(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` is in an assignment that goes."""
+    return any(
+        isinstance(above, cst.Assign) and _sets_rank(above, context)
+        for above in context.ancestors(call)
+    )
+
+
+def _is_test(call: cst.Call, context: Workspace) -> bool:
+    above = context.parent(call)
+    return isinstance(above, cst.If | cst.Assign | cst.Arg | cst.Return)
+
+
+def _is_backend(node: cst.SimpleString, context: Workspace) -> bool:
+    """Whether `node` is compared with the backend of a process group, or kept under that name."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Comparison | cst.Assign | cst.Param | cst.Call):
+            text = code(above.name) if isinstance(above, cst.Param) else code(above)
+            return "backend" in text.lower() and "device" not in text.lower()
+        if isinstance(above, cst.BaseStatement):
+            break
+    return False
+
+
+def _is_joined(node: cst.SimpleString, context: Workspace) -> bool:
+    """Whether `node` is the backend in a call that makes a process group, which other rules edit."""
+    arg = context.parent(node)
+    call = context.parent(arg)
+    if not isinstance(arg, cst.Arg) or not isinstance(call, cst.Call):
+        return False
+    return called(call, context) in ("init_process_group", "new_group")

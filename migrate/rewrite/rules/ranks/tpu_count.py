@@ -1,0 +1,166 @@
+"""The number of TPU devices, asked in the parent process and in a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.check.hazard import Severity
+from migrate.reading.replicas.launch import Style
+from migrate.reading.values.devices import is_device_count
+from migrate.rewrite.edits.gpu_conditions import is_asked
+from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+COUNT = "torch.accelerator.device_count"
+OLD = frozenset({"torch.cuda.device_count", "torch.tpu.device_count"})
+LOCAL = "LOCAL_WORLD_SIZE"
+IN_A_RANK = (
+    "is 1 in a rank, which sees one chip: torch.distributed.get_world_size(), or the number of processes "
+    "that were started"
+)
+
+
+class TpuCount(Rule):
+    """Ask torch.accelerator how many TPU devices there are.
+
+    **What it does.** `torch.cuda.device_count()` becomes `torch.accelerator.device_count()`, which is the
+    number of the host's chips in the process that starts the ranks. In a rank it is 1. Where torchrun starts
+    the script, the number of the host's ranks is asked of it: `int(os.environ["LOCAL_WORLD_SIZE"])`.
+
+    **Left alone.** `rank % torch.cuda.device_count()` is an index: of one chip it is 0, which is right.
+
+    **Reported.** The number of devices that a worker of `mp.spawn` asks for.
+
+    Source: torch_tpu 0.2.0 (measured on XLA:CPU).
+    """
+
+    name = "tpu-count"
+    code = "XLA891"
+    targets = TPU_ONLY
+    nodes = (cst.Call,)
+    words = "device_count"
+    examples = (
+        rewritten(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank, count):
+                print(rank, count)
+
+
+            if __name__ == "__main__":
+                count = torch.cuda.device_count()
+                mp.spawn(worker, args=(count,), nprocs=count)
+            """,
+            """
+            import os
+
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank, count):
+                os.environ["LOCAL_RANK"] = str(rank)
+                print(rank, count)
+
+
+            if __name__ == "__main__":
+                count = torch.accelerator.device_count()
+                torch.tpu.distributed.set_tpu_launch_env(nproc_per_node=count)
+                mp.spawn(worker, args=(count,), nprocs=count)
+            """,
+            target=TPU,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def main():
+                dist.init_process_group("nccl")
+                batch = 256 // torch.cuda.device_count()
+                print(batch)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def main():
+                dist.init_process_group("tpu_dist")
+                batch = 256 // int(os.environ["LOCAL_WORLD_SIZE"])
+                print(batch)
+
+
+            if __name__ == "__main__":
+                main()
+            """,
+            target=TPU,
+        ),
+        left_alone(
+            """
+            import torch
+
+            if torch.accelerator.device_count() > 0:
+                print("a TPU")
+            """,
+            target=TPU,
+        ),
+        reported(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                print(256 // torch.accelerator.device_count())
+
+
+            if __name__ == "__main__":
+                mp.spawn(worker, nprocs=4)
+            """,
+            "is 1 in a rank",
+            target=TPU,
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
+        """Yield the edit of one question, or the finding."""
+        assert isinstance(node, cst.Call)
+        if not is_device_count(node, context):
+            return
+        name = context.qualified_name(node.func) or ""
+        plain = is_asked(node, context) or _is_modulus(node, context)
+        if not plain and context.launch.in_replica(node):
+            if context.launch.style not in (Style.MAIN, Style.MODULE):
+                yield from self.report(node, f"{name}() {IN_A_RANK}", Severity.WARNING)
+                return
+            os, key = context.imports.require("os"), context.string(LOCAL).value
+            size = cst.parse_expression(f"int({os}.environ[{key}])")
+            message = f"{name}() → {LOCAL}, which torchrun sets: it is 1 in a rank"
+            yield self.edit(node, lambda _: size, message, consumes=[node])
+        elif name in OLD:
+            torch = context.imports.require("torch")
+            count = cst.parse_expression(COUNT.replace("torch", torch, 1))
+            yield self.edit(node.func, lambda _: count, f"{name} → {COUNT}", consumes=[node.func])
+
+
+def _is_modulus(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` bounds an index: `rank % torch.cuda.device_count()`."""
+    above = context.parent(node)
+    return (
+        isinstance(above, cst.BinaryOperation)
+        and isinstance(above.operator, cst.Modulo)
+        and above.right is node
+    )
