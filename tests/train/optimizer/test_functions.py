@@ -77,6 +77,7 @@ def test_function_of_the_script(argument, text):
     texts = choose_rates(recorded)
     assert text in (texts.rates[0], *texts.definitions[0].splitlines()[-1].split("return "))
     assert "# 1) linear warmup for warmup_iters steps" in texts.source
+    assert "\n            it < warmup_iters,\n" in texts.source
     assert "0.5 * get_lr" in texts.source
     assert texts.worst < 1e-12
 
