@@ -254,11 +254,7 @@ class _JaxWriter:
                 f"return jnp.where({choice.condition}, {choice.value}, {result})",
             ]
         else:
-            conditions = [
-                line
-                for c in self._choices
-                for line in (*c.comments, f"jnp.asarray({c.condition}),")
-            ]
+            conditions = [line for c in self._choices for line in (*c.comments, f"{c.condition},")]
             values = [f"{choice.value}," for choice in self._choices]
             self._output += [
                 *comments,

@@ -124,7 +124,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("rates", [(0.1,), (0.1, 0.02)])
+@pytest.mark.parametrize("rates", [pytest.param((0.1,), marks=pytest.mark.long), (0.1, 0.02)])
 def test_written_schedule_has_torchs_rates(name, rates):
     make, words = CASES[name]
     recorded = record(make, rates=rates, momentum=0.9)

@@ -96,6 +96,15 @@ def test_update_is_torchs(name):
     assert check.float32 < 1e-3
 
 
+def test_another_update_is_seen():
+    recorded = optimizer(torch.optim.AdamW, lr=0.01)
+    written = write_optimizer(recorded, ARRAYS)
+    for before, after in (("weight_decay=0.01", "weight_decay=0.0"), ("b2=0.999", "b2=0.99")):
+        assert before in written.source
+        wrong = dataclasses.replace(written, source=written.source.replace(before, after))
+        assert not check_updates(wrong, recorded, ARRAYS).equal
+
+
 DECAYS = ("embed.weight", "h.0.weight", "head.weight")
 VECTORS = ("h.0.bias", "head.bias")
 
@@ -166,9 +175,9 @@ def test_clipping_is_torchs(clip):
 @pytest.mark.parametrize(
     ("cls", "options"),
     [
-        (torch.optim.SGD, {"momentum": 0.9}),
         (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}),
-        (torch.optim.Adam, {"weight_decay": 0.1}),
+        pytest.param(torch.optim.SGD, {"momentum": 0.9}, marks=pytest.mark.long),
+        pytest.param(torch.optim.Adam, {"weight_decay": 0.1}, marks=pytest.mark.long),
         (torch.optim.AdamW, {}),
     ],
 )

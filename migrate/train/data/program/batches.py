@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator as PythonGenerator
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Batches:
         self._source = _Steps(dataset, epochs, collate, padding)
         self._load = {"grain": _by_grain, "torch": _by_torch}[loader]
         self._workers = workers
-        self._running: Iterator[Any] | None = None
+        self._running: PythonGenerator[Any, None, None] | None = None
         self._epoch = self._step = 0
 
     def __len__(self) -> int:
@@ -63,8 +64,14 @@ class Batches:
 
     def restore(self, position: Position) -> None:
         """Continue at a position."""
+        self.close()
         self._epoch, self._step = position["epoch"], position["step"]
-        self._running = None
+
+    def close(self) -> None:
+        """End the workers; the next batch starts them again."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
 
     def epoch(self) -> Iterator[Any]:
         """Yield the remaining batches of this epoch; then the position is the next epoch's start."""
@@ -183,8 +190,8 @@ class _Steps:
         return batch if self._padding is None else self._padding.pad(batch)
 
 
-def _by_grain(source: _Steps, workers: int) -> Iterator[Any]:
-    import grain
+def _by_grain(source: _Steps, workers: int) -> PythonGenerator[Any, None, None]:
+    import grain  # type: ignore[import-not-found, unused-ignore]
 
     dataset = grain.MapDataset.source(source).to_iter_dataset(
         grain.ReadOptions(num_threads=0 if workers else 1, prefetch_buffer_size=2)
@@ -195,14 +202,19 @@ def _by_grain(source: _Steps, workers: int) -> Iterator[Any]:
         if not flags.FLAGS.is_parsed():  # grain's workers read them
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
-    yield from dataset
+    iterator = iter(dataset)
+    try:
+        yield from iterator
+    finally:
+        if workers:
+            iterator.close()
 
 
-def _by_torch(source: _Steps, workers: int) -> Iterator[Any]:
+def _by_torch(source: _Steps, workers: int) -> PythonGenerator[Any, None, None]:
     from torch.utils.data import DataLoader
 
     yield from DataLoader(
-        source,  # type: ignore[arg-type]
+        source,
         batch_size=None,
         num_workers=workers,
         collate_fn=_unchanged,

@@ -1,0 +1,182 @@
+"""Functions of scripts and of transformers as learning rates: in JAX, or evaluated before training."""
+
+import dataclasses
+import functools
+import math
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR, ReduceLROnPlateau
+
+from migrate.train.errors import TrainError
+from migrate.train.optimizer.choice import choose_rates
+from migrate.train.optimizer.functions import ModuleNames, Unportable, port
+from migrate.train.optimizer.live import recorded_function
+from migrate.train.optimizer.recorded import RecordedCall, RecordedGroup, RecordedOptimizer
+from tests.train.optimizer.test_schedules import get_lr, record
+
+
+class Args:
+    warmup = 4
+    gamma = 0.5
+
+
+args = Args()
+milestones = [3, 7]
+
+
+def by_branches(step):
+    if step < args.warmup:
+        scale = (step + 1) / args.warmup
+    elif step < 10 and step != 6:
+        scale = 1.0
+    else:
+        # decays from here on
+        progress = (step - 10) / 30
+        scale = max(0.1, 1 - progress)
+    return scale
+
+
+def by_loop(step):
+    rate = 1.0
+    for milestone in milestones:
+        if step >= milestone:
+            rate *= args.gamma
+    return rate
+
+
+def by_containers(step):
+    return 0.5 ** sum(step >= milestone for milestone in milestones)
+
+
+def handwritten(function, rates, arguments, updates=None):
+    groups = tuple(
+        RecordedGroup((f"p{i}",), {"lr": rate, "momentum": 0.0}) for i, rate in enumerate(rates[0])
+    )
+    return RecordedOptimizer(
+        "torch.optim.sgd.SGD",
+        groups,
+        tuple(tuple(r) for r in rates),
+        function=RecordedCall(recorded_function(function), tuple(arguments)),
+        updates=updates,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        (lambda i: i, "get_lr"),
+        (lambda i: i + 1, "get_lr(step + 1)"),
+        (lambda i: i * 4 + 3, "get_lr(step * 4 + 3)"),
+        (lambda i: i / 8, "get_lr(step / 8)"),
+    ],
+)
+def test_function_of_the_script(argument, text):
+    arguments = [argument(i) for i in range(6)]
+    recorded = handwritten(get_lr, [(get_lr(a), get_lr(a) * 0.5) for a in arguments], arguments)
+    texts = choose_rates(recorded)
+    assert text in (texts.rates[0], *texts.definitions[0].splitlines()[-1].split("return "))
+    assert "# 1) linear warmup for warmup_iters steps" in texts.source
+    assert "\n            it < warmup_iters,\n" in texts.source
+    assert "0.5 * get_lr" in texts.source
+    assert texts.worst < 1e-12
+
+
+@pytest.mark.parametrize("function", [by_branches])
+def test_branches_that_assign(function):
+    recorded = handwritten(function, [(function(i),) for i in range(6)], range(6))
+    texts = choose_rates(recorded)
+    assert "jnp.where" in texts.source
+    assert "warmup = 4" in texts.source
+
+
+@pytest.mark.parametrize("function", [by_loop, by_containers])
+def test_loops_are_refused_or_evaluated_before_training(function):
+    with pytest.raises(Unportable):
+        port(recorded_function(function), ModuleNames())
+    recorded = handwritten(function, [(function(i),) for i in range(6)], range(6))
+    with pytest.raises(TrainError, match="cannot be written as a function of the step"):
+        choose_rates(recorded)
+    if function is by_containers:
+        texts = choose_rates(dataclasses.replace(recorded, updates=20))
+        assert "by_containers_values" in texts.source
+        assert "fill_value=jnp.nan" in texts.source
+
+
+def test_rate_that_nothing_explains():
+    rates = ((0.1,), (0.3,), (0.2,))
+    recorded = RecordedOptimizer(
+        "torch.optim.sgd.SGD", (RecordedGroup(("p0",), {"lr": 0.1}),), rates
+    )
+    with pytest.raises(TrainError, match="cannot be written"):
+        choose_rates(recorded)
+    texts = choose_rates(dataclasses.replace(recorded, updates=3))
+    assert "what computes them is unknown" in texts.source
+    assert texts.note
+
+
+def test_rate_that_is_not_the_schedulers():
+    recorded = record(lambda o: LambdaLR(o, lambda step: 0.9**step))
+    rates = (*recorded.rates[:-1], (0.5,))
+    with pytest.raises(TrainError, match="something else sets it too"):
+        choose_rates(dataclasses.replace(recorded, rates=rates))
+
+
+def test_plateau_is_refused():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    from migrate.train.optimizer.live import recorded_schedule
+
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    item = dataclasses.replace(recorded_schedule(ReduceLROnPlateau(optimizer)), line=9)
+    recorded = RecordedOptimizer(
+        "torch.optim.sgd.SGD",
+        (RecordedGroup(("p",), {"lr": 0.1}),),
+        ((0.1,), (0.1,)),
+        schedules=(item,),
+    )
+    with pytest.raises(TrainError, match=r"train.py:9: ReduceLROnPlateau sets the learning rate"):
+        choose_rates(recorded)
+
+
+def test_multiplicative_function_is_a_product_evaluated_before_training():
+    texts = choose_rates(
+        record(lambda o: MultiplicativeLR(o, lambda step: 1 - 1 / (step + 2)), total=30)
+    )
+    assert "np.cumprod" in texts.source
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("constant_schedule_with_warmup", {"num_warmup_steps": 5}, "optax.linear_schedule"),
+        (
+            "linear_schedule_with_warmup",
+            {"num_warmup_steps": 5, "num_training_steps": 30},
+            "optax.join_schedules",
+        ),
+        (
+            "cosine_schedule_with_warmup",
+            {"num_warmup_steps": 5, "num_training_steps": 30},
+            "optax.warmup_cosine_decay_schedule",
+        ),
+        (
+            "cosine_with_hard_restarts_schedule_with_warmup",
+            {"num_warmup_steps": 5, "num_training_steps": 30, "num_cycles": 2},
+            "def cosine_with_hard_restarts_schedule_with_warmup(",
+        ),
+        (
+            "polynomial_decay_schedule_with_warmup",
+            {"num_warmup_steps": 5, "num_training_steps": 30},
+            "def polynomial_decay_schedule_with_warmup(",
+        ),
+        ("inverse_sqrt_schedule", {"num_warmup_steps": 5}, "def inverse_sqrt_schedule("),
+    ],
+)
+def test_schedules_of_transformers(name, options, words, monkeypatch):
+    monkeypatch.setattr("transformers.utils.import_utils.USE_TORCH_XLA", "0")
+    from transformers import optimization
+
+    make = functools.partial(getattr(optimization, f"get_{name}"), **options)
+    texts = choose_rates(record(make, total=30))
+    assert words in texts.source
+    assert math.isfinite(texts.worst)
