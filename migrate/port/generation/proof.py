@@ -35,22 +35,22 @@ def compare_cached(
     Args:
         model: the original in float32, in evaluation mode.
         example: an input of the recording.
-        port: what the compiler gave.
+        port: result of the compiler.
         folder: folder of the port.
         params: weights of the port; None: it has none.
         work: folder for intermediate files.
-        timeout: seconds for the port's process.
+        timeout: seconds for the process of the port.
     """
     recorded = port.cache.recorded
     arrays, valid = _arrays(model, example, recorded)
     described = f"{recorded.tokens} int32[{ROWS},{PROMPT} + {STEPS}]"
-    wanted = _original(model, arrays, recorded)
+    reference = _original(model, arrays, recorded)
     work.mkdir()
     np.savez(work / "inputs.npz", **arrays)
-    answer = _asked(port, folder, params, work, timeout)
+    answer = _answer(port, folder, params, work, timeout)
     if "error" in answer:
         return CachedCase(NAME, described, error=answer["error"])
-    worst, position = worst_position(wanted, np.load(work / "logits.npy"), valid)
+    worst, position = worst_position(reference, np.load(work / "logits.npy"), valid)
     return CachedCase(NAME, described, worst, position)
 
 
@@ -62,7 +62,7 @@ def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
     Args:
         wanted: the original's logits: (rows, positions, vocabulary).
         logits: the port's.
-        valid: which tokens are not padding: (rows, positions).
+        valid: 1 for a token, 0 for padding: (rows, positions).
     """
     worst, position = 0.0, 0
     for at in range(wanted.shape[1]):
@@ -80,7 +80,7 @@ def worst_position(wanted: Any, logits: Any, valid: Any) -> tuple[float, int]:
 def _arrays(
     model: torch.nn.Module, example: Mapping[str, torch.Tensor], recorded: Any
 ) -> tuple[dict[str, Any], Any]:
-    """The inputs, and which tokens are not padding."""
+    """Inputs by name, and the mask: 1 for a token, 0 for padding."""
     random = np.random.default_rng(0)
     text: Any = model.config
     vocabulary = int(text.get_text_config(decoder=True).vocab_size)
@@ -129,7 +129,7 @@ def _original(model: torch.nn.Module, arrays: Mapping[str, Any], recorded: Any) 
         return model(**inputs, use_cache=False).logits.float().numpy()
 
 
-def _asked(
+def _answer(
     port: Any, folder: Path, params: Path | None, work: Path, timeout: float
 ) -> dict[str, Any]:
     recorded = port.cache.recorded

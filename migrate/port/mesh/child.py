@@ -32,25 +32,25 @@ _COLLECTIVE = re.compile(
 
 def main(request: Path) -> None:
     """Run the port as requested."""
-    asked = json.loads(request.read_text())
+    values = json.loads(request.read_text())
     answer: Any
     try:
-        with package_of(Path(asked["folder"])) as package:
-            answer = _runs(package, asked)
+        with package_of(Path(values["folder"])) as package:
+            answer = _runs(package, values)
     except Exception as error:  # whatever the port's source raises
-        answer = {"error": _said(error)}
-    Path(asked["answer"]).write_text(json.dumps(answer))
+        answer = {"error": _line(error)}
+    Path(values["answer"]).write_text(json.dumps(answer))
 
 
-def _runs(package: Any, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _runs(package: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     import jax
     from safetensors.flax import load_file
 
-    inputs = load_file(asked["inputs"])
+    inputs = load_file(values["inputs"])
     model = package.build()
-    keys = {name: jax.random.key(at) for at, name in enumerate(asked["streams"])}
-    if asked["params"]:
-        variables = package.load_params(Path(asked["params"]))
+    keys = {name: jax.random.key(at) for at, name in enumerate(values["streams"])}
+    if values["params"]:
+        variables = package.load_params(Path(values["params"]))
     else:
         variables = jax.jit(model.init)(jax.random.key(0), **inputs)
     cotangents: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def _runs(package: Any, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     alone = _numbers(jax.jit(step)(params, others, inputs))
     return [
         _run(package, step, (params, others, inputs), sizes, exact, alone)
-        for sizes in asked["meshes"]
+        for sizes in values["meshes"]
     ]
 
 
@@ -110,7 +110,7 @@ def _run(
             compiled = jax.jit(step, out_shardings=into).lower(first, rest, batch).compile()
             both = _numbers(compiled(first, rest, batch))
     except Exception as error:  # whatever the port's source raises
-        return {"error": _said(error)}
+        return {"error": _line(error)}
     outputs, gradients = (judged(exact[at], alone[at], both[at]) for at in range(2))
     worst = max(gradients, key=lambda name: gradients[name], default="")
     leaves = jax.tree.leaves(placed)
@@ -200,7 +200,7 @@ def _named(tree: Any) -> dict[str, Any]:
     }
 
 
-def _said(error: BaseException) -> str:
+def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

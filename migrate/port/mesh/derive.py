@@ -42,7 +42,7 @@ def write_rules(place: Path, port: Any) -> Partition:
 
     Args:
         place: the folder, with its source, its weights and a `sharding.py` without rules.
-        port: what the compiler gave.
+        port: result of the compiler.
 
     Raises:
         PortError: the source does not run.
@@ -120,16 +120,16 @@ def compare_meshes(
     Args:
         place: folder of the port.
         params: its weights; None: those of `init`.
-        port: what the compiler gave.
+        port: result of the compiler.
         partition: its rules.
         examples: inputs.
         work: folder for intermediate files.
         timeout: seconds for all meshes.
     """
-    wanted = meshes(partition.rules, partition.divisors)
+    requested = meshes(partition.rules, partition.divisors)
     whole = unbatched(port)
     if all(argument.name in whole for argument in port.inputs):
         why = "the recording fixed the batch"
-        return tuple(MeshRun(shown(sizes), skipped=why) for sizes in wanted)
+        return tuple(MeshRun(shown(sizes), skipped=why) for sizes in requested)
     batch = batch_of(examples, whole)
-    return prove_meshes(place, params, batch, port.streams, wanted, work, timeout)
+    return prove_meshes(place, params, batch, port.streams, requested, work, timeout)

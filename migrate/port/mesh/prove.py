@@ -66,7 +66,7 @@ def prove_meshes(
     params: Path | None,
     inputs: Mapping[str, Any],
     streams: Sequence[str],
-    wanted: Sequence[Sizes],
+    requested: Sequence[Sizes],
     work: Path,
     timeout: float,
 ) -> tuple[MeshRun, ...]:
@@ -75,9 +75,9 @@ def prove_meshes(
     Args:
         folder: folder of the port.
         params: its weights; None: those of `init`.
-        inputs: what it is given.
-        streams: streams of random numbers that it draws from.
-        wanted: the meshes.
+        inputs: input name → array.
+        streams: random streams that the model draws from.
+        requested: axis → devices of each mesh.
         work: folder for intermediate files.
         timeout: seconds for the process.
     """
@@ -91,9 +91,9 @@ def prove_meshes(
         "params": str(params) if params else "",
         "inputs": str(file),
         "streams": list(streams),
-        "meshes": list(wanted),
+        "meshes": list(requested),
     }
-    names = [shown(sizes) for sizes in wanted]
+    names = [shown(sizes) for sizes in requested]
     facts = answer_of("migrate.port.mesh.child", request, work, timeout, _FLAGS)
     if isinstance(facts, dict):
         return tuple(MeshRun(name, error=facts["error"]) for name in names)

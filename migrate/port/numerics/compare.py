@@ -47,18 +47,18 @@ def compared(
     Args:
         model: the original in float32, in evaluation mode.
         inputs: inputs of one shape.
-        port: what the compiler gave.
+        port: result of the compiler.
         folder: folder of the port.
         work: folder for intermediate files.
         timeout: seconds for the port's process.
         described: the shapes, for reports.
-        few: how many of the inputs are run; all of them where outputs have few numbers, or with these the
-            port's error is too large.
+        few: number of inputs to run. All are run if the outputs have few numbers, or if the port's error
+            is too large.
     """
     if port.same_dtype:
         return tuple(Numerics(setting, described, skipped=port.same_dtype) for setting in SETTINGS)
     numerics_results: tuple[Numerics, ...] = ()
-    # What is chosen by scores that nearly tie is off by chance: more inputs tell that from a fault.
+    # A choice among nearly equal scores differs by chance: more inputs tell it from a fault.
     for count in sorted({min(few, len(inputs)), len(inputs)}):
         place = work / f"{count}"
         place.mkdir(exist_ok=True)
@@ -97,17 +97,17 @@ def _compared(
         return tuple(Numerics(setting, described, skipped=why) for setting in SETTINGS), 0
     inputs = inputs[: len(runs)]
     exact = [reference(model, example) for example in inputs]
-    answer = _asked(inputs, port, folder, work, timeout)
+    answer = _answer(inputs, port, folder, work, timeout)
     if "error" in answer:
         return tuple(Numerics(setting, described, error=answer["error"]) for setting in SETTINGS), 0
     port_outputs = [_outputs(work, at, len(inputs)) for at in range(len(SETTINGS))]
     return tuple(
-        _judged(setting, described, runs, exact, answer[setting], port_outputs[at])
+        _verdict(setting, described, runs, exact, answer[setting], port_outputs[at])
         for at, setting in enumerate(SETTINGS)
     ), len(inputs)
 
 
-def _asked(
+def _answer(
     inputs: Sequence[Mapping[str, torch.Tensor]],
     port: Any,
     folder: Folder,
@@ -140,7 +140,7 @@ def _outputs(work: Path, at: int, count: int) -> list[dict[str, Any]]:
     return [load_file(work / f"{at}_{number}.safetensors") for number in range(count)]
 
 
-def _judged(
+def _verdict(
     setting: str,
     described: str,
     runs: Sequence[NumericsRun],
@@ -152,8 +152,8 @@ def _judged(
     names = {path: path or "output" for path in paths}
     if set(names.values()) != set(port_outputs[0]):
         if len(paths) != len(port_outputs[0]):
-            return Numerics(setting, described, error="it gives other outputs than the original")
-        # A model that gives an object: its port gives the same tensors in the same order.
+            return Numerics(setting, described, error="its outputs are not those of the original")
+        # The original returns an object: the port returns the same tensors in the same order.
         names = dict(zip(paths, answer["dtypes"], strict=True))
     differences: list[str] = []
     worst, limit = (0.0, 0.0), LIMIT
@@ -204,12 +204,12 @@ def _distance(truth: Sequence[Any], mine: Sequence[Any]) -> float:
 def _products(original: Products, port: Mapping[str, Iterable[str]]) -> list[str]:
     """Return where the port multiplies in another dtype than the original, module by module.
 
-    What a module without a class of its own multiplies counts for the one around it.
+    Products of a module without a class of its own count for the module around it.
     """
     common = {path for path in port if path in original}
     theirs, mine = _gathered(original, common), _gathered(port, common)
     return [
-        f"{path or 'the model'} multiplies {_said(mine[path])}, the original {_said(theirs[path])}"
+        f"{path or 'the model'} multiplies {_joined(mine[path])}, the original {_joined(theirs[path])}"
         for path in sorted(theirs.keys() & mine.keys())
         if theirs[path] != mine[path]
     ]
@@ -225,5 +225,5 @@ def _gathered(products: Mapping[str, Iterable[str]], common: set[str]) -> dict[s
     return names_by_kind
 
 
-def _said(kinds: Iterable[str]) -> str:
+def _joined(kinds: Iterable[str]) -> str:
     return " and ".join(sorted(kinds))

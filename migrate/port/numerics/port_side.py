@@ -28,39 +28,39 @@ _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_ge
 
 def main(request: Path) -> None:
     """Run the port as requested."""
-    asked = json.loads(request.read_text())
+    values = json.loads(request.read_text())
     answer: dict[str, Any]
     try:
-        with package_of(Path(asked["folder"])) as package:
+        with package_of(Path(values["folder"])) as package:
             answer = {
-                setting: _run(package, asked, setting, at) for at, setting in enumerate(SETTINGS)
+                setting: _run(package, values, setting, at) for at, setting in enumerate(SETTINGS)
             }
     except Exception as error:  # whatever the port's source raises
         line = " ".join(str(error).split())
         answer = {"error": f"{type(error).__name__}: {line[:400]} ({_place(error)})"}
-    Path(asked["answer"]).write_text(json.dumps(answer))
+    Path(values["answer"]).write_text(json.dumps(answer))
 
 
-def _run(package: Any, asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
+def _run(package: Any, values: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
     from safetensors.flax import load_file
     from safetensors.numpy import save_file
 
-    model_class = getattr(package, asked["model"])
-    config = getattr(package, asked["config"])()
+    model_class = getattr(package, values["model"])
+    config = getattr(package, values["config"])()
     narrow = setting == BFLOAT16
     typed = takes_dtypes(model_class)
     more = {"param_dtype" if narrow else "dtype": jnp.bfloat16} if typed else {}
     nnx_port = NnxPort(model_class, config, SEED, **more) if is_nnx(model_class) else None
     model = nnx_port or model_class(config, **more)
     variables: dict[str, Any] = dict(nnx_port.rest()) if nnx_port is not None else {}
-    for path, array in (load_file(asked["params"]) if asked["params"] else {}).items():
+    for path, array in (load_file(values["params"]) if values["params"] else {}).items():
         *above, name = path.split("/") if nnx_port is None else (path,)
         node = variables
         for step in above:
             node = node.setdefault(step, {})
-        if path not in asked["unsaved"]:
+        if path not in values["unsaved"]:
             rounded = _narrowed(array)
             # In float32, too, they have the values that the original is given: XLA may leave a rounding out.
             array = rounded if narrow else rounded.astype(array.dtype)
@@ -68,12 +68,12 @@ def _run(package: Any, asked: Mapping[str, Any], setting: str, at: int) -> dict[
     variables = stacked(package, variables)
     inputs = [
         {name: _narrowed(array) for name, array in load_file(file).items()}
-        for file in asked["inputs"]
+        for file in values["inputs"]
     ]
 
     def traced(arrays: Mapping[str, Any]) -> Any:
         # What it draws is the same in each pass, and what the original draws.
-        rngs = {name: jax.random.key(SEED) for name in asked["streams"]}
+        rngs = {name: jax.random.key(SEED) for name in values["streams"]}
         apply = partial(model.apply, rngs=rngs) if rngs and nnx_port is None else model.apply
         with drawn(Draws(SEED)) if rngs else nullcontext():
             return jax.jit(apply).trace(variables, **arrays)
@@ -93,7 +93,7 @@ def _run(package: Any, asked: Mapping[str, Any], setting: str, at: int) -> dict[
         }
         save_file(
             {path: jax.device_get(output) for path, output in wide.items()},
-            Path(asked["outputs"]) / f"{at}_{number}.safetensors",
+            Path(values["outputs"]) / f"{at}_{number}.safetensors",
         )
     products: Products = {}
     _note(first.jaxpr.jaxpr, (), products)
