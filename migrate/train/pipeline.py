@@ -477,6 +477,12 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         )
     if recorded["dropout"]:
         notes.append("dropout was switched off for the comparison; the program draws its own masks")
+    if not recorded.get("ended"):
+        notes.append(
+            f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "
+            "program does not have (evaluation) may draw from the same random generators, and so change the order of "
+            "later batches"
+        )
     if port.refused:
         notes.append(
             f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
