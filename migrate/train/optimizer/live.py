@@ -166,7 +166,7 @@ def _covers(node: ast.Lambda, function: Any) -> bool:
 def _read(node: ast.AST) -> list[str]:
     """Return the names that a function reads, with their attributes."""
     result = []
-    inner = set()
+    inner: set[ast.AST] = set()
     for child in ast.walk(node):
         if isinstance(child, ast.Attribute) and child not in inner:
             dotted = ast.unparse(child)

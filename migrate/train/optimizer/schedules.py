@@ -155,7 +155,7 @@ class ScheduleWriter:
         if known is not None:
             return called(known)
         if self.style.host:
-            table = self._table(function, "", "")
+            table = self._table(function)
             return ScheduleText(lambda step: f"{lr} * {table(step)}")
         name = port(function, self.names)
         return ScheduleText(lambda step: f"{lr} * {name}({step})")
