@@ -29,10 +29,7 @@ class _WithArguments(SectionedCommand):
 
 @click.command(
     cls=_WithArguments,
-    sections={
-        "Common options": ["--output", "--force"],
-        "Proof": ["--updates", "--no-proof", "--timeout"],
-    },
+    sections={"Common options": ["--output", "--updates", "--force", "--no-proof", "--timeout"]},
     epilog="Example: migrate train train.py -o jax_program -- --batch_size 8",
     short_help="Write a training script as a JAX program, and compare the two.",
 )

@@ -325,7 +325,13 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
         for path, of in names.items()
         if path.startswith("params/")
     ]
-    return write_optimizer(optimizer, arrays)
+    try:
+        return write_optimizer(optimizer, arrays)
+    except TrainError as error:
+        if count is not None or "rate" not in error.what:
+            raise
+        more = "; or record the whole training with a large --updates: the rates become a table"
+        raise TrainError(error.what, error.remedy + more) from None
 
 
 def _constructor(script: ScriptText, line: int, name: str) -> str:
@@ -477,13 +483,20 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         )
     if recorded["dropout"]:
         notes.append("dropout was switched off for the comparison; the program draws its own masks")
+    if not recorded.get("ended"):
+        notes.append(
+            f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "
+            "program does not have (evaluation) may draw from the same random generators, and so change "
+            "the order of later batches"
+        )
     if port.refused:
         notes.append(
             f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
         )
     if recorded.get("autocast"):
         notes.append(
-            "the script has autocast: the program computes in float32, and is compared in it"
+            f"the script has autocast to {recorded['autocast']}: the program computes in float32, and is "
+            "compared with the script without autocast"
         )
     return notes
 

@@ -232,6 +232,8 @@ class _OptimizerWriter:
 
     def _named(self, key: str, value: Any) -> Any:
         """Return the script's name of an option with this value, or the value."""
+        if isinstance(value, tuple | list):  # Adafactor has two
+            return value
         value = number(value)
         name = self._options.get(key)
         if name is None or not value:
