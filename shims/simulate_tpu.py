@@ -50,11 +50,12 @@ def require_ranks(count: int) -> None:
     """Check that this number of ranks can be simulated here.
 
     Raises:
-        NotSimulatedError: a package is missing or has another version, or no TPU host has as many
-            chips.
+        NotSimulatedError: a package is missing or has another version, the plugin does not load, or
+            no TPU host has as many chips.
     """
     versions.require()
     versions.require_host(count)
+    plugin.prepare(versions.plugin_file())
 
 
 def install(replicas: int | None = None) -> None:
@@ -82,7 +83,6 @@ def _install(replicas: int) -> None:
         )
     os.environ.update(needed)
     Path(needed[CACHE]).mkdir(parents=True, exist_ok=True)
-    plugin.prepare(versions.plugin_file())
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed), warnings.catch_warnings():

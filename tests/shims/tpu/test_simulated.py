@@ -32,22 +32,35 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def sharded(device: str, folder: Path) -> dict[str, Any]:
+def trained(program: str, device: str, folder: Path) -> dict[str, Any]:
     out = folder / f"{device}.pt"
     variables = activate.environment("simulate-tpu", 2) if device == "tpu" else {}
-    done = run(*TORCHRUN, str(PROGRAMS / "sharded.py"), device, str(out), **variables)
+    done = run(*TORCHRUN, str(PROGRAMS / program), device, str(out), **variables)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = torch.load(out)
     return result
 
 
 def test_fsdp2_and_dtensor_train_as_over_gloo(tmp_path: Path) -> None:
-    want, got = sharded("cpu", tmp_path), sharded("tpu", tmp_path)
+    want, got = (trained("sharded.py", device, tmp_path) for device in ("cpu", "tpu"))
     for name in ("fsdp", "tensor parallel"):
         assert got[name] == pytest.approx(want[name], rel=1e-5)
     torch.testing.assert_close(got["weight"], want["weight"], rtol=1e-5, atol=1e-6)
     for name in ("product", "replicated"):
         assert torch.equal(got[name], want[name])
+
+
+def test_attention_differs_where_a_gradient_is_rounding_noise_only(tmp_path: Path) -> None:
+    want, got = (trained("attention.py", device, tmp_path) for device in ("cpu", "tpu"))
+    assert got["losses"] == pytest.approx(want["losses"], rel=1e-6)
+    distances = {
+        name: float((got["weights"][name] - weight).norm() / weight.norm())
+        for name, weight in want["weights"].items()
+    }
+    # Softmax does not depend on the bias of the keys; AdamW makes steps of the noise.
+    assert want["gradients"]["key.bias"].norm() < 1e-6 * want["gradients"]["query.bias"].norm()
+    del distances["key.bias"]
+    assert max(distances.values()) < 1e-5, distances
 
 
 def test_portable_scripts_run_under_torchrun_and_spawned(tmp_path: Path) -> None:
@@ -110,3 +123,16 @@ except simulate_tpu.NotSimulatedError as error:
     done = run("-c", program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done.stdout.count("\n") == 1, done.stderr
     assert f"the PJRT plugin {path} does not load" in done.stdout
+
+
+def test_python_m_shims_ends_with_2_if_the_plugin_does_not_load(tmp_path: Path) -> None:
+    module = tmp_path / "lammps_jax_pjrt_cpu"
+    module.mkdir()
+    (module / "__init__.py").touch()
+    (module / "pjrt_c_api_cpu_plugin.so").write_text("no library")
+    path = os.pathsep.join([str(tmp_path), str(PROGRAMS.parents[3])])
+    options = ("--backend", "tpu", "--ranks", "2", str(PORTABLE))
+    done = run("-m", "shims", *options, PYTHONPATH=path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "does not load" in line
