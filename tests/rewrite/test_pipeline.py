@@ -172,7 +172,7 @@ class TestWithdrawn:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rules = (_Rename("a", "b"), _OtherRename("a", "c"), _RenameAll("q"), _Third("x", "y"))
-        monkeypatch.setattr("migrate.rewrite.pipeline.all_rules", lambda: rules)
+        monkeypatch.setattr("migrate.rewrite.pipeline.rules_for", lambda target: rules)
         script = "import torch\n\ntorch.cuda.synchronize()\nx = 1\na = 1\nq0 = 1\n"
         (tmp_path / "train.py").write_text(script)
         [file] = rewrite_folder(tmp_path, processes=1).files

@@ -28,7 +28,7 @@ class Float32Products(Hazard):
     from the third digit on. A simulated TPU does not show it.
 
     **What to do.** Decide: `torch.set_float32_matmul_precision("highest")` where the script begins for
-    CUDA's numbers, "medium" for speed. Which of the two is written, the finding goes.
+    CUDA's numbers, "medium" for speed. Either call ends the finding.
 
     **Reported.** The first loop of a file that trains, if the file does not decide; information, as most
     models train as well. `allow_tf32 = False`, which asks for float32 and has no effect on a TPU.

@@ -407,8 +407,8 @@ class DeviceRule(Rule):
                 choices = keyword(node, "choices")
                 for element in elements(choices) if choices is not None else ():
                     yield from self._spelled(element.value, context)
-        elif not name.startswith(OTHERS) and (
-            context.for_torch_tpu or not makes_generator(node, context)
+        elif (context.for_torch_tpu and _keeps_its_device(name, node, context)) or (
+            not name.startswith(OTHERS) and not makes_generator(node, context)
         ):
             first = TAKE_A_DEVICE | TAKE_ON_TORCH_TPU if context.for_torch_tpu else TAKE_A_DEVICE
             for arg in node.args:
@@ -641,6 +641,11 @@ def _is_for_safetensors(value: cst.BaseExpression, context: Workspace) -> bool:
 
 def _text(key: cst.CSTNode) -> str:
     return code(key).strip("'\"")
+
+
+def _keeps_its_device(name: str, call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` makes a mesh or a generator, whose device torch_tpu knows."""
+    return name in TAKE_ON_TORCH_TPU or makes_generator(call, context)
 
 
 def _made_by_library(target: cst.BaseExpression, context: Workspace) -> str:

@@ -38,8 +38,8 @@ class LaunchFromXla(Rule):
     chip of the host, below the lines that set the environment of torch_tpu, the address at which the ranks
     meet, and the world size. The worker begins with its rank.
 
-    **Reported.** A launch that is a part of another statement, whose arguments cannot be read, or whose
-    worker is in another file.
+    **Reported.** A launch that is a part of another statement, that chooses how processes start, whose
+    arguments cannot be read, or whose worker is in another file.
 
     **Under torchrun.** torch_xla.launch starts nothing there; `mp.spawn` does. Start the script itself.
 
@@ -124,7 +124,12 @@ class LaunchFromXla(Rule):
         parameters = (
             [] if worker is None else [*worker.params.posonly_params, *worker.params.params]
         )
-        plain = isinstance(statement, cst.Expr) and isinstance(line, cst.SimpleStatementLine)
+        forks = bound is not None and "start_method" in bound
+        plain = (
+            not forks
+            and isinstance(statement, cst.Expr)
+            and isinstance(line, cst.SimpleStatementLine)
+        )
         if bound is None or worker is None or not parameters or not plain:
             yield from self.report(node, f"{code(node.func)}: {BY_HAND}")
             return

@@ -308,6 +308,9 @@ class LeaveTorchXla(Rule):
         name = context.qualified_name(call.func)
         if name is None or not name.startswith("torch_xla.") or _in_removed(call, context):
             return
+        worker = context.function_around(call)
+        if not _is_launched(context) and any(worker is w for w in context.launch.workers()):
+            return  # the launch is left to the user, and the ranks are set there
         if name in WORDS and not call.args:
             yield self._replaced(call, _written(WORDS[name], call, context))
         elif name in LOCAL_SIZES:
@@ -413,6 +416,8 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
         return False
     if _is_index_of_worker(node, context):
         return True  # the launch begins the worker with it
+    if not _is_launched(context) and any(context.launch.workers()):
+        return False  # the launch is left to the user
     calls = [node.value]
     if isinstance(node.value, cst.Call):
         calls += [arg.value for arg in node.value.args]
@@ -422,12 +427,20 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
     return any(name.startswith("torch_xla.") for name in asked)
 
 
+def _is_launched(context: Workspace) -> bool:
+    """Whether the rule launch-from-xla may edit the launches of the script: none chooses a start method."""
+    launches = [
+        call for call in context.all_of(cst.Call) if context.qualified_name(call.func) in LAUNCHES
+    ]
+    return bool(launches) and all(keyword(call, "start_method") is None for call in launches)
+
+
 def _is_index_of_worker(node: cst.Assign, context: Workspace) -> bool:
     """Whether a launched worker sets a variable to its first parameter: `str(index)`."""
     worker = context.function_around(node)
     if worker is None or not any(worker is launched for launched in context.launch.workers()):
         return False
-    if not any(context.qualified_name(c.func) in LAUNCHES for c in context.all_of(cst.Call)):
+    if not _is_launched(context):
         return False
     parameters = [*worker.params.posonly_params, *worker.params.params]
     return bool(parameters) and code(node.value) == f"str({parameters[0].name.value})"

@@ -1,0 +1,61 @@
+"""`migrate check --target torch_tpu`, and the target of `[tool.migrate]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+
+SCRIPT = """\
+import torch
+
+
+def train(model, optimizer, loader):
+    pool = torch.nn.AvgPool1d(2)
+    for x in loader:
+        loss = pool(model(x.to("tpu:1"))).sum()
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), torch.cuda.memory_allocated())
+"""
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(commands, [str(arg) for arg in args])
+
+
+def test_each_target_has_its_own_hazards(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    of_tpu, of_xla = (
+        run("check", script, "--target", "torch_tpu").output,
+        run("check", script).output,
+    )
+    assert all(code in of_tpu for code in ("XLA893", "XLA895", "XLA896", "XLA890"))
+    assert "XLA201" not in of_tpu  # `.item()` waits, as on CUDA
+    assert "XLA201" in of_xla
+    assert not any(code in of_xla for code in ("XLA890", "XLA893", "XLA895", "XLA896"))
+
+
+def test_the_configuration_sets_the_target(tmp_path: Path) -> None:
+    script, settings = tmp_path / "train.py", tmp_path / "pyproject.toml"
+    script.write_text(SCRIPT)
+    settings.write_text('[tool.migrate]\ntarget = "torch_tpu"\n')
+    assert "XLA893" in run("check", script).output
+    assert "XLA893" not in run("check", script, "--target", "torch_xla").output
+    assert run("rewrite", script).exit_code in (0, 1)
+    assert (tmp_path / "train_tpu.py").exists()
+    settings.write_text('[tool.migrate]\ntarget = "jax"\n')
+    refused = run("check", script)
+    assert refused.exit_code == 2
+    assert "use torch_xla or torch_tpu" in refused.output
+
+
+def test_the_portable_style_has_one_target(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    refused = run("rewrite", script, "--target", "torch_tpu", "--style", "portable")
+    assert refused.exit_code == 2
+    assert not (tmp_path / "train_tpu.py").exists()
