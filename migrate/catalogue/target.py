@@ -12,6 +12,8 @@ TPU: Target = "torch_tpu"
 XLA_ONLY: frozenset[Target] = frozenset({XLA})
 TPU_ONLY: frozenset[Target] = frozenset({TPU})
 BOTH: frozenset[Target] = frozenset(TARGETS)
+# The generator of torch_tpu's random numbers, for which torch.accelerator has no name yet.
+GENERATOR = "torch.tpu.default_generators[0]"
 
 # Wording of messages that both targets share, and the wording for torch_tpu.
 _WORDS = (

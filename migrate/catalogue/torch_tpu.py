@@ -28,7 +28,6 @@ NEW_NAME = "is of CUDA, which torch_tpu does not answer for"
 # Raise outside of torch itself (`TORCH_TPU_ALLOW_LEGACY_DEVICE_APIS`).
 LEGACY = "raises in favor of torch.accelerator"
 UNMEASURED = "is not known to work on the group of torch_tpu: try it first"
-GENERATOR = "torch.tpu.default_generators[0]"
 
 
 def _entries(

@@ -50,6 +50,16 @@ class SectionedCommand(click.Command):
                     formatter.write_dl([(name.ljust(width), text) for name, text in section])
 
 
+class ScriptCommand(SectionedCommand):
+    """A command whose arguments after `--` belong to a script; they become its parameter `args`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        ctx.params["args"] = tuple(args[end + 1 :])
+        return rest
+
+
 class SectionedGroup(click.Group):
     """A group whose help lists its commands by task.
 

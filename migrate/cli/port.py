@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from migrate.cli.elsewhere import Nearby
-from migrate.cli.grouping import SectionedCommand
+from migrate.cli.grouping import ScriptCommand
 from migrate.cli.options import as_json, complete_path
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
@@ -18,18 +18,8 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 _A_PATH = click.Path(path_type=Path)
 
 
-class _WithScript(SectionedCommand):
-    """A command whose arguments after `--` belong to the script, with or without a target."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        rest = super().parse_args(ctx, args[:end])
-        ctx.params["args"] = tuple(args[end + 1 :])
-        return rest
-
-
 @click.command(
-    cls=_WithScript,
+    cls=ScriptCommand,
     sections={
         "Common options": ["--inputs", "--output", "--weights", "--name", "--force"],
         "Model": ["--from-script", "--methods", "--cache", "--api", "--lowerings", "--allow-stubs"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from migrate.cli.grouping import SectionedCommand
+from migrate.cli.grouping import ScriptCommand
 from migrate.cli.options import as_json, complete_path
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
@@ -17,18 +17,8 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 _A_PATH = click.Path(path_type=Path)
 
 
-class _WithArguments(SectionedCommand):
-    """A command whose arguments after `--` belong to the script."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        rest = super().parse_args(ctx, args[:end])
-        ctx.params["args"] = tuple(args[end + 1 :])
-        return rest
-
-
 @click.command(
-    cls=_WithArguments,
+    cls=ScriptCommand,
     sections={"Common options": ["--output", "--updates", "--force", "--no-proof", "--timeout"]},
     epilog="Example: migrate train train.py -o jax_program -- --batch_size 8",
     short_help="Write a training script as a JAX program, and compare the two.",

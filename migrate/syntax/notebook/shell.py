@@ -10,10 +10,8 @@ from migrate.syntax.notebook.text import Notebook
 
 SHELL = re.compile(r"\s*!|\s*%(?:env|set_env|sx|system|run)\b|[ \t]*[\w., ]+=[ \t]*!")
 SHELL_CELL = re.compile(r"\s*%%([^\s]+)")
-ADVICE = {
-    re.compile(r"\btorchrun\b|torch\.distributed\.(?:launch|run)\b|\baccelerate launch\b"): (
-        "on a TPU the rewritten script starts its replicas itself: `python SCRIPT`"
-    ),
+# What no target has.
+_CUDA_ONLY = {
     re.compile(
         r"^\s*!?\s*(?:deepspeed|horovodrun)\b"
     ): "has no TPU backend: start the rewritten script itself",
@@ -21,12 +19,17 @@ ADVICE = {
         r"\bnvidia-smi\b|\bnvcc\b|\bnvidia-cuda\b"
     ): "there is no GPU on a TPU host: `tpu-info`",
     re.compile(r"\bCUDA_VISIBLE_DEVICES\b"): "CUDA_VISIBLE_DEVICES has no effect on a TPU",
-    re.compile(
-        r"\bpip3? install\b.*(?:whl/cu\d|\bapex\b|flash[-_]attn|xformers|bitsandbytes|deepspeed)"
-    ): "installs what needs CUDA: on a TPU, `pip install torch_xla[tpu]`",
 }
-
-
+_CUDA_WHEELS = re.compile(
+    r"\bpip3? install\b.*(?:whl/cu\d|\bapex\b|flash[-_]attn|xformers|bitsandbytes|deepspeed)"
+)
+ADVICE = {
+    re.compile(r"\btorchrun\b|torch\.distributed\.(?:launch|run)\b|\baccelerate launch\b"): (
+        "on a TPU the rewritten script starts its replicas itself: `python SCRIPT`"
+    ),
+    **_CUDA_ONLY,
+    _CUDA_WHEELS: "installs what needs CUDA: on a TPU, `pip install torch_xla[tpu]`",
+}
 ADVICE_ON_TORCH_TPU = {
     re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:launch|run)\b"): (
         "torch_tpu needs its environment before: eval $(python -m torch.tpu.distributed | "
@@ -34,11 +37,8 @@ ADVICE_ON_TORCH_TPU = {
     ),
     re.compile(r"\baccelerate launch\b"): "is not known to start ranks of torch_tpu: torchrun",
     re.compile(r"\bpip3? install\b.*torch_xla"): "cannot share an environment with torch_tpu",
-    **{
-        what: advice.replace("torch_xla[tpu]", "torch_tpu")
-        for what, advice in ADVICE.items()
-        if "itself: `python" not in advice
-    },
+    **_CUDA_ONLY,
+    _CUDA_WHEELS: "installs what needs CUDA: on a TPU, `pip install torch_tpu`",
 }
 
 

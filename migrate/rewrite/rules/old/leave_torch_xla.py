@@ -8,9 +8,8 @@ import libcst as cst
 
 from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import DDP
-from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
-from migrate.catalogue.torch_tpu import GENERATOR
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import environment_name, is_read
