@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if find_spec("torch_xla") is None:
         missing["xla"] = "torch_xla is not installed"
     for problem in versions.problems_of_simulation():
-        missing["torch_tpu"] = problem.what
+        missing.setdefault("torch_tpu", problem.what)
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) is not None:
