@@ -459,7 +459,9 @@ class _Slicer:
         for statement in ordered:
             binds, _ = stores(statement)
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
-            if stays or binds & read or _is_literal(statement):
+            # The generators are restored after the seeds, so inside of the function.
+            is_setting = _is_literal(statement) and first_line(statement) not in self._restore
+            if stays or binds & read or is_setting:
                 parts.append(self._emit(scope, statement, "", chain, sliced))
             else:
                 own.append(statement)
