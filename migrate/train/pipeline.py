@@ -368,10 +368,17 @@ def _data(
         return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
     loop = script_loop(script, events)
     best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
-    for line, states in (_restoring(plain, recorded["draws"]), (loop, recorded["loops"])):
-        if not line or not states:
+    before, first = _restoring(plain, recorded["draws"])
+    again_and_again = recorded["loops"]
+    ways: list[tuple[tuple[int, ...], Sequence[Any]]] = [
+        ((before,), first),
+        ((loop,), again_and_again),
+        ((before, loop), (*first, *again_and_again)),
+    ]
+    for lines, states in ways:
+        if 0 in lines or not states:
             continue
-        restored = data_slice(script, events, loss, names, line)
+        restored = data_slice(script, events, loss, names, lines)
         _write_data(place, restored, states, options)
         again = _data_difference(place, work, options)
         if not again:

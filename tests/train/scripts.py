@@ -154,8 +154,7 @@ import torch
 
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(3):
-    x = torch.ones(4, 2) + step
+for x in torch.ones(3, 4, 2):
     loss = model(x).mean()
     optimizer.zero_grad()
     loss.backward()

@@ -83,3 +83,17 @@ def test_control_flow_out_of_the_slice_is_refused() -> None:
                 loss.backward()
             """
         )
+
+
+@pytest.mark.parametrize("fetch", ['x, y = get_batch("train")', "x, y = next(batches)"])
+def test_what_fetches_a_batch_is_no_part_of_the_loss(fetch: str) -> None:
+    loss = cut(
+        f"""
+        while True:
+            {fetch}
+            loss = model(x, y)
+            loss.backward()
+        """
+    )
+    assert loss.text == "loss = model(x, y)"
+    assert loss.free == ("model", "x", "y")

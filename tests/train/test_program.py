@@ -71,7 +71,7 @@ def test_only_data_imports_torch(tmp_path: Path) -> None:
     ("source", "line", "what"),
     [
         (TWO_OPTIMIZERS, 12, "a second optimizer"),
-        (SCALED_GRADIENTS, 13, "is changed between backward and here"),
+        (SCALED_GRADIENTS, 12, "is changed between backward and here"),
         ("import torch\nprint(torch.ones(2))\n", 0, "without a backward"),
     ],
 )

@@ -100,7 +100,7 @@ def data_slice(
     events: TrainingCalls,
     loss: LossSlice,
     names: Sequence[str],
-    restore_before: int = 0,
+    restore_before: Sequence[int] = (),
 ) -> DataSlice:
     """Cut the generator of micro-batches out of a script.
 
@@ -109,7 +109,7 @@ def data_slice(
         events: where it trains.
         loss: the statements of the loss.
         names: names in them that are the batch.
-        restore_before: line of a statement before which the random generators are restored; 0: nowhere.
+        restore_before: lines of statements before which the random generators are restored.
 
     Raises:
         TrainError: the loop depends on what it trains, or has a form that is not read.
@@ -208,11 +208,11 @@ class _Slicer:
         loss: LossSlice,
         level: int,
         values: Mapping[str, str],
-        restore_before: int,
+        restore_before: Sequence[int],
     ) -> None:
         self._script, self._events, self._loss = script, events, loss
         self._level, self._values = level, dict(values)
-        self._restore = restore_before
+        self._restore = set(restore_before)
         self._modules = {
             (alias.asname or alias.name).partition(".")[0]
             for node in script.tree.body
@@ -459,7 +459,9 @@ class _Slicer:
         for statement in ordered:
             binds, _ = stores(statement)
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
-            if stays or binds & read or _is_literal(statement):
+            # The generators are restored after the seeds, so inside of the function.
+            is_setting = _is_literal(statement) and first_line(statement) not in self._restore
+            if stays or binds & read or is_setting:
                 parts.append(self._emit(scope, statement, "", chain, sliced))
             else:
                 own.append(statement)
@@ -551,7 +553,7 @@ class _Slicer:
     ) -> str:
         """Text of a kept statement, without the parts of it that are not kept."""
         text = self._own_text(scope, statement, indent, chain, sliced)
-        if first_line(statement) != self._restore or isinstance(
+        if first_line(statement) not in self._restore or isinstance(
             statement, FunctionNode | ast.ClassDef
         ):
             return text

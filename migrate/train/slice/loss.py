@@ -157,7 +157,7 @@ class _Cut:
             if len(self.taken) > before:
                 self.contexts.append(statement.lineno)
             return
-        if not self._is_needed(statement):
+        if _is_source(statement) or not self._is_needed(statement):
             return
         leaving = next(
             (
@@ -215,6 +215,20 @@ class _Cut:
             ast.unparse(n) for s in self.taken for n in ast.walk(s) if isinstance(n, ast.Attribute)
         }
         return bool(names & read)
+
+
+def _is_source(statement: ast.stmt) -> bool:
+    """Whether a statement fetches a batch: `x, y = get_batch("train")`, `batch = next(batches)`.
+
+    Run again, it gives another one.
+    """
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return False
+    call = statement.value
+    if not isinstance(call.func, ast.Name):
+        return False
+    every = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return call.func.id == "next" or all(isinstance(value, ast.Constant) for value in every)
 
 
 def _changed(statement: ast.stmt) -> list[ast.expr]:
