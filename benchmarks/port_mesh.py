@@ -51,7 +51,7 @@ TYPES = (
     *("swin", "resnet"),
 )
 COLUMNS = (
-    *("date", "type", "mesh", "status", "of allowed error", "output, relative L2", "exchanges"),
+    *("date", "type", "mesh", "status", "of allowed error", "exchanges"),
     *("weights on a device", "tensor at most", "rules", "seconds"),
 )
 
@@ -124,7 +124,6 @@ def _run(name: str) -> list[dict[str, Any]]:
             "mesh": mesh.mesh,
             "status": mesh.verdict,
             "of allowed error": part_text(mesh),
-            "output, relative L2": f"{mesh.distance:.1e}",
             "exchanges": exchanges_text(mesh),
             "weights on a device": bytes_text(mesh),
             "tensor at most": rules.divisors.get("tensor", 1),

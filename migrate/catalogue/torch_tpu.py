@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from migrate.catalogue.entry import CatalogueEntry, OnXla
 from migrate.catalogue.libraries import APEX, HUB_KERNELS, LAUNCHERS, LIBRARIES
+from migrate.catalogue.target import GENERATOR
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.catalogue.torch_distributed import HOOKS, REDUCTIONS
 

@@ -54,6 +54,7 @@ class ScriptCommand(SectionedCommand):
     """A command whose arguments after `--` belong to a script; they become its parameter `args`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands behind `--` for the script."""
         end = args.index("--") if "--" in args else len(args)
         rest = super().parse_args(ctx, args[:end])
         ctx.params["args"] = tuple(args[end + 1 :])
