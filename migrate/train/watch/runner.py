@@ -67,6 +67,7 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
         inserted = ast.parse(call).body[0]
         for node in ast.walk(inserted):
             ast.copy_location(node, block[index])
+            node.end_lineno = block[index].lineno  # type: ignore[attr-defined]
         ast.fix_missing_locations(inserted)
         block.insert(index, inserted)
 
