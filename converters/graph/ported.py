@@ -42,7 +42,7 @@ from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen, nnx
-from converters.graph.writing.boundaries import constrain_layers
+from converters.graph.writing.boundaries import constrain_layers, convolve_in_groups
 from converters.graph.writing.cache import Cache, cache_of
 from converters.graph.writing.classes import classes
 from converters.graph.writing.dispatched import with_dispatch
@@ -217,7 +217,7 @@ def port(
         cache: whether the port has the model's cached forward (`recording.caches`).
         repeats: how repeated layers are written.
         constrain: whether the activations between layers are constrained to a mesh; the source then
-            imports `constrain_batch` from a file of partition rules.
+            imports `constrain_batch` and `conv_in_groups` from a file of partition rules.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -291,7 +291,7 @@ def _port(
             model, config, title, functions, layers, drafter.stubs, exact=exact
         )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
-        return modeling, sizes
+        return convolve_in_groups(modeling) if constrain else modeling, sizes
 
     modeling, sizes = write(Limits(), False)
     missing = tuple(

@@ -1,6 +1,6 @@
-"""Activations between the layers of a model, with the axes of their batch constrained.
+"""Activations that a mesh divides by their batch: those between layers, and around convolutions in groups.
 
-The function `constrain_batch` is in the file of partition rules beside the source.
+The functions `constrain_batch` and `conv_in_groups` are in the file of partition rules beside the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from converters.graph.ir import Call, Free, Graph, calls
 from converters.graph.writing.model import Model
 from converters.graph.writing.original.comments import commented, of
 
-CONSTRAIN, SHARDING = "constrain_batch", "sharding"
+CONSTRAIN, CONVOLVE, SHARDING = "constrain_batch", "conv_in_groups", "sharding"
+_CONVOLUTION, _GROUPS = "conv_general_dilated", "feature_group_count"
 
 
 def constrain_layers(model: Model, graph: Graph, modules: Mapping[str, torch.nn.Module]) -> None:
@@ -84,3 +85,31 @@ def _constrained(result: ast.expr, places: frozenset[int]) -> ast.expr:
     if places != {0} or isinstance(result, ast.Dict | ast.Constant):
         return result
     return commented(call(CONSTRAIN, result), of(result))
+
+
+def convolve_in_groups(modeling: str) -> str:
+    """Let `conv_in_groups` compute the convolutions in groups of a source, calls and layers."""
+    lines, tree = modeling.encode().split(b"\n"), ast.parse(modeling)
+    edits: list[tuple[int, int, int, str]] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        groups = next((k.value for k in node.keywords if k.arg == _GROUPS), None)
+        if groups is None:
+            continue
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr == _CONVOLUTION:
+            edits.append((func.lineno, func.col_offset, func.end_col_offset or 0, CONVOLVE))
+        else:
+            line, end = groups.end_lineno or 0, groups.end_col_offset or 0
+            edits.append((line, end, end, f", {_CONVOLUTION}={CONVOLVE}"))
+    if not edits:
+        return modeling
+    last = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)][-1]
+    line, end = last.end_lineno or 0, last.end_col_offset or 0
+    shared = isinstance(last, ast.ImportFrom) and last.module == SHARDING
+    imported = f", {CONVOLVE}" if shared else f"\nfrom .{SHARDING} import {CONVOLVE}"
+    for number, start, stop, text in sorted([*edits, (line, end, end, imported)], reverse=True):
+        before = lines[number - 1]
+        lines[number - 1] = before[:start] + text.encode() + before[stop:]
+    return b"\n".join(lines).decode()

@@ -184,4 +184,19 @@ def constrain_batch(x: jax.Array) -> jax.Array:
     """An activation with its batch divided over `data` and `fsdp`; without `jax.set_mesh` as it is."""
     axes = tuple(axis for axis in BATCH if axis in jax.sharding.get_abstract_mesh().axis_names)
     return jax.lax.with_sharding_constraint(x, P(axes)) if axes else x
+
+
+def conv_in_groups(x: jax.Array, kernel: jax.Array, *args: Any, **options: Any) -> jax.Array:
+    """A convolution in groups, with its batch divided over all axes of the mesh, or whole.
+
+    XLA adds up the gradient of such a kernel over all devices, also where several of them have the same
+    rows (jax 0.10.2): it would be a multiple of what it is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.axis_names:
+        return jax.lax.conv_general_dilated(x, kernel, *args, **options)
+    spec = P(mesh.axis_names) if x.shape[0] % mesh.size == 0 else P()
+    x = jax.lax.with_sharding_constraint(x, spec)
+    y = jax.lax.conv_general_dilated(x, kernel, *args, **options)
+    return jax.lax.with_sharding_constraint(y, spec)
 '''

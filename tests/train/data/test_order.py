@@ -53,7 +53,9 @@ def test_distributed_sampler_whose_epoch_never_changes():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_shuffle_of_a_loader_by_the_seeds_it_drew(workers):
     torch.manual_seed(11)
-    loader = DataLoader(range(23), batch_size=4, shuffle=True, num_workers=workers)
+    # A fork of a process with JAX is a warning.
+    context = "forkserver" if workers else None
+    loader = DataLoader(range(23), 4, True, num_workers=workers, multiprocessing_context=context)
     epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
     torch.manual_seed(11)
     seeds = []
