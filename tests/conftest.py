@@ -10,7 +10,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from migrate.cli import progress
 from shims._simulated_tpu import versions
+from tests.waiting import LIMIT
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PJRT_DEVICE"] = "CPU"
@@ -22,6 +24,8 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 os.environ["BENCHMARK_HISTORY"] = "off"
 # Unbuffered, print() writes its arguments one by one, and those of two ranks mix in one line.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# On a slow machine a command would say that it still runs, where a test asks for one line.
+progress._FIRST_SECONDS = LIMIT
 
 
 @pytest.hookimpl(wrapper=True)
