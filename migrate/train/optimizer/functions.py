@@ -90,13 +90,13 @@ def port(function: RecordedFunction, definitions: ModuleNames) -> str:
     if not free:
         raise Unportable("it takes no number")
     argument = free[0]
-    fixed = {name: ast.literal_eval(value) for name, value in defaults.items() if name in free[1:]}
+    fixed = {name: _default(v, function) for name, v in defaults.items() if name in free[1:]}
     missing = set(free[1:]) - set(fixed)
     if missing or node.args.vararg or node.args.kwarg:
         raise Unportable("it takes more than one number")
     for keyword, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if default is not None:
-            fixed[keyword.arg] = ast.literal_eval(default)
+            fixed[keyword.arg] = _default(default, function)
     values = {**function.values, **fixed, **function.keywords}
     writer = _JaxWriter(function, values, argument, definitions)
     lines = writer.body(node.body)
@@ -106,6 +106,17 @@ def port(function: RecordedFunction, definitions: ModuleNames) -> str:
         lines = [doc, *lines]
     text = f"def {_plain(node.name)}({argument}):\n" + textwrap.indent("\n".join(lines), "    ")
     return definitions.function(_plain(node.name), text)
+
+
+def _default(node: ast.expr, function: RecordedFunction) -> object:
+    """Return the value of an argument's default."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        text = ast.unparse(node)
+        if text in function.values:
+            return function.values[text]
+        raise Unportable(f"the value of {text} is unknown") from None
 
 
 def _plain(name: str) -> str:

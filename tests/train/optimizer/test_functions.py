@@ -124,6 +124,19 @@ def test_function_that_a_lambda_calls_with_two_numbers_is_refused():
         choose_rates(recorded)
 
 
+def test_default_that_is_a_name():
+    total = 40
+    recorded = record(lambda o: LambdaLR(o, lambda it, total=total: 1 - it / total))
+    assert "total = 40" in choose_rates(recorded).source
+
+
+def test_default_that_is_an_expression_is_refused():
+    total = 40
+    recorded = record(lambda o: LambdaLR(o, lambda it, total=total + 1: 1 - it / total))
+    with pytest.raises(TrainError, match=r"function whose source is unknown .*total"):
+        choose_rates(recorded)
+
+
 def test_rate_that_nothing_explains():
     rates = ((0.1,), (0.3,), (0.2,))
     recorded = RecordedOptimizer(
