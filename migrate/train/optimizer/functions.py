@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from migrate.train.optimizer.recorded import RecordedFunction
 
@@ -71,9 +71,9 @@ def parsed(function: RecordedFunction) -> ast.FunctionDef:
             return node
         if isinstance(node, ast.Lambda):
             result = ast.Return(node.body, lineno=node.lineno, col_offset=0)
-            return ast.FunctionDef(
-                "factor", node.args, [result], [], lineno=node.lineno, col_offset=0
-            )
+            taken = {*function.functions, *function.values}
+            name = "factor_of_step" if "factor" in taken else "factor"
+            return ast.FunctionDef(name, node.args, [result], [], lineno=node.lineno, col_offset=0)
     raise Unportable("its source is unknown")
 
 
@@ -90,13 +90,13 @@ def port(function: RecordedFunction, definitions: ModuleNames) -> str:
     if not free:
         raise Unportable("it takes no number")
     argument = free[0]
-    fixed = {name: ast.literal_eval(value) for name, value in defaults.items() if name in free[1:]}
+    fixed = {name: _default(v, function) for name, v in defaults.items() if name in free[1:]}
     missing = set(free[1:]) - set(fixed)
     if missing or node.args.vararg or node.args.kwarg:
         raise Unportable("it takes more than one number")
     for keyword, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if default is not None:
-            fixed[keyword.arg] = ast.literal_eval(default)
+            fixed[keyword.arg] = _default(default, function)
     values = {**function.values, **fixed, **function.keywords}
     writer = _JaxWriter(function, values, argument, definitions)
     lines = writer.body(node.body)
@@ -106,6 +106,17 @@ def port(function: RecordedFunction, definitions: ModuleNames) -> str:
         lines = [doc, *lines]
     text = f"def {_plain(node.name)}({argument}):\n" + textwrap.indent("\n".join(lines), "    ")
     return definitions.function(_plain(node.name), text)
+
+
+def _default(node: ast.expr, function: RecordedFunction) -> object:
+    """Return the value of an argument's default."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        text = ast.unparse(node)
+        if text in function.values:
+            return function.values[text]
+        raise Unportable(f"the value of {text} is unknown") from None
 
 
 def _plain(name: str) -> str:
@@ -345,18 +356,19 @@ class _JaxWriter:
         return result
 
     def _call(self, node: ast.Call, traced: bool) -> ast.expr:
+        dotted = ast.unparse(node.func)
+        if dotted in self._function.functions:
+            function, free = self._specialized(self._function.functions[dotted], node)
+            name = port(function, self._definitions)
+            return ast.Call(_name(name), [self._expression(argument) for argument in free], [])
         if node.keywords:
             raise Unportable("it calls a function with keywords")
         arguments = [self._expression(argument) for argument in node.args]
-        dotted = ast.unparse(node.func)
         root, _, last = dotted.rpartition(".")
         if root in _MATH_MODULES and last in (_MATH | {"maximum", "minimum", "where", "clip"}):
             return ast.Call(_name(f"jnp.{last}"), arguments, [])
         if dotted == "float" and len(arguments) == 1:
             return arguments[0]
-        if dotted in self._function.functions:
-            name = port(self._function.functions[dotted], self._definitions)
-            return ast.Call(_name(name), arguments, [])
         if dotted in _BUILTINS and not root:
             if not traced:
                 return ast.Call(_name(dotted), arguments, [])
@@ -369,6 +381,40 @@ class _JaxWriter:
                 return result
             return ast.Call(_name(f"jnp.{_BUILTINS[dotted]}"), arguments, [])
         raise Unportable(f"it calls {dotted}")
+
+    def _specialized(
+        self, function: RecordedFunction, call: ast.Call
+    ) -> tuple[RecordedFunction, list[ast.expr]]:
+        """Return a function with the constants that a call passes, and the other arguments of the call."""
+        listed = parsed(function).args
+        names = [argument.arg for argument in (*listed.posonlyargs, *listed.args)]
+        names = [name for name in names if name not in function.keywords]
+        if len(call.args) > len(names) or any(k.arg is None for k in call.keywords):
+            raise Unportable("it calls a function with unpacked arguments")
+        passed = dict(zip(names, call.args, strict=False))
+        passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        known = {name: self._constant(value) for name, value in passed.items()}
+        fixed = {name: value[0] for name, value in known.items() if value}
+        free = [name for name in passed if name not in fixed]
+        if not free:  # a function of constants alone keeps its first argument
+            free = list(passed)[:1]
+        if any(name not in names for name in free) or len(free) > 1:
+            raise Unportable(f"it calls {function.name} with more than one number")
+        keywords = {name: value for name, value in fixed.items() if name not in free}
+        return (
+            replace(function, keywords={**function.keywords, **keywords}),
+            [passed[name] for name in free],
+        )
+
+    def _constant(self, node: ast.expr) -> tuple[object] | None:
+        """Return the value of an expression in a tuple; None if it is no constant."""
+        try:
+            return (ast.literal_eval(node),)
+        except ValueError:
+            dotted = ast.unparse(node)
+            if _names(node) & self._local or dotted not in self._values:
+                return None
+            return (self._values[dotted],)
 
     def _value(self, dotted: str) -> ast.expr:
         if dotted not in self._values:

@@ -88,6 +88,9 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
             values[dotted] = plain(value)
         elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
             functions[dotted] = recorded_function(value, depth + 1)
+    for text, value in _defaults(node, function).items():
+        if is_plain(value):
+            values.setdefault(text, plain(value))
     return RecordedFunction(
         name,
         source,
@@ -97,6 +100,18 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
         getattr(function, "__module__", "") or "",
         code.co_firstlineno,
     )
+
+
+def _defaults(node: ast.AST, function: Any) -> dict[str, Any]:
+    """Return what the names in a function's defaults were when it was defined."""
+    if not isinstance(node, ast.FunctionDef | ast.Lambda):
+        return {}
+    pairs = list(zip(node.args.defaults, function.__defaults__ or (), strict=False))
+    keywords = function.__kwdefaults__ or {}
+    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if default is not None and argument.arg in keywords:
+            pairs.append((default, keywords[argument.arg]))
+    return {ast.unparse(n): v for n, v in pairs if isinstance(n, ast.Name | ast.Attribute)}
 
 
 def is_plain(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from converters.optimizer.kinds import number
 from migrate.train.errors import TrainError
-from migrate.train.optimizer.functions import parsed
+from migrate.train.optimizer.functions import Unportable, parsed
 from migrate.train.optimizer.recorded import (
     RecordedFunction,
     RecordedGroup,
@@ -27,7 +27,7 @@ def python_function(function: RecordedFunction) -> Callable[[float], float]:
     """Return the script's function as Python.
 
     Raises:
-        Unportable: its source is unknown.
+        Unportable: its source, or what its defaults read, is unknown.
     """
     import ast
 
@@ -46,7 +46,10 @@ def python_function(function: RecordedFunction) -> Callable[[float], float]:
         setattr(holder, path[-1], value)
     for name, called in function.functions.items():
         namespace[name] = python_function(called)
-    exec(compile(module, f"<{function.name}>", "exec"), namespace)
+    try:
+        exec(compile(module, f"<{function.name}>", "exec"), namespace)
+    except (NameError, AttributeError) as unknown:  # in the default of an argument
+        raise Unportable(str(unknown)) from None
     result = namespace[node.name]
     return functools.partial(result, **function.keywords) if function.keywords else result
 

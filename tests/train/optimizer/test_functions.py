@@ -103,6 +103,40 @@ def test_loops_are_refused_or_evaluated_before_training(function):
         assert "fill_value=jnp.nan" in texts.source
 
 
+def factor(it, total, floor=0.0, *, power=1):
+    if it < 3:
+        return (it + 1) / 4
+    return floor + (1 - floor) * (1 - it / total) ** power
+
+
+def test_function_that_a_lambda_calls_with_constants():
+    total = 40
+    recorded = record(lambda o: LambdaLR(o, lambda it: factor(it, total, power=2, floor=-0.5)))
+    texts = choose_rates(recorded)
+    assert "def factor(it):" in texts.source
+    assert "total = 40" in texts.source
+    assert "power = 2" in texts.source
+
+
+def test_function_that_a_lambda_calls_with_two_numbers_is_refused():
+    recorded = record(lambda o: LambdaLR(o, lambda it: factor(it, it + 50)))
+    with pytest.raises(TrainError, match="factor with more than one number"):
+        choose_rates(recorded)
+
+
+def test_default_that_is_a_name():
+    total = 40
+    recorded = record(lambda o: LambdaLR(o, lambda it, total=total: 1 - it / total))
+    assert "total = 40" in choose_rates(recorded).source
+
+
+def test_default_that_is_an_expression_is_refused():
+    total = 40
+    recorded = record(lambda o: LambdaLR(o, lambda it, total=total + 1: 1 - it / total))
+    with pytest.raises(TrainError, match=r"function whose source is unknown .*total"):
+        choose_rates(recorded)
+
+
 def test_rate_that_nothing_explains():
     rates = ((0.1,), (0.3,), (0.2,))
     recorded = RecordedOptimizer(
