@@ -23,7 +23,7 @@ _WORDS = (
     (re.compile(r"\ban XLA device\b"), "the TPU"),
     (re.compile(r"\bon XLA\b"), "on torch_tpu"),
     (re.compile(r"\b(for|of|to|beside|is|but|than) XLA\b"), r"\1 the TPU"),
-    (re.compile(r"\bXLA (has|keeps|orders|compiles|computes|device)\b"), r"torch_tpu \1"),
+    (re.compile(r"\bXLA (has|keeps|orders|compiles|computes|makes|device)\b"), r"torch_tpu \1"),
     (re.compile(r"\bExpected XLA tensor\b"), "Expected a TPU tensor"),
 )
 

@@ -349,7 +349,41 @@ _OTHER = (
         code="XLA804",
     ),
 )
-TORCH_TPU = (*RENAMED, *REMOVED, *_CUDA, *_DISTRIBUTED, *_OTHER, *APEX, *HUB_KERNELS)
+_XM, _XR = "torch_xla.core.xla_model", "torch_xla.runtime"
+# Names of torch_xla that no rule replaces, each with what does its work.
+_OF_TORCH_XLA = {
+    f"{_XM}.master_print": "print, below `if torch.distributed.get_rank() == 0:`",
+    f"{_XM}.all_reduce": "torch.distributed.all_reduce, which changes its tensor and has no scale=",
+    f"{_XM}.REDUCE_SUM": "torch.distributed.ReduceOp.SUM",
+    f"{_XM}.REDUCE_MAX": "torch.distributed.ReduceOp.MAX",
+    f"{_XM}.REDUCE_MIN": "torch.distributed.ReduceOp.MIN",
+    f"{_XM}.REDUCE_MUL": "torch.distributed.ReduceOp.PRODUCT",
+    f"{_XM}.all_gather": "torch.distributed.all_gather_into_tensor",
+    f"{_XM}.reduce_scatter": "torch.distributed.reduce_scatter_tensor",
+    f"{_XM}.mesh_reduce": "torch.distributed.all_reduce of a tensor with the value",
+    f"{_XM}.reduce_gradients": "DistributedDataParallel, which averages the gradients",
+    f"{_XM}.broadcast_master_param": "DistributedDataParallel, which sends the first rank's weights",
+    f"{_XM}.add_step_closure": "call the function: a read waits, as on CUDA",
+    f"{_XM}.wait_device_ops": "torch.accelerator.synchronize()",
+    f"{_XM}.get_memory_info": "torch.accelerator.memory_allocated(), torch.accelerator.get_memory_info()",
+    f"{_XM}.get_xla_supported_devices": '["tpu"], a rank has one device',
+    f"{_XM}.xla_real_devices": '["tpu"], a rank has one device',
+    f"{_XM}.xla_device_hw": '"TPU"',
+    f"{_XM}.send_cpu_data_to_device": '.to("tpu")',
+    f"{_XR}.device_type": '"TPU"',
+    f"{_XR}.use_spmd": "a process for each chip, and DTensor",
+    f"{_XR}.global_runtime_device_count": "torch.distributed.get_world_size()",
+    f"{_XR}.global_device_count": "torch.distributed.get_world_size()",
+    "torch_xla.compile": "torch.compile, or the function itself",
+    "torch_xla.distributed.fsdp": "torch.distributed.fsdp.fully_shard",
+    "torch_xla.debug.metrics": "remove it, torch_tpu has none",
+    "torch_xla.debug.profiler": "torch.profiler with torch.tpu.profiler.TpuProfilerConfig",
+}
+_LEFT = tuple(
+    CatalogueEntry(name, RAISES, advice, does="is of torch_xla", code="XLA894")
+    for name, advice in _OF_TORCH_XLA.items()
+)
+TORCH_TPU = (*RENAMED, *REMOVED, *_CUDA, *_DISTRIBUTED, *_OTHER, *_LEFT, *APEX, *HUB_KERNELS)
 
 # Advice for torch_tpu, where that for torch_xla names torch_xla.
 _LOOP = "a loop of your own with DistributedDataParallel on the 'tpu_dist' process group"

@@ -155,12 +155,14 @@ def hits(
                 place = (hazard.code, start.line, start.column)
                 if place not in seen:
                     seen.add(place)
-                    yield hazard, _worded(hit, facts.target)
+                    yield hazard, _worded(hit, hazard, facts.target)
 
 
-def _worded(hit: Hit, target: Target) -> Hit:
-    """Return a hit with its message in the words of the target."""
-    return hit if target == XLA else replace(hit, message=in_words(hit.message, target))
+def _worded(hit: Hit, hazard: Hazard, target: Target) -> Hit:
+    """Return a hit with its message in the words of the target, unless the hazard is of this target alone."""
+    if target == XLA or hazard.targets == {target}:
+        return hit
+    return replace(hit, message=in_words(hit.message, target))
 
 
 def _finding(

@@ -68,7 +68,11 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
 def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | RuleFinding]:
     """Return what `rule` finds at `node`. If the rule fails, return a finding that says so."""
     try:
-        return [_worded(request, context) for request in rule.find(node, context)]
+        requests = rule.find(node, context)
+        # A rule of this target alone speaks in its words, and names the old ones in `"xla" → "tpu"`.
+        if rule.targets == {context.target}:
+            return list(requests)
+        return [_worded(request, context) for request in requests]
     except (MigrateError, RecursionError):
         raise
     except Exception as error:  # the other rules continue, and this rule at other nodes

@@ -113,3 +113,144 @@ def finish(model, batch, path):
     done = run(script)
     assert done.data.decode() == script
     assert not done.findings
+
+
+SINGLE = """\
+import torch
+import torch_xla.core.xla_model as xm
+
+
+def main(model, optimizer, path):
+    model.to("xla:0")
+    for index in range(2):
+        model(torch.ones(2, 2, device=f"xla:{index}")).mean().backward()
+        xm.optimizer_step(optimizer, barrier=True)
+    print(xm.get_ordinal(), xm.xrt_world_size())
+    xm.set_rng_state(1234, xm.xla_device(1))
+    xm.save(model.state_dict(), path)
+    xm.rendezvous("end")
+
+
+if __name__ == "__main__":
+    main(*arguments)
+"""
+SINGLE_ON_TPU = """\
+import os
+
+import torch
+
+
+def main(model, optimizer, path):
+    model.to("tpu:0")
+    for index in range(2):
+        model(torch.ones(2, 2, device="tpu:0")).mean().backward()
+        optimizer.step()
+    print(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    torch.tpu.manual_seed(1234)
+    torch.save(model.state_dict(), path)
+
+
+if __name__ == "__main__":
+    main(*arguments)
+"""
+
+
+def test_a_script_of_one_process_needs_no_ranks() -> None:
+    done = run(SINGLE)
+    assert done.data.decode() == SINGLE_ON_TPU
+    assert not [note for note in done.findings if note.severity is not Severity.INFO]
+
+
+def test_ranks_wait_for_a_save_that_they_load() -> None:
+    script = """\
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+
+def worker(index):
+    dist.init_process_group("xla", init_method="xla://")
+    xm.save({}, "state.pt")
+    print(torch.load("state.pt"))
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker)
+"""
+    saved = """\
+    if int(os.environ["LOCAL_RANK"]) == 0:
+        torch.save({}, "state.pt")
+    dist.barrier()
+"""
+    assert saved in run(script).data.decode()
+    alone = run(script.replace('    dist.init_process_group("xla", init_method="xla://")\n', ""))
+    assert any("torch.distributed.barrier()" in note.message for note in alone.findings)
+
+
+def test_a_device_that_is_compared_has_the_index_of_tensors() -> None:
+    script = """\
+import torch_xla
+
+
+def moved(x):
+    device = torch_xla.device()
+    return x if x.device == device else x.to(device)
+"""
+    assert 'device = torch.device("tpu", 0)' in run(script).data.decode()
+
+
+def test_messages_quote_the_script_and_name_what_takes_the_place() -> None:
+    script = """\
+import torch_xla.core.xla_model as xm
+
+
+def worker(model, loss):
+    model.to("xla")
+    xm.master_print(xm.all_reduce(xm.REDUCE_SUM, loss))
+"""
+    done = run(script)
+    assert '"xla" → "tpu"' in {note.message for note in done.edits}
+    assert {note.message.split(": ", 1)[1] for note in done.findings} == {
+        "is of torch_xla: print, below `if torch.distributed.get_rank() == 0:`",
+        "is of torch_xla: torch.distributed.all_reduce, which changes its tensor and has no scale=",
+        "is of torch_xla: torch.distributed.ReduceOp.SUM",
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "part"),
+    [
+        ("model.register_comm_hook(None, hook)\n", "is not known to work on the group"),
+        (
+            "from torch.utils.data import DataLoader\n\n\ndef load(data, pin):\n"
+            "    return DataLoader(data, pin_memory=pin)\n",
+            "needs the allocator of the TPU's runtime",
+        ),
+        (
+            "import torch\n\nmodel = torch.nn.LazyLinear(8)\nmodel.to('xla')\n",
+            "torch_tpu makes one of no elements",
+        ),
+    ],
+)
+def test_reasons_are_those_of_torch_tpu(script: str, part: str) -> None:
+    messages = [note.message for note in run(script).findings]
+    assert any(part in message for message in messages), messages
+
+
+def test_settings_at_module_level_hold_in_ranks_that_are_processes() -> None:
+    script = """\
+import torch
+import torch_xla
+
+torch.set_grad_enabled(False)
+
+
+def worker(index):
+    print(index)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker)
+"""
+    assert "XLA706" not in {note.rule for note in run(script).findings}

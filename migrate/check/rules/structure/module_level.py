@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.launchers import LAUNCHERS, SCRIPT
-from migrate.catalogue.target import BOTH
+from migrate.catalogue.target import BOTH, TPU
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_move
@@ -166,11 +166,17 @@ class ModuleLevel(Hazard):
             if facts.context.source.is_notebook and not _launches_below(node, facts):
                 return  # the cells run in their order, and only once
             message = "touches the device before the launch, which raises then: into the worker"
+            if facts.target == TPU:
+                message = (
+                    "opens the TPU in the parent, where no rank can open it then: into the worker"
+                )
             yield self.hit(node, message)
 
     def _of_one_thread(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a setting of a thread that the replicas do not see."""
         script = facts.context
+        if facts.target == TPU:
+            return  # a rank is a process, which imports the script again
         statement = isinstance(script.parent(node), cst.Expr)
         if not statement or not facts.launches or script.function_around(node) is not None:
             return

@@ -237,6 +237,8 @@ class PinnedMemory(Rule):
             return
         if pinned is not None and not _is_on(pinned.value, context):
             does = "raises without a GPU where it is true" if makes else "only warns on XLA"
+            if context.for_torch_tpu and not makes:
+                does = "needs the allocator of the TPU's runtime"
             message = f"pin_memory={code(pinned.value)} {does}: False is right"
             yield from self.report(pinned.value, message)
             return

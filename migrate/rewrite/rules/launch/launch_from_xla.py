@@ -43,6 +43,9 @@ class LaunchFromXla(Rule):
 
     **Under torchrun.** torch_xla.launch starts nothing there; `mp.spawn` does. Start the script itself.
 
+    **Several hosts.** torch_xla.launch joins the hosts of a slice. The lines written here start the ranks of
+    one host: `RANK` and `WORLD_SIZE` do not count the others.
+
     Source: torch_tpu 0.2.0 (measured with 2 ranks on XLA:CPU).
     """
 

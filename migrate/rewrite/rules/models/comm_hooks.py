@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
+from migrate.catalogue.torch_tpu import UNMEASURED
 from migrate.reading.values.collectives import REGISTER_HOOK
 from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
@@ -61,5 +62,8 @@ class CommHooks(Rule):
         """Yield a finding for one registration."""
         assert isinstance(node, cst.Call)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == REGISTER_HOOK:
-            message = f"{code(node)}: drop it, the gradients of DDP are reduced in the graph"
+            advice = "drop it, the gradients of DDP are reduced in the graph"
+            if context.for_torch_tpu:
+                advice = f"{UNMEASURED}, or drop it"
+            message = f"{code(node)}: {advice}"
             yield from self.report(node, message)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from migrate.catalogue.entry import names
-from migrate.catalogue.launchers import DDP
+from migrate.catalogue.launchers import DDP, STARTS
 from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
-from migrate.reading.replicas.launch import INIT
+from migrate.reading.replicas.launch import INIT, is_guard
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import environment_name, is_read
 from migrate.rewrite.edits.branch import unwrapped
@@ -52,6 +53,7 @@ FIGURES = {
     "bytes_limit": "torch.accelerator.get_memory_info()[1]",
 }
 SEEDS = names(*CPU_SEEDS)
+INDEXED = re.compile(r"xla(:\d+)?")
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 SAVE_PARAMETERS = ("data", "file_or_path", "master_only", "global_master")
 
@@ -70,6 +72,9 @@ class LeaveTorchXla(Rule):
     now; `xm.optimizer_step` of a model that is not in DistributedDataParallel; `mark_sharding` of SPMD, whose
     counterpart is DTensor with `init_device_mesh("tpu", …)`.
 
+    **One process.** A script that starts no ranks and joins no group saves and steps itself. Where ranks save
+    and the script loads a file, they wait for each other after the save, as in `xm.save`.
+
     Source: torch_xla 2.9 and torch_tpu 0.2.0 (measured on XLA:CPU).
     """
 
@@ -80,6 +85,7 @@ class LeaveTorchXla(Rule):
         cst.Assign,
         cst.Call,
         cst.Expr,
+        cst.FormattedString,
         cst.Import,
         cst.SimpleString,
         cst.Subscript,
@@ -179,14 +185,13 @@ class LeaveTorchXla(Rule):
                 message = f"remove {code(node)}: the launch sets it"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         elif isinstance(node, cst.SimpleString):
-            if string_value(node) == "xla" and not _is_joined(node, context):
-                words = context.vocabulary
-                of_group = _is_backend(node, context)
-                tpu = context.string(
-                    words.group_backend if of_group else words.device_name, like=node
-                )
-                message = f"{code(node)} → {code(tpu)}"
-                yield self.edit(node, lambda _: tpu, message, consumes=[node])
+            yield from self._name(node, context)
+        elif isinstance(node, cst.FormattedString):
+            head = node.parts[0] if len(node.parts) == 2 else None
+            if isinstance(head, cst.FormattedStringText) and head.value == "xla:":
+                here = context.string(f"{context.vocabulary.device_name}:0")
+                message = f"{code(node)} → {code(here)}"
+                yield self.edit(node, lambda _: here, message, consumes=[node])
         elif isinstance(node, cst.Subscript):
             yield from self._figure(node, context)
         elif isinstance(node, cst.Expr):
@@ -194,6 +199,21 @@ class LeaveTorchXla(Rule):
                 yield from self._statement(node, node.value, context)
         elif isinstance(node, cst.Call):
             yield from self._query(node, context)
+
+    def _name(self, node: cst.SimpleString, context: Workspace) -> Iterator[Edit]:
+        """Yield the edit of `"xla"`, or of a device with an index, which every rank's chip has as 0."""
+        name = INDEXED.fullmatch(string_value(node) or "")
+        if name is None or _is_joined(node, context):
+            return
+        words = context.vocabulary
+        if name[1]:
+            new = f"{words.device_name}:0"
+        elif _is_backend(node, context):
+            new = words.group_backend
+        else:
+            new = words.device_name
+        tpu = context.string(new, like=node)
+        yield self.edit(node, lambda _: tpu, f"{code(node)} → {code(tpu)}", consumes=[node])
 
     def _import(self, node: cst.Import, context: Workspace) -> Iterator[Edit]:
         """Yield the edit of an import of torch_xla that only registers something."""
@@ -241,6 +261,9 @@ class LeaveTorchXla(Rule):
         elif name == f"{XM}.rendezvous":
             if _joins(context):
                 yield self._replaced(call, context.vocabulary.write("barrier"))
+            elif _is_single(call, context):
+                message = f"remove {code(call)}: one process trains"
+                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             else:
                 message = (
                     f"{code(call)}: join the process group in the worker, "
@@ -259,6 +282,18 @@ class LeaveTorchXla(Rule):
         bound = bind(call, SAVE_PARAMETERS)
         line = context.parent(node)
         alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        loads = any(
+            context.qualified_name(c.func) == "torch.load" for c in context.all_of(cst.Call)
+        )
+        single = _is_single(call, context)
+        waits = loads and not single  # xm.save ends when the file is there for all ranks
+        if waits and not _joins(context):
+            message = (
+                f"{code(call)}: torch.save on the first rank, then torch.distributed.barrier(), as the "
+                "script loads a file: join the process group in the worker"
+            )
+            yield from self.report(call, message)
+            return
         options = {} if bound is None else {n: code(bound[n].value) for n in bound}
         known = {"True", "False"}
         if bound is None or not alone or {*list(options.values())[2:]} - known:
@@ -267,26 +302,35 @@ class LeaveTorchXla(Rule):
             return
         torch = context.imports.require("torch")
         word: Word = "rank" if options.get("global_master") == "True" else "local rank"
-        test = cst.parse_expression(f"{_written(word, call, context)} == 0")
+        test = cst.parse_expression("True" if single else f"{_written(word, call, context)} == 0")
         function = cst.parse_expression(f"{torch}.save")
         everybody = options.get("master_only") == "False"
+        barrier = context.vocabulary.write("barrier") if waits else ""
 
-        def replace(updated: cst.SimpleStatementLine) -> cst.BaseStatement:
+        def replace(
+            updated: cst.SimpleStatementLine,
+        ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
             old = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
             args = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in old.args[:2]]
             new = cst.Call(function, [a.with_changes(keyword=None) for a in args])
             saved = updated.with_changes(body=[cst.Expr(new)])
-            if everybody:
-                return saved
+            after = [cst.parse_statement(barrier)] if waits else []
+            if everybody or single:
+                return cst.FlattenSentinel([saved, *after])
             body = cst.IndentedBlock(body=[saved.with_changes(leading_lines=[])])
-            return cst.If(test=test, body=body, leading_lines=updated.leading_lines)
+            under = cst.If(test=test, body=body, leading_lines=updated.leading_lines)
+            return cst.FlattenSentinel([under, *after])
 
-        message = f"{code(call.func)} → torch.save on the first rank"
+        message = f"{code(call.func)} → torch.save" + (
+            "" if single or everybody else " on the first rank"
+        )
         assert line is not None
         yield self.edit(line, replace, message, consumes=[call.func])
 
     def _optimizer_step(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
-        wraps = any(context.qualified_name(c.func) in DDP for c in context.all_of(cst.Call))
+        wraps = _is_single(call, context) or any(
+            context.qualified_name(c.func) in DDP for c in context.all_of(cst.Call)
+        )
         if not wraps or not call.args or call.args[0].star:
             message = (
                 f"{code(call)} averages the gradients of the replicas: wrap the model in "
@@ -323,16 +367,23 @@ class LeaveTorchXla(Rule):
                 f"{_written(word, call, context)} == 0",
                 parentheses=not _is_test(call, context),
             )
-        elif name in DEVICES and not call.args:
+        elif name in DEVICES:  # an index counts the chips of a process, which has one here
             torch = context.imports.require("torch")
-            yield self._replaced(call, f"{torch}.device({context.string('tpu').value})")
+            index = ", 0" if _compares_devices(context) else ""
+            yield self._replaced(call, f"{torch}.device({context.string('tpu').value}{index})")
         elif name == f"{XM}.get_rng_state":
             torch = context.imports.require("torch")
             yield self._replaced(call, f"{GENERATOR.replace('torch', torch, 1)}.get_state()")
         elif name == f"{XM}.set_rng_state" and call.args:
-            function = cst.parse_expression(f"{context.imports.require('torch')}.tpu.set_rng_state")
-            message = f"{code(call.func)} → torch.tpu.set_rng_state"
-            yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
+            # torch_xla's state is a number, torch_tpu's a tensor: only what was read there can be set.
+            reads = any(
+                context.qualified_name(c.func) == f"{XM}.get_rng_state"
+                for c in context.all_of(cst.Call)
+            )
+            is_number = isinstance(call.args[0].value, cst.Integer)
+            to = "set_rng_state" if reads and not is_number else "manual_seed"
+            torch = context.imports.require("torch")
+            yield self._replaced(call, f"{torch}.tpu.{to}({code(call.args[0].value)})")
         elif name == CHECKPOINT:
             module = context.imports.require("torch.utils.checkpoint")
             function = cst.parse_expression(f"{module}.checkpoint")
@@ -387,7 +438,30 @@ def _written(word: Word, call: cst.Call, context: Workspace) -> str:
     if _joins(context) and not later and all(function is not worker for worker in workers):
         return context.vocabulary.write(word)
     os, key = context.imports.require("os"), context.string(OF_WORD[word]).value
+    if _is_single(call, context):
+        default = context.string("1" if word == "world size" else "0").value
+        return f"int({os}.environ.get({key}, {default}))"
     return f"int({os}.environ[{key}])"
+
+
+def _compares_devices(context: Workspace) -> bool:
+    """Whether the script compares devices of tensors: theirs have an index, which the device has to have."""
+    sides = (
+        side
+        for comparison in context.all_of(cst.Comparison)
+        for side in (comparison.left, *(part.comparator for part in comparison.comparisons))
+    )
+    return any(isinstance(side, cst.Attribute) and side.attr.value == "device" for side in sides)
+
+
+def _is_single(call: cst.Call, context: Workspace) -> bool:
+    """Whether one process trains: the file is started as a script, starts no ranks and joins no group."""
+    calls = (context.qualified_name(other.func) or "" for other in context.all_of(cst.Call))
+    is_started = context.function_around(call) is None or any(
+        isinstance(statement, cst.If) and is_guard(statement) for statement in context.module.body
+    )
+    # also what `torch_xla.launch` has become: another turn must not take its worker for the only process
+    return is_started and not _joins(context) and not any(name in STARTS for name in calls)
 
 
 def _uses(alias: cst.ImportAlias, context: Workspace) -> bool:
