@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.data import TrainingCalls, data_slice
 from migrate.train.slice.loss import loss_slice
-from migrate.train.slice.text import ScriptText
+from migrate.train.slice.text import ScriptText, shared_line
+from migrate.train.write.left import left_statements
 
 LOOP = """
     import argparse
@@ -120,3 +122,54 @@ def test_a_loop_that_ends_by_the_loss_is_refused() -> None:
 def test_a_batch_that_is_no_argument_of_the_step_is_refused() -> None:
     with pytest.raises(TrainError, match="no plain argument"):
         sliced(LOOP, ["elsewhere"])
+
+
+def test_what_functions_read_is_computed_in_the_scripts_order() -> None:
+    source = LOOP.replace("    size = 3\n", "    size = 3\n    counts = list([size])\n").replace(
+        "yield from range(size)", "yield from range(LIMITS[0])"
+    )
+    source = source.replace("    def evaluate(", "    LIMITS = list(counts)\n\n\n    def evaluate(")
+    batches = [
+        None if item is None else item["batch"]["x"] for item in run(sliced(source, ["batch"]))
+    ]
+    assert batches == [0, 1, None, 2, 10, None]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("for x in data:\n    a = x\n    a.backward()\n", 0),
+        ("for x in data:\n    a = x; b = a\n    a.backward()\n", 2),
+        ("for x in data:\n    if x: a = x; b = 2\n    x.backward()\n", 2),
+        ("a = 1; b = 2\nfor x in data:\n    x.backward()\n", 0),
+        ("zero(); x.backward()\n", 1),
+    ],
+)
+def test_statements_that_share_a_line_are_seen(source: str, line: int) -> None:
+    tree = ast.parse(source)
+    at = next(n for n, text in enumerate(source.splitlines(), 1) if "backward" in text)
+    assert shared_line(tree, at) == line
+
+
+def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
+    source = textwrap.dedent(
+        """
+        def train_epoch(model, loader):
+            for x in loader:
+                loss = model(x)
+                loss.backward()
+                optimizer.step()
+
+        for epoch in range(3):
+            if epoch == 1:
+                unfreeze(model)
+            train_epoch(model, loader)
+        """
+    )
+    script = ScriptText("train.py", source)
+    outer = ("    train_epoch(model", "<module>")
+    backward = frames(script, ("loss.backward", "train_epoch"), outer)
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "train_epoch"), outer),), ())
+    loss = loss_slice(script, backward[0])
+    left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
+    assert left == ["train.py:9: if epoch == 1:"]

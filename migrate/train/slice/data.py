@@ -21,6 +21,7 @@ from migrate.train.slice.text import (
     ScriptText,
     blocks,
     first_line,
+    free_names,
     loads,
     path_to,
     root,
@@ -453,22 +454,26 @@ class _Slicer:
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]
         read = {
-            name for s in ordered if isinstance(s, FunctionNode | ast.ClassDef) for name in _free(s)
+            name
+            for s in ordered
+            if isinstance(s, FunctionNode | ast.ClassDef)
+            for name in free_names(s)
         }
+        early = _before_definitions(ordered)
         parts, own = [], []
         for statement in ordered:
-            binds, _ = stores(statement)
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
             # The generators are restored after the seeds, so inside of the function.
             is_setting = _is_literal(statement) and first_line(statement) not in self._restore
-            if stays or binds & read or is_setting:
+            if stays or statement in early or is_setting:
                 parts.append(self._emit(scope, statement, "", chain, sliced))
             else:
                 own.append(statement)
         stored = {
             n for s in (*own, main) for d in _every(s) if d in scope.kept for n in stores(d)[0]
         }
-        shared = sorted(stored & {n for s in ordered if s not in own for n in stores(s)[0]})
+        of_module = {n for s in ordered if s not in own for n in stores(s)[0]}
+        shared = sorted(stored & (read | of_module))
         lines = [f"    global {', '.join(shared)}"] if shared else []
         for statement in (*own, main):
             lines.append(self._emit(scope, statement, "    ", chain, sliced))
@@ -506,11 +511,11 @@ class _Slicer:
         sliced: Mapping[ast.AST, _Scope],
     ) -> set[str]:
         if not isinstance(statement, ast.ClassDef) or not any(c in chain for c in statement.body):
-            return _free(statement)
+            return free_names(statement)
         names = {n for d in (*statement.bases, *statement.decorator_list) for n in loads(d)}
         for member in self._members(statement, chain, sliced):
             if member not in chain:
-                names |= _free(member)
+                names |= free_names(member)
         return names
 
     def _members(
@@ -661,20 +666,25 @@ def _defaults(function: FunctionNode) -> set[str]:
     return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
 
 
-def _free(statement: ast.stmt) -> set[str]:
-    """Names that a definition reads and does not bind itself."""
-    bound = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    bound |= {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
-    loaded = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    return loaded - bound
+def _before_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
+    """Statements of a module whose values its definitions read when they are run: defaults and bases."""
+    needed: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, FunctionNode):
+            needed |= _defaults(statement)
+        elif isinstance(statement, ast.ClassDef):
+            needed |= set[str]().union(
+                *map(loads, (*statement.bases, *statement.keywords, *statement.decorator_list))
+            )
+            for member in statement.body:
+                needed |= _defaults(member) if isinstance(member, FunctionNode) else loads(member)
+    early: set[ast.stmt] = set()
+    for statement in reversed(statements):
+        defines = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
+        if not defines and stores(statement)[0] & needed:
+            early.add(statement)
+            needed |= loads(statement)
+    return early
 
 
 def _is_literal(statement: ast.stmt) -> bool:

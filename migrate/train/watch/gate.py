@@ -22,6 +22,7 @@ from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.listening import autocast_without_effect
+from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, bind, build, children, flat
 from migrate.train.watch.values import held_modules
 
@@ -106,6 +107,8 @@ class Gate:
             children_of_step = children(bound, called)
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
+        held = {**bound.objects, **bound.constants}
+        self._steady = Steady(self.step, held, self._namespace, *self._question["reads"])
         before = {id(buffer): value for buffer, value in buffers}
         kept = {id(b): n for n, b in self.step.named_buffers(remove_duplicate=False)}
         self._weights = self.state()
@@ -259,6 +262,21 @@ class Gate:
                     f"{name} is {value!r} in the first step and {values[name]!r} in a later one",
                     "numbers that change between steps are not supported in a loss yet",
                 )
+        for name, module in self._bound.modules.items():
+            if values.get(name, module) is not module:
+                raise Refusal(
+                    f"{name} is another module in a later step", "train one model from start to end"
+                )
+
+    def compare_state(self, frame: FrameType) -> None:
+        """Report modes, frozen parameters and numbers of objects that are not those of the first step.
+
+        Raises:
+            Refusal: one differs.
+        """
+        change = self._steady.change(frame.f_globals)
+        if change:
+            raise Refusal(change, "keep it from the first update to the last")
 
     def clip(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: int

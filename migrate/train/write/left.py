@@ -27,7 +27,6 @@ def left_statements(
         line for first, last in loss.lines for line in range(first, last + 1)
     }
     left: list[str] = []
-    seen = set()
     for frame in events.backward:
         code = script.code(frame.first, frame.function)
         path = path_to(code, frame.line) if code is not None else []
@@ -37,9 +36,6 @@ def left_statements(
             body = getattr(code, "body", [])  # the training step is a function of its own
         for statement in body:
             _collect(script, statement, known, left)
-        seen.add(frame.first)
-        if frame == data.loop:
-            break
     return list(dict.fromkeys(left))
 
 
