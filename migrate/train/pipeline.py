@@ -159,7 +159,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = _proven(place, recorded, work, options)
                 comparisons = (*comparisons, of_data)
-            left = left_statements(text, data, loss, events)
+            left = left_statements(text, data, loss, events, recorded["schedule_lines"])
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )
@@ -270,6 +270,12 @@ def _run(
     if "refused" in recorded:
         line, what, remedy = recorded["refused"]
         raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
+    count = len(recorded["updates"])
+    if recorded.get("failed") and count < options.updates:
+        raise TrainError(
+            f"{script.name}: fails after {count} update{'s' * (count != 1)} ({recorded['failed'][:200]})",
+            "check that it runs on a CPU alone; arguments of the script go after --",
+        )
     if not recorded["updates"]:
         raise TrainError(
             f"{script.at(loss.frame.line)}: the script ended before its first update",
@@ -377,7 +383,8 @@ def _data(
     work: Path,
 ) -> tuple[DataSlice, TrainComparison]:
     """Write `data.py`, with the random generators restored if its batches are not the script's else."""
-    plain = data_slice(script, events, loss, names)
+    trained = recorded["trained"]
+    plain = data_slice(script, events, loss, names, trained=trained)
     _write_data(place, plain, (), options)
     count = f"{len(recorded['updates'])} updates"
     difference = _data_difference(place, work, options)
@@ -395,7 +402,7 @@ def _data(
     for lines, states in ways:
         if 0 in lines or not states:
             continue
-        restored = data_slice(script, events, loss, names, lines)
+        restored = data_slice(script, events, loss, names, lines, trained)
         _write_data(place, restored, states, options)
         again = _data_difference(place, work, options)
         if not again:
@@ -516,9 +523,15 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
             "program does not have (evaluation) may draw from the same random generators, and so change "
             "the order of later batches"
         )
+    if recorded.get("failed"):
+        notes.append(
+            f"the script fails after {len(recorded['updates']) + recorded['later']} updates "
+            f"({recorded['failed'][:200]}): what follows is unknown"
+        )
     if recorded["later"]:
         notes.append(
-            f"the script was watched for {recorded['later']} more updates: learning rates are compared in "
+            f"the script was watched for {recorded['later']} more "
+            f"update{'s' * (recorded['later'] != 1)}: learning rates are compared in "
             "them; modes, frozen parameters, clipping and numbers that the loss reads do not change"
         )
     if port.refused:

@@ -173,3 +173,80 @@ def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     loss = loss_slice(script, backward[0])
     left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
     assert left == ["train.py:9: if epoch == 1:"]
+
+
+EARLY_STOP = """
+    def train(model, loader):
+        best = 9
+        for epoch in range(6):
+            for x in loader:
+                loss = model(x)
+                loss.backward()
+                optimizer.step()
+            value = evaluate(model)
+            if value < best: best = value
+            elif value > 2 * best:
+                print("stop")
+                break
+            else:
+                continue
+
+    train(model, loader)
+"""
+
+
+def early_stop(source: str, trained: dict[tuple[str, int], list[str]]) -> str:
+    """Slice the loop above, or a variant of it."""
+    script = ScriptText("train.py", textwrap.dedent(source))
+    outer = ("train(model, loader)", "<module>")
+    backward = frames(script, ("loss.backward", "train"), outer)
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "train"), outer),), ())
+    return data_slice(script, calls, loss_slice(script, backward[0]), ["x"], (), trained).text
+
+
+def test_a_loop_that_ends_by_an_evaluation_is_refused() -> None:
+    with pytest.raises(
+        TrainError, match=r"train.py:9: the loop depends on model, which is trained"
+    ):
+        early_stop(EARLY_STOP, {("train", 2): ["model"]})
+
+
+def test_blocks_on_one_line_and_elif_keep_their_form() -> None:
+    text = early_stop(EARLY_STOP, {})
+    compile(text, "data.py", "exec")
+    assert "elif" not in text
+
+
+def test_a_loop_that_ends_by_what_a_method_evaluates_is_refused() -> None:
+    source = """
+    class Trainer:
+        def evaluate(self):
+            self.bad = self.model(1) > 2
+            self.shown = self.model(2)
+
+        def fit(self, loader):
+            for epoch in range(6):
+                for x in loader:
+                    loss = self.model(x)
+                    loss.backward()
+                    self.optimizer.step()
+                self.evaluate()
+                if self.bad:
+                    break
+
+    trainer = Trainer()
+    trainer.fit(loader)
+    """
+
+    def cut(source: str) -> str:
+        script = ScriptText("train.py", textwrap.dedent(source))
+        outer = ("trainer.fit(loader)", "<module>")
+        backward = frames(script, ("loss.backward", "fit"), outer)
+        step = frames(script, ("self.optimizer.step", "fit"), outer)
+        calls = TrainingCalls(backward, (step,), ())
+        trained = {("fit", 7): ["self.model", "self.optimizer"]}
+        return data_slice(script, calls, loss_slice(script, backward[0]), ["x"], (), trained).text
+
+    with pytest.raises(TrainError, match=r"train.py:13: the loop depends on self.model"):
+        cut(source)
+    assert "self.epochs" in cut(source.replace("if self.bad", "if self.epochs"))

@@ -111,6 +111,15 @@ def test_a_schedule_of_epochs_is_seen_after_the_compared_updates(tmp_path: Path)
         c for c in json.loads(result.stdout)["comparisons"] if c["name"] == "learning rates"
     )
     assert rates["what"] == "21 updates"
+    assert "scheduler.step" not in result.stdout
+
+
+def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:
+    source = LATE.replace("CHANGE", "raise ValueError('no more')")
+    result = train(tmp_path, source, "--updates", "9")
+    assert result.exit_code == 2
+    assert "fails after 7 updates (ValueError: no more)" in result.output
+    assert not (tmp_path / "jax_program").exists()
 
 
 def test_statements_on_one_line_are_refused(tmp_path: Path) -> None:

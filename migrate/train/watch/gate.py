@@ -250,6 +250,34 @@ class Gate:
         """Copies of the step's weights and buffers."""
         return {name: tensor.detach().clone() for name, tensor in self.step.state_dict().items()}
 
+    def trained_names(self, frame: FrameType | None) -> dict[tuple[str, int], list[str]]:
+        """Names of trained modules, optimizers and schedules in each frame of the script from this on."""
+        trained = {id(p) for p in self.step.parameters() if p.requires_grad}
+
+        def is_trained(value: Any) -> bool:
+            if isinstance(value, nn.Module):
+                return any(id(parameter) in trained for parameter in value.parameters())
+            schedule = torch.optim.lr_scheduler.LRScheduler
+            return isinstance(value, torch.optim.Optimizer | schedule)
+
+        names: dict[tuple[str, int], list[str]] = {}
+        file = frame.f_code.co_filename if frame is not None else ""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename == file:
+                names[code.co_name, code.co_firstlineno] = [
+                    *(name for name, value in frame.f_locals.items() if is_trained(value)),
+                    *(
+                        f"{name}.{attribute}"
+                        for name, value in frame.f_locals.items()
+                        if type(value).__module__ == "__main__"
+                        for attribute, held in list(getattr(value, "__dict__", {}).items())
+                        if not isinstance(value, nn.Module) and is_trained(held)
+                    ),
+                ]
+            frame = frame.f_back
+        return names
+
     def compare_constants(self, values: Mapping[str, Any]) -> None:
         """Report numbers that change from step to step: the port has their first values.
 

@@ -11,7 +11,9 @@ import json
 import os
 import pickle
 import random
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +68,7 @@ class _Recorder:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._record: dict[str, Any] = {"updates": [], "autocast": ""}
         self._micro: list[dict[str, Any]] = []
-        self._later, self._until = 0, 0.0
+        self._later, self._until, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
         self._done = False
@@ -83,6 +85,13 @@ class _Recorder:
         listening.to_schedules(self._optimizers.built_schedule, self._optimizers.stepped_schedule)
         listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
+        original = sys.excepthook
+
+        def failed(kind: Any, error: Any, trace: Any) -> None:
+            self._record["failed"] = f"{kind.__name__}: {error}"
+            original(kind, error, trace)
+
+        sys.excepthook = failed
         setattr(builtins, BEGINS, self._begins)
         setattr(builtins, STATEMENT, self._note_draws)
         setattr(builtins, LOOP, self._note_loop)
@@ -143,6 +152,7 @@ class _Recorder:
             self._gate = Gate(self._question, self._folder, frame)
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._record |= self._gate.facts()
+            self._record["trained"] = self._gate.trained_names(frame)
         else:
             if frames[0].line != self._question["line_of_backward"]:
                 raise Refusal("a second backward, after the first updates", "one loss is supported")
@@ -237,6 +247,7 @@ class _Recorder:
             elif self._optimizer is not optimizer:
                 raise Refusal("a second optimizer is stepped", "one optimizer is supported")
             self._require_same_update(line)
+            self._stepping = True
             names = self._gate.names()
             self._rates = self._optimizers.before_update(optimizer, names, frame)
         except Refusal as refusal:
@@ -271,6 +282,7 @@ class _Recorder:
         if self._is_later:
             self._micro = []
             self._later += 1
+            self._stepping = False
             if self._later >= _MOST_LATER or time.monotonic() > self._until:
                 self._write()
                 self._leave()
@@ -280,8 +292,19 @@ class _Recorder:
         self._micro = []
         if len(updates) in (1, self._question["updates"]):
             self._record["first" if len(updates) == 1 else "last"] = self._gate.state()
+        self._stepping = False
         if self._is_later:
             self._until = time.monotonic() + _SECONDS
+            if threading.current_thread() is threading.main_thread():
+                # An evaluation between two updates may take longer than the time to watch.
+                signal.signal(signal.SIGALRM, self._alarm)
+                signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+
+    def _alarm(self, number: int, frame: Any) -> None:
+        """End the watch, unless an update is just being made: its end does."""
+        if not self._stepping and os.getpid() == self._process and not self._done:
+            self._write()
+            self._leave()
 
     @property
     def _is_later(self) -> bool:
@@ -301,12 +324,13 @@ class _Recorder:
         if self._record["updates"]:
             if not self._is_later:
                 self._record["last"] = self._gate.state()
-            self._record["ended"] = True
+            self._record["ended"] = "failed" not in self._record
             self._write()
 
     def _write(self) -> None:
         self._done = True
         self._record["later"] = self._later
+        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
             accumulation = len(self._record["updates"][0]["micro"])
             without = [n for n, g in self._record["gradients"].items() if g is None]
