@@ -41,7 +41,8 @@ from migrate.train.slice.data import (
 )
 from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.rate import rate_function
-from migrate.train.slice.text import ScriptText
+from migrate.train.slice.reads import read_names
+from migrate.train.slice.text import ScriptText, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
 from migrate.train.write.left import left_statements
@@ -158,7 +159,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = _proven(place, recorded, work, options)
                 comparisons = (*comparisons, of_data)
-            left = left_statements(text, data, loss, events)
+            left = left_statements(text, data, loss, events, recorded["schedule_lines"])
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )
@@ -217,7 +218,20 @@ def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[Traini
     dropped = [call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call]
     events = TrainingCalls(backwards[0], tuple(steps), tuple(dropped))
     loop_level(script, events.backward)
+    _require_lines(script, events)
     return events, loss_slice(script, events.backward[0])
+
+
+def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
+    """Require a line of its own for each statement around the calls that train."""
+    for frame in {f for call in (events.backward, *events.steps, *events.dropped) for f in call}:
+        code = script.code(frame.first, frame.function)
+        line = shared_line(code, frame.line) if code is not None else 0
+        if line:
+            raise TrainError(
+                f"{script.at(line)}: several statements are on this line of the training loop",
+                "write each statement on a line of its own",
+            )
 
 
 def _run(
@@ -235,6 +249,9 @@ def _run(
         "statements": loop_statements(script, loop),
         "batches": script_loop(script, events),
         "updates": options.updates,
+        "line_of_backward": loss.frame.line,
+        "steps": [step[0].line for step in events.steps],
+        "reads": read_names(script, loss),
         "rate": rate_function(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),
@@ -253,6 +270,12 @@ def _run(
     if "refused" in recorded:
         line, what, remedy = recorded["refused"]
         raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
+    count = len(recorded["updates"])
+    if recorded.get("failed") and count < options.updates:
+        raise TrainError(
+            f"{script.name}: fails after {count} update{'s' * (count != 1)} ({recorded['failed'][:200]})",
+            "check that it runs on a CPU alone; arguments of the script go after --",
+        )
     if not recorded["updates"]:
         raise TrainError(
             f"{script.at(loss.frame.line)}: the script ended before its first update",
@@ -312,7 +335,7 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
 
     optimizer = recorded["optimizer"]
     source = _constructor(script, optimizer.line, optimizer.name.rpartition(".")[2])
-    count = len(recorded["updates"]) if recorded.get("ended") else None
+    count = len(optimizer.rates) if recorded.get("ended") else None
     optimizer = replace(optimizer, source=source, updates=count, accumulation=1)
     names: dict[str, list[str]] = {}
     for name, paths in weights.paths.items():
@@ -360,7 +383,8 @@ def _data(
     work: Path,
 ) -> tuple[DataSlice, TrainComparison]:
     """Write `data.py`, with the random generators restored if its batches are not the script's else."""
-    plain = data_slice(script, events, loss, names)
+    trained = recorded["trained"]
+    plain = data_slice(script, events, loss, names, trained=trained)
     _write_data(place, plain, (), options)
     count = f"{len(recorded['updates'])} updates"
     difference = _data_difference(place, work, options)
@@ -378,7 +402,7 @@ def _data(
     for lines, states in ways:
         if 0 in lines or not states:
             continue
-        restored = data_slice(script, events, loss, names, lines)
+        restored = data_slice(script, events, loss, names, lines, trained)
         _write_data(place, restored, states, options)
         again = _data_difference(place, work, options)
         if not again:
@@ -463,7 +487,10 @@ def _write_draws(file: Path, states: Sequence[Mapping[str, Any]]) -> None:
 
 def _write_recorded(file: Path, recorded: Mapping[str, Any], facts: ProgramFacts) -> None:
     """Write batches and losses of the recorded updates, for the program's test."""
-    arrays: dict[str, Any] = {"updates": np.array(len(recorded["updates"]))}
+    arrays: dict[str, Any] = {
+        "updates": np.array(len(recorded["updates"])),
+        "rates": np.array([rates[0] for rates in recorded["optimizer"].rates]),
+    }
     for number, update in enumerate(recorded["updates"]):
         arrays[f"{number}/micro"] = np.array(len(update["micro"]))
         arrays[f"{number}/losses"] = np.array([micro["loss"] for micro in update["micro"]])
@@ -495,6 +522,17 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
             f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "
             "program does not have (evaluation) may draw from the same random generators, and so change "
             "the order of later batches"
+        )
+    if recorded.get("failed"):
+        notes.append(
+            f"the script fails after {len(recorded['updates']) + recorded['later']} updates "
+            f"({recorded['failed'][:200]}): what follows is unknown"
+        )
+    if recorded["later"]:
+        notes.append(
+            f"the script was watched for {recorded['later']} more "
+            f"update{'s' * (recorded['later'] != 1)}: learning rates are compared in "
+            "them; modes, frozen parameters, clipping and numbers that the loss reads do not change"
         )
     if port.refused:
         notes.append(
@@ -542,7 +580,9 @@ def _proven(
         if which in recorded:
             expected |= _in_flax(recorded[which], which, place, work)
     with np.load(output) as results:
-        return tuple(compare(dict(results), expected, recorded["updates"])), ""
+        return tuple(
+            compare(dict(results), expected, recorded["updates"], recorded["optimizer"].rates)
+        ), ""
 
 
 def _in_flax(

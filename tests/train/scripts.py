@@ -162,3 +162,27 @@ for x in torch.ones(3, 4, 2):
         p.grad.mul_(0.5)
     optimizer.step()
 """
+
+# A loop of 7 updates an epoch; a change after the first epoch is put in place of CHANGE.
+LATE = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+data = [(torch.randn(4, 8), torch.randint(3, (4,))) for _ in range(7)]
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+beta = 0.1
+for epoch in range(3):
+    if epoch == 1:
+        CHANGE
+    for x, y in data:
+        out = model(x)
+        loss = F.cross_entropy(out, y) + beta * out.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    scheduler.step()
+"""

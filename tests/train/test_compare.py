@@ -27,7 +27,9 @@ def values() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def verdicts(results: dict[str, Any], expected: dict[str, Any]) -> dict[str, bool]:
     """Name of each comparison → whether it holds."""
-    return {c.name: c.same for c in compare(results, expected, UPDATES)}
+    return {
+        c.name: c.same for c in compare(results, expected, UPDATES, [u["rates"] for u in UPDATES])
+    }
 
 
 def test_equal_values_are_the_same() -> None:
@@ -62,6 +64,10 @@ def test_weights_whose_gradient_is_rounding_are_left_out_and_counted() -> None:
     results, expected = values()
     expected["gradient:net/w"][3] = results["gradient:net/w"][3] = 1e-12
     results["first:params/net/w"][3] += 0.1
-    weights = [c for c in compare(results, expected, UPDATES) if c.name == "weights"]
+    weights = [
+        c
+        for c in compare(results, expected, UPDATES, [u["rates"] for u in UPDATES])
+        if c.name == "weights"
+    ]
     assert weights[0].same
     assert "1 elements" in weights[0].what

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from tests.train.scripts import CLASSIFIER, NANO, SCALED_GRADIENTS, TWO_OPTIMIZERS
+from tests.train.scripts import CLASSIFIER, LATE, NANO, SCALED_GRADIENTS, TWO_OPTIMIZERS
 
 pytestmark = pytest.mark.long
 
@@ -83,3 +83,47 @@ def test_a_refusal_names_its_line_and_writes_nothing(
     assert what in result.output
     assert not line or f"train.py:{line}: " in result.output
     assert not (tmp_path / "jax_program").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("beta = 0.2", "beta is 0.1 in the first step and 0.2 in a later one"),
+        ("model[0].requires_grad_(False)", "requires_grad of model.0.weight is True"),
+        ("model.eval()", "training of model is True"),
+        ("nn.init.zeros_(model[2].weight)", "model.2.weight is changed between two updates"),
+        ("model[2].weight.data.clamp_(-0.1, 0.1)", "model.2.weight is changed between two updates"),
+    ],
+)
+def test_a_change_after_the_compared_updates_is_refused(
+    tmp_path: Path, change: str, what: str
+) -> None:
+    result = train(tmp_path, LATE.replace("CHANGE", change))
+    assert result.exit_code == 2
+    assert what in result.output
+    assert not (tmp_path / "jax_program").exists()
+
+
+def test_a_schedule_of_epochs_is_seen_after_the_compared_updates(tmp_path: Path) -> None:
+    result = train(tmp_path, LATE.replace("CHANGE", "pass"), "--json")
+    assert result.exit_code == 0, result.output
+    rates = next(
+        c for c in json.loads(result.stdout)["comparisons"] if c["name"] == "learning rates"
+    )
+    assert rates["what"] == "21 updates"
+    assert "scheduler.step" not in result.stdout
+
+
+def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:
+    source = LATE.replace("CHANGE", "raise ValueError('no more')")
+    result = train(tmp_path, source, "--updates", "9")
+    assert result.exit_code == 2
+    assert "fails after 7 updates (ValueError: no more)" in result.output
+    assert not (tmp_path / "jax_program").exists()
+
+
+def test_statements_on_one_line_are_refused(tmp_path: Path) -> None:
+    source = LATE.replace("optimizer.zero_grad()\n        loss", "optimizer.zero_grad(); loss")
+    result = train(tmp_path, source.replace("CHANGE", "pass"))
+    assert result.exit_code == 2
+    assert "train.py:18: several statements are on this line" in result.output

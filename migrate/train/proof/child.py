@@ -46,6 +46,9 @@ def main() -> None:
                 tree = {"params": state.params, **state.variables}
                 for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                     results[f"{which}:" + "/".join(part.key for part in path)] = np.array(leaf)
+        count = len(np.load(recorded)["rates"])
+        for number in range(len(updates), count):
+            results[f"rate:{number}"] = np.float64(train.learning_rate_of(number))
     arrays: Any = {name: np.asarray(value) for name, value in results.items()}
     np.savez(output, **arrays)
 

@@ -19,7 +19,10 @@ RATE_LIMIT = 1e-6
 
 
 def compare(
-    results: Arrays, expected: Arrays, updates: Sequence[Mapping[str, Any]]
+    results: Arrays,
+    expected: Arrays,
+    updates: Sequence[Mapping[str, Any]],
+    rates: Sequence[Sequence[float]],
 ) -> Iterator[TrainComparison]:
     """Compare gradients, losses, learning rates and weights, in this order.
 
@@ -27,11 +30,12 @@ def compare(
         results: arrays of `proof.child`.
         expected: the recorded gradients ("gradient:…") and weights ("first:…", "last:…") in Flax's layout.
         updates: the recorded updates.
+        rates: learning rates of each group, in these updates and in those that were watched after them.
     """
     gradients = {k.partition(":")[2]: v for k, v in expected.items() if k.startswith("gradient:")}
     yield _gradients(results, gradients)
     yield _losses(results, updates)
-    yield _rates(results, updates)
+    yield _rates(results, rates)
     steps = {"first": 1, "last": len(updates)}
     for which in ("first", "last") if len(updates) > 1 else ("first",):
         yield _weights(results, expected, gradients, which, steps[which])
@@ -75,14 +79,13 @@ def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainCompa
     )
 
 
-def _rates(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainComparison:
+def _rates(results: Arrays, rates: Sequence[Sequence[float]]) -> TrainComparison:
     worst = 0.0
-    for number, update in enumerate(updates):
-        theirs = update["rates"][0]
+    for number, (theirs, *_) in enumerate(rates):
         difference = abs(float(results[f"rate:{number}"]) - theirs)
         worst = max(worst, difference / abs(theirs) if theirs else difference)
     return TrainComparison(
-        "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, f"{len(updates)} updates"
+        "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, f"{len(rates)} updates"
     )
 
 

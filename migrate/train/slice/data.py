@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from migrate.train.errors import TrainError
@@ -21,6 +21,7 @@ from migrate.train.slice.text import (
     ScriptText,
     blocks,
     first_line,
+    free_names,
     loads,
     path_to,
     root,
@@ -101,6 +102,7 @@ def data_slice(
     loss: LossSlice,
     names: Sequence[str],
     restore_before: Sequence[int] = (),
+    trained: Mapping[tuple[str, int], Collection[str]] | None = None,
 ) -> DataSlice:
     """Cut the generator of micro-batches out of a script.
 
@@ -110,13 +112,14 @@ def data_slice(
         loss: the statements of the loss.
         names: names in them that are the batch.
         restore_before: lines of statements before which the random generators are restored.
+        trained: names of trained modules, optimizers and schedules, by function and its first line.
 
     Raises:
         TrainError: the loop depends on what it trains, or has a form that is not read.
     """
     level = loop_level(script, events.backward)
     values = _arguments(script, events.backward, level, names)
-    return _Slicer(script, events, loss, level, values, restore_before).slice()
+    return _Slicer(script, events, loss, level, values, restore_before, trained or {}).slice()
 
 
 def _own_block(code: ast.AST | None, line: int) -> tuple[list[ast.stmt], int]:
@@ -209,10 +212,12 @@ class _Slicer:
         level: int,
         values: Mapping[str, str],
         restore_before: Sequence[int],
+        trained: Mapping[tuple[str, int], Collection[str]],
     ) -> None:
         self._script, self._events, self._loss = script, events, loss
         self._level, self._values = level, dict(values)
         self._restore = set(restore_before)
+        self._trained = trained
         self._modules = {
             (alias.asname or alias.name).partition(".")[0]
             for node in script.tree.body
@@ -234,6 +239,7 @@ class _Slicer:
             scope = _Scope(code.body)
             self._mark(scope, code, level, sliced)
             self._settle(scope, {argument.arg for argument in _parameters(code)})
+            self._require_untrained(scope, frame)
             sliced[code] = scope
         module = self._module(sliced)
         return DataSlice(module, frames[self._level], frozenset(self._lines))
@@ -347,6 +353,61 @@ class _Slicer:
                     "let the data and the end of the loop depend on counters alone",
                 )
 
+    def _require_untrained(self, scope: _Scope, frame: Frame) -> None:
+        """Report loops and conditions around the training step that read what it trains.
+
+        `data.py` has the model as it starts.
+        """
+        trained = {
+            name
+            for position, names in self._trained.items()
+            if position in ((frame.function, frame.first), ("<module>", 1))
+            for name in names
+        }
+        loops = [
+            node
+            for statement in scope.body
+            for node in _every(statement)
+            if isinstance(node, _LOOPS) and self._trains(scope, node)
+        ]
+        kept = [
+            statement
+            for statement in dict.fromkeys(inner for loop in loops for inner in _every(loop))
+            if statement in scope.kept
+            and statement not in scope.marks
+            and not isinstance(statement, FunctionNode | ast.ClassDef)
+        ]
+        reads = {statement: _read(statement) for statement in kept}
+        decides = set[str]().union(*(r for s, r in reads.items() if not isinstance(s, ast.Expr)))
+        for statement in kept:
+            read = reads[statement]
+            if isinstance(statement, ast.Expr):  # self.evaluate(), which sets what ends the loop
+                called = self._called(statement)
+                sets = {ast.unparse(node) for code in called for node in _set_attributes(code)}
+                read = set[str]().union(*map(_read, called)) if sets & decides else set()
+            if read & trained:
+                raise TrainError(
+                    f"{self._script.at(first_line(statement))}: the loop depends on "
+                    f"{min(read & trained)}, which is trained",
+                    "let the data and the end of the loop depend on counters alone",
+                )
+
+    def _called(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Functions of the script that a statement may call, and those that they may call."""
+        functions: dict[str, list[ast.stmt]] = {}
+        for node in ast.walk(self._script.tree):
+            if isinstance(node, FunctionNode):
+                functions.setdefault(node.name, []).append(node)
+        called: list[ast.stmt] = []
+        pending = [statement]
+        while pending:
+            for node in ast.walk(pending.pop()):
+                word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+                more = functions.pop(word, [])
+                called += more
+                pending += more
+        return called
+
     def _visit(self, scope: _Scope, statement: ast.stmt, *, in_loop: bool) -> bool:
         if statement in scope.dropped:
             return False
@@ -449,26 +510,31 @@ class _Slicer:
         later = [s for s in tree.body if isinstance(s, FunctionNode | ast.ClassDef)]
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, chain, sliced)
+        self._require_untrained(scope, outer)
         ordered = [s for s in tree.body if s in scope.kept and s is not main]
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]
         read = {
-            name for s in ordered if isinstance(s, FunctionNode | ast.ClassDef) for name in _free(s)
+            name
+            for s in ordered
+            if isinstance(s, FunctionNode | ast.ClassDef)
+            for name in free_names(s)
         }
+        early = _before_definitions(ordered)
         parts, own = [], []
         for statement in ordered:
-            binds, _ = stores(statement)
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
             # The generators are restored after the seeds, so inside of the function.
             is_setting = _is_literal(statement) and first_line(statement) not in self._restore
-            if stays or binds & read or is_setting:
+            if stays or statement in early or is_setting:
                 parts.append(self._emit(scope, statement, "", chain, sliced))
             else:
                 own.append(statement)
         stored = {
             n for s in (*own, main) for d in _every(s) if d in scope.kept for n in stores(d)[0]
         }
-        shared = sorted(stored & {n for s in ordered if s not in own for n in stores(s)[0]})
+        of_module = {n for s in ordered if s not in own for n in stores(s)[0]}
+        shared = sorted(stored & (read | of_module))
         lines = [f"    global {', '.join(shared)}"] if shared else []
         for statement in (*own, main):
             lines.append(self._emit(scope, statement, "    ", chain, sliced))
@@ -506,11 +572,11 @@ class _Slicer:
         sliced: Mapping[ast.AST, _Scope],
     ) -> set[str]:
         if not isinstance(statement, ast.ClassDef) or not any(c in chain for c in statement.body):
-            return _free(statement)
+            return free_names(statement)
         names = {n for d in (*statement.bases, *statement.decorator_list) for n in loads(d)}
         for member in self._members(statement, chain, sliced):
             if member not in chain:
-                names |= _free(member)
+                names |= free_names(member)
         return names
 
     def _members(
@@ -595,7 +661,7 @@ class _Slicer:
         self._lines |= set(range(first_line(statement), (statement.end_lineno or 0) + 1))
         if isinstance(statement, ast.Return):
             return f"{indent}return"
-        return textwrap.indent(self._script.text(statement), indent)
+        return textwrap.indent(_as_if(self._script.text(statement)), indent)
 
     def _head(self, statement: ast.stmt) -> str:
         body = statement.body  # type: ignore[attr-defined]
@@ -603,7 +669,10 @@ class _Slicer:
         while last > first and not self._script.lines[last - 1].rstrip().endswith(":"):
             last -= 1  # comments above the first statement
         self._lines |= set(range(first, last + 1))
-        return textwrap.dedent("\n".join(self._script.lines[first - 1 : max(last, first)]))
+        lines = self._script.lines[first - 1 : max(last, first)]
+        if body[0].lineno == first:  # `if a: b`
+            lines = [lines[0].encode()[: body[0].col_offset].decode().rstrip()]
+        return _as_if(textwrap.dedent("\n".join(lines)))
 
     def _partial(
         self,
@@ -634,6 +703,33 @@ class _Slicer:
         return "\n".join(lines)
 
 
+def _read(statement: ast.stmt) -> set[str]:
+    """Names and attributes, as text, that a statement reads; only the head of a block."""
+    heads: list[ast.AST] = [statement]
+    if any(blocks(statement)) and not isinstance(statement, FunctionNode):
+        parts = (getattr(statement, name, None) for name in ("test", "iter"))
+        heads = [part for part in parts if part is not None]
+    return {
+        ast.unparse(node)
+        for head in heads
+        for node in ast.walk(head)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def _set_attributes(code: ast.AST) -> list[ast.Attribute]:
+    return [
+        node
+        for node in ast.walk(code)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    ]
+
+
+def _as_if(text: str) -> str:
+    """The text of an `elif` as a statement of its own."""
+    return text.removeprefix("el") if text.startswith("elif ") else text
+
+
 def _every(statement: ast.stmt) -> list[ast.stmt]:
     return [node for node in ast.walk(statement) if isinstance(node, ast.stmt)]
 
@@ -661,20 +757,25 @@ def _defaults(function: FunctionNode) -> set[str]:
     return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
 
 
-def _free(statement: ast.stmt) -> set[str]:
-    """Names that a definition reads and does not bind itself."""
-    bound = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    bound |= {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
-    loaded = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    return loaded - bound
+def _before_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
+    """Statements of a module whose values its definitions read when they are run: defaults and bases."""
+    needed: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, FunctionNode):
+            needed |= _defaults(statement)
+        elif isinstance(statement, ast.ClassDef):
+            needed |= set[str]().union(
+                *map(loads, (*statement.bases, *statement.keywords, *statement.decorator_list))
+            )
+            for member in statement.body:
+                needed |= _defaults(member) if isinstance(member, FunctionNode) else loads(member)
+    early: set[ast.stmt] = set()
+    for statement in reversed(statements):
+        defines = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
+        if not defines and stores(statement)[0] & needed:
+            early.add(statement)
+            needed |= loads(statement)
+    return early
 
 
 def _is_literal(statement: ast.stmt) -> bool:

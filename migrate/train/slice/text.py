@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,6 +97,26 @@ def path_to(code: ast.AST, line: int) -> list[tuple[list[ast.stmt], int]]:
     return []
 
 
+def shared_line(code: ast.AST, line: int) -> int:
+    """First line with two statements in the outermost loop, or the statement, around a line; 0 if none.
+
+    A call that trains is known by its line.
+    """
+    path = path_to(code, line)
+    loops = (block[i] for block, i in path if isinstance(block[i], ast.For | ast.While))
+    around = next(loops, path[-1][0][path[-1][1]] if path else None)
+    if around is None:
+        return 0
+    groups = [[around], *(block for node in ast.walk(around) for block in blocks(node))]
+    if path and around is path[-1][0][path[-1][1]]:
+        groups.append(path[-1][0])
+    for group in groups:
+        for before, after in itertools.pairwise(group):
+            if first_line(after) <= (before.end_lineno or 0):
+                return first_line(after)
+    return 0
+
+
 def loads(node: ast.AST) -> set[str]:
     """Names that a node reads from outside, without what its own comprehensions and lambdas bind."""
     if isinstance(node, ast.Name):
@@ -110,6 +131,22 @@ def loads(node: ast.AST) -> set[str]:
         inner = set[str]().union(*map(loads, ast.iter_child_nodes(node))) - bound
         return inner | loads(node.generators[0].iter)
     return set[str]().union(*map(loads, ast.iter_child_nodes(node)))
+
+
+def free_names(statement: ast.stmt) -> set[str]:
+    """Names that a definition reads and does not bind itself."""
+    bound = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    bound |= {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+    loaded = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    return loaded - bound
 
 
 def root(node: ast.AST) -> str:

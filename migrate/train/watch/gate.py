@@ -22,6 +22,7 @@ from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.listening import autocast_without_effect
+from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, bind, build, children, flat
 from migrate.train.watch.values import held_modules
 
@@ -106,6 +107,8 @@ class Gate:
             children_of_step = children(bound, called)
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
+        held = {**bound.objects, **bound.constants}
+        self._steady = Steady(self.step, held, self._namespace, *self._question["reads"])
         before = {id(buffer): value for buffer, value in buffers}
         kept = {id(b): n for n, b in self.step.named_buffers(remove_duplicate=False)}
         self._weights = self.state()
@@ -247,6 +250,34 @@ class Gate:
         """Copies of the step's weights and buffers."""
         return {name: tensor.detach().clone() for name, tensor in self.step.state_dict().items()}
 
+    def trained_names(self, frame: FrameType | None) -> dict[tuple[str, int], list[str]]:
+        """Names of trained modules, optimizers and schedules in each frame of the script from this on."""
+        trained = {id(p) for p in self.step.parameters() if p.requires_grad}
+
+        def is_trained(value: Any) -> bool:
+            if isinstance(value, nn.Module):
+                return any(id(parameter) in trained for parameter in value.parameters())
+            schedule = torch.optim.lr_scheduler.LRScheduler
+            return isinstance(value, torch.optim.Optimizer | schedule)
+
+        names: dict[tuple[str, int], list[str]] = {}
+        file = frame.f_code.co_filename if frame is not None else ""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename == file:
+                names[code.co_name, code.co_firstlineno] = [
+                    *(name for name, value in frame.f_locals.items() if is_trained(value)),
+                    *(
+                        f"{name}.{attribute}"
+                        for name, value in frame.f_locals.items()
+                        if type(value).__module__ == "__main__"
+                        for attribute, held in list(getattr(value, "__dict__", {}).items())
+                        if not isinstance(value, nn.Module) and is_trained(held)
+                    ),
+                ]
+            frame = frame.f_back
+        return names
+
     def compare_constants(self, values: Mapping[str, Any]) -> None:
         """Report numbers that change from step to step: the port has their first values.
 
@@ -259,6 +290,21 @@ class Gate:
                     f"{name} is {value!r} in the first step and {values[name]!r} in a later one",
                     "numbers that change between steps are not supported in a loss yet",
                 )
+        for name, module in self._bound.modules.items():
+            if values.get(name, module) is not module:
+                raise Refusal(
+                    f"{name} is another module in a later step", "train one model from start to end"
+                )
+
+    def compare_state(self, frame: FrameType) -> None:
+        """Report modes, frozen parameters and numbers of objects that are not those of the first step.
+
+        Raises:
+            Refusal: one differs.
+        """
+        change = self._steady.change(frame.f_globals)
+        if change:
+            raise Refusal(change, "keep it from the first update to the last")
 
     def clip(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: int

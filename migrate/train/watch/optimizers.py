@@ -45,6 +45,7 @@ class OptimizerRecorder:
         self._changed: set[str] = set()
         self._arguments: list[float] = []
         self._function: Any = None
+        self.lines: set[int] = set()
         self.clips: list[RecordedClip] = []
 
     def built_optimizer(self, optimizer: Any) -> None:
@@ -60,6 +61,7 @@ class OptimizerRecorder:
 
     def stepped_schedule(self, scheduler: Any) -> None:
         """Count a step of a schedule."""
+        self.lines.add(self._line())
         self._steps[id(scheduler)] = self._steps.get(id(scheduler), 0) + 1
 
     def before_update(

@@ -11,7 +11,10 @@ import json
 import os
 import pickle
 import random
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,10 @@ from migrate.train.watch.runner import BEGINS, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
+_MORE = "pass arguments with which the first two updates show it"
 _MOST_LOOPS = 1024
+# The script is watched after the recorded updates: for this many of them, and this many seconds.
+_MOST_LATER, _SECONDS = 200, 20.0
 
 
 def install() -> None:
@@ -62,6 +68,9 @@ class _Recorder:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._record: dict[str, Any] = {"updates": [], "autocast": ""}
         self._micro: list[dict[str, Any]] = []
+        self._later, self._until, self._stepping = 0, 0.0, False
+        self._weights: dict[str, torch.Tensor] = {}
+        self._clips: list[Any] = []
         self._done = False
 
     def start(self) -> None:
@@ -76,6 +85,13 @@ class _Recorder:
         listening.to_schedules(self._optimizers.built_schedule, self._optimizers.stepped_schedule)
         listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
+        original = sys.excepthook
+
+        def failed(kind: Any, error: Any, trace: Any) -> None:
+            self._record["failed"] = f"{kind.__name__}: {error}"
+            original(kind, error, trace)
+
+        sys.excepthook = failed
         setattr(builtins, BEGINS, self._begins)
         setattr(builtins, STATEMENT, self._note_draws)
         setattr(builtins, LOOP, self._note_loop)
@@ -136,12 +152,20 @@ class _Recorder:
             self._gate = Gate(self._question, self._folder, frame)
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._record |= self._gate.facts()
+            self._record["trained"] = self._gate.trained_names(frame)
         else:
+            if frames[0].line != self._question["line_of_backward"]:
+                raise Refusal("a second backward, after the first updates", "one loss is supported")
             self._gate.compare_constants(self._values)
+            self._gate.compare_state(frame)
             self._require_accumulated()
             run()
         self._zeroed = False
         self._expected = self._gate.gradients()
+        if self._is_later:
+            self._micro.append({})
+            self._values = None
+            return
         leaf_names = self._gate.inputs
         batch = {name: plain(self._data[name]) for name in self._gate.data}
         missing = [key for key in leaf_names if not _has(self._data, *key)]
@@ -184,8 +208,10 @@ class _Recorder:
             return
         frames, _, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
+        clip = self._gate.clip(name, args, kwargs, line)
         if not self._record["updates"]:
-            self._optimizers.clips.append(self._gate.clip(name, args, kwargs, line))
+            self._optimizers.clips.append(clip)
+        self._clips.append(clip)
         self._expected = self._gate.gradients()
 
     def _before_clipping(self) -> None:
@@ -220,22 +246,70 @@ class _Recorder:
                 self._optimizer = optimizer
             elif self._optimizer is not optimizer:
                 raise Refusal("a second optimizer is stepped", "one optimizer is supported")
+            self._require_same_update(line)
+            self._stepping = True
             names = self._gate.names()
             self._rates = self._optimizers.before_update(optimizer, names, frame)
         except Refusal as refusal:
             self._refuse(refusal.line or line, refusal)
 
+    def _require_same_update(self, line: int) -> None:
+        """The update must be made of the calls of the first, from the weights that the last one left."""
+        assert self._gate is not None
+        if line not in self._question["steps"]:
+            raise Refusal("a call of step that the first updates do not reach", _MORE)
+        if not self._micro:
+            raise Refusal("the optimizer is stepped without a backward", "step it after a backward")
+        if self._clips != self._optimizers.clips:
+            raise Refusal(
+                "the clipping of gradients is not the one of the first update",
+                "clip in each update alike",
+            )
+        self._clips = []
+        for name, weight in self._gate.step.named_parameters():
+            if name in self._weights and not torch.equal(weight, self._weights[name]):
+                raise Refusal(
+                    f"{name} is changed between two updates, not by the optimizer",
+                    "only changes by the optimizer are supported",
+                )
+
     def _after_step(self, optimizer: Any) -> None:
         if self._gate is None or self._done:
+            return
+        self._weights = {
+            name: weight.detach().clone() for name, weight in self._gate.step.named_parameters()
+        }
+        if self._is_later:
+            self._micro = []
+            self._later += 1
+            self._stepping = False
+            if self._later >= _MOST_LATER or time.monotonic() > self._until:
+                self._write()
+                self._leave()
             return
         updates = self._record["updates"]
         updates.append({"micro": self._micro, "rates": self._rates})
         self._micro = []
         if len(updates) in (1, self._question["updates"]):
             self._record["first" if len(updates) == 1 else "last"] = self._gate.state()
-        if len(updates) >= self._question["updates"]:
+        self._stepping = False
+        if self._is_later:
+            self._until = time.monotonic() + _SECONDS
+            if threading.current_thread() is threading.main_thread():
+                # An evaluation between two updates may take longer than the time to watch.
+                signal.signal(signal.SIGALRM, self._alarm)
+                signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+
+    def _alarm(self, number: int, frame: Any) -> None:
+        """End the watch, unless an update is just being made: its end does."""
+        if not self._stepping and os.getpid() == self._process and not self._done:
             self._write()
             self._leave()
+
+    @property
+    def _is_later(self) -> bool:
+        """Whether all updates are recorded, and the script is only watched."""
+        return len(self._record["updates"]) >= self._question["updates"]
 
     # ------------------------------------------------------------------ the end
 
@@ -248,12 +322,15 @@ class _Recorder:
         if os.getpid() != self._process or self._done or self._gate is None:
             return
         if self._record["updates"]:
-            self._record["last"] = self._gate.state()
-            self._record["ended"] = True
+            if not self._is_later:
+                self._record["last"] = self._gate.state()
+            self._record["ended"] = "failed" not in self._record
             self._write()
 
     def _write(self) -> None:
         self._done = True
+        self._record["later"] = self._later
+        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
             accumulation = len(self._record["updates"][0]["micro"])
             without = [n for n, g in self._record["gradients"].items() if g is None]

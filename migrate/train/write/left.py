@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from migrate.train.slice.data import DataSlice, TrainingCalls
 from migrate.train.slice.loss import LossSlice
@@ -12,22 +13,26 @@ _LOOPS = ast.For | ast.While | ast.AsyncFor
 
 
 def left_statements(
-    script: ScriptText, data: DataSlice, loss: LossSlice, events: TrainingCalls
+    script: ScriptText,
+    data: DataSlice,
+    loss: LossSlice,
+    events: TrainingCalls,
+    schedules: Collection[int] = (),
 ) -> list[str]:
     """List the statements of the loops around the training step that are left to do by hand.
 
-    Evaluation, logs, checkpoints, averages of weights: position and first line of each.
+    Evaluation, logs, checkpoints, averages of weights: position and first line of each. Lines that step a
+    schedule (`schedules`) are in the optimizer.
     """
     calls = {
         frame.line
         for frames in (events.backward, *events.steps, *events.dropped)
         for frame in frames
     }
-    known = {*data.kept, *calls} | {
+    known = {*data.kept, *calls, *schedules} | {
         line for first, last in loss.lines for line in range(first, last + 1)
     }
     left: list[str] = []
-    seen = set()
     for frame in events.backward:
         code = script.code(frame.first, frame.function)
         path = path_to(code, frame.line) if code is not None else []
@@ -37,9 +42,6 @@ def left_statements(
             body = getattr(code, "body", [])  # the training step is a function of its own
         for statement in body:
             _collect(script, statement, known, left)
-        seen.add(frame.first)
-        if frame == data.loop:
-            break
     return list(dict.fromkeys(left))
 
 

@@ -1,0 +1,38 @@
+"""Names of attributes and globals that the code of a loss reads, in all functions that it may call."""
+
+from __future__ import annotations
+
+import ast
+
+from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import FunctionNode, ScriptText, free_names
+
+
+def read_names(script: ScriptText, loss: LossSlice) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Attributes, and global variables, that the statements and functions of the script they call read.
+
+    A function counts as called if its name is read; `forward` and `__call__` always count. The statements'
+    own free names are not among the global variables.
+    """
+    functions: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(script.tree):
+        if isinstance(node, FunctionNode):
+            functions.setdefault(node.name, []).append(node)
+    pending: list[ast.AST] = [ast.parse(loss.text), ast.parse(loss.result)]
+    pending += [node for name in ("forward", "__call__") for node in functions.pop(name, [])]
+    attributes: set[str] = set()
+    variables: set[str] = set()
+    while pending:
+        code = pending.pop()
+        read = {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and _is_read(n)}
+        held = {n.attr for n in ast.walk(code) if isinstance(n, ast.Attribute) and _is_read(n)}
+        if isinstance(code, FunctionNode):
+            variables |= free_names(code)
+        attributes |= held
+        for name in sorted(read | held):
+            pending += functions.pop(name, [])
+    return tuple(sorted(attributes)), tuple(sorted(variables))
+
+
+def _is_read(node: ast.Name | ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Load)
