@@ -323,7 +323,8 @@ def _facts(
         inputs,
         takes_mode=port.trains or bool(port.refused),
         training=port.trains and modes == {True} and not port.refused,
-        streams=port.streams,
+        # Layers of dropout draw from Flax's own stream.
+        streams=tuple(dict.fromkeys((*port.streams, *(["dropout"] if port.draws else ())))),
         statistics=port.statistics,
         frozen=weights.frozen,
     )
