@@ -14,6 +14,8 @@ TPU_ONLY: frozenset[Target] = frozenset({TPU})
 BOTH: frozenset[Target] = frozenset(TARGETS)
 # The generator of torch_tpu's random numbers, for which torch.accelerator has no name yet.
 GENERATOR = "torch.tpu.default_generators[0]"
+# What is said of a construct that nobody has run on torch_tpu's group.
+UNMEASURED = "is not known to work on the group of torch_tpu: try it first"
 
 # Wording of messages that both targets share, and the wording for torch_tpu.
 _WORDS = (

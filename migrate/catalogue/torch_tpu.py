@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from migrate.catalogue.entry import CatalogueEntry, OnXla
 from migrate.catalogue.libraries import APEX, HUB_KERNELS, LAUNCHERS, LIBRARIES
-from migrate.catalogue.target import GENERATOR
+from migrate.catalogue.target import GENERATOR, UNMEASURED
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.catalogue.torch_distributed import HOOKS, REDUCTIONS
 
@@ -28,7 +28,6 @@ ONE_DEVICE = "a rank sees one device, remove it"
 NEW_NAME = "is of CUDA, which torch_tpu does not answer for"
 # Raise outside of torch itself (`TORCH_TPU_ALLOW_LEGACY_DEVICE_APIS`).
 LEGACY = "raises in favor of torch.accelerator"
-UNMEASURED = "is not known to work on the group of torch_tpu: try it first"
 
 
 def _entries(

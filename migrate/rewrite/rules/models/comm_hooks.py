@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.catalogue.target import BOTH
-from migrate.catalogue.torch_tpu import UNMEASURED
+from migrate.catalogue.target import BOTH, UNMEASURED
 from migrate.reading.values.collectives import REGISTER_HOOK
 from migrate.rewrite.rule import Rule, RuleFinding, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
