@@ -182,7 +182,8 @@ def _compare(made: Any, model: Any, arrays: Mapping[str, Any], place: Path, foun
     Raises:
         _StoppedError: they differ.
     """
-    from migrate.port.sizes.flax import PortRefusesError, package_of, port_at
+    from migrate.port.package import package_of
+    from migrate.port.sizes.flax import PortRefusesError, port_at
 
     cotangents: list[Any] = []
     theirs = _torch_gradients(model, arrays, cotangents, wide=False)
@@ -227,7 +228,8 @@ def _in_float64(
     """The worst relative L2 of the port's gradients from the original's, both in float64: whether float32's
     difference is the rounding of XLA's kernels, or the port.
     """
-    from migrate.port.sizes.flax import package_of, port_at
+    from migrate.port.package import package_of
+    from migrate.port.sizes.flax import port_at
 
     with package_of(place) as package:
         classes = made.model_class, made.config_class
@@ -433,7 +435,7 @@ def _worst_gradient(
 
 def _require_refusals(made: Any, sizes: Any, place: Path) -> None:
     """Another value of a held setting raises ValueError."""
-    from migrate.port.sizes.flax import package_of
+    from migrate.port.package import package_of
 
     with package_of(place) as package:
         config = getattr(package, made.config_class)
