@@ -75,6 +75,8 @@ def test_the_batch_of_a_port_is_divided_over_the_axes_of_the_batch_only(
     divided = "data" in mesh
     assert any(note.startswith("batch: ") for note in step.notes) is divided
     assert any("along the axes of the batch" in note for note in step.notes) is (divided and shard)
+    unchanged = any(note.startswith("shard changes nothing") for note in step.notes)
+    assert unchanged is (shard and not divided)
 
 
 def test_an_axis_that_a_port_does_not_know_is_refused() -> None:

@@ -100,8 +100,12 @@ def _notes(wanted: Wanted, layout: _Layout) -> Iterator[str]:
                 "the forward pass is computed again for the gradients, in pieces: "
                 "cut where the least is alive (jax.checkpoint, nn.remat of a block)"
             )
-        if wanted.shard and layout.over:
-            yield "weights and optimizer state are cut along the axes of the batch"
+        if wanted.shard:
+            yield (
+                "weights and optimizer state are cut along the axes of the batch"
+                if layout.over
+                else "shard changes nothing: the mesh has no axis that the batch is divided over"
+            )
 
 
 class _Layout:
