@@ -176,27 +176,43 @@ class TestMeeting:
 
 
 @pytest.mark.parametrize(
-    ("program", "answered", "code"), [(0, False, 0), (0, True, 75), (9, False, 75)]
+    ("program", "answers", "done_at", "code"),
+    [
+        (0, [False, False, False], 3, 0),  # host 0 still copied
+        (0, [False, False, False, False], 0, 75),  # host 0 is lost: this host comes back, too
+        (0, [True], 0, 75),
+        (9, [False], 0, 75),
+    ],
 )
-def test_a_host_that_ended_well_does_not_fail_where_host_0_still_copies(
+def test_a_host_that_ended_well_waits_while_host_0_still_copies(
     program: int,
-    answered: bool,
+    answers: list[bool],
+    done_at: int,
     code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = written(tmp_path, "skypilot", "jax", tpu="v5e-8").folder / "job.json"
-    away = Verdict(("host 0 of 2 (localhost) did not answer within 1 s",), answered=answered)
-    verdicts = iter([Verdict(), away])
     trial = {"JOB_TRIAL": "1", "JOB_HOST": "1", "JOB_ADDRESSES": "localhost,localhost"}
     here = {"JOB_BUCKET": str(tmp_path / "bucket"), "JOB_WORK": str(tmp_path / "work")}
     for name, value in (trial | here | {"JOB_SKIP_DOCTOR": "1"}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(main, "meet", lambda *_: next(verdicts))
+    meetings: list[Verdict] = []
+
+    def meeting(*_: object) -> Verdict:
+        if not meetings:
+            meetings.append(Verdict())
+            return meetings[-1]
+        answered = answers[len(meetings) - 1]
+        meetings.append(Verdict(("host 0 of 2 did not answer within 1 s",), answered=answered))
+        if done_at == len(meetings) - 1:
+            write_text(f"{tmp_path / 'bucket'}/done", "0\n")
+        return meetings[-1]
+
+    monkeypatch.setattr(main, "meet", meeting)
     monkeypatch.setattr(HostTraining, "run", lambda *_: program)
     assert main.main([str(path)]) == code
-    assert ("and the program ended well here" in capsys.readouterr().out) is (code == 0)
+    assert len(meetings) == 1 + len(answers)
 
 
 class TestBucket:

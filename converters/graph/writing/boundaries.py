@@ -94,15 +94,16 @@ def convolve_in_groups(modeling: str) -> str:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        groups = next((k.value for k in node.keywords if k.arg == _GROUPS), None)
-        if groups is None:
+        keywords = {keyword.arg: keyword for keyword in node.keywords}
+        groups = keywords.get(_GROUPS)
+        if groups is None or _CONVOLUTION in keywords:
             continue
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr == _CONVOLUTION:
             edits.append((func.lineno, func.col_offset, func.end_col_offset or 0, CONVOLVE))
         else:
-            line, end = groups.end_lineno or 0, groups.end_col_offset or 0
-            edits.append((line, end, end, f", {_CONVOLUTION}={CONVOLVE}"))
+            start = groups.col_offset  # before the keyword: behind it a parenthesis may stand
+            edits.append((groups.lineno, start, start, f"{_CONVOLUTION}={CONVOLVE}, "))
     if not edits:
         return modeling
     last = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)][-1]

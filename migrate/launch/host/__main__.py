@@ -22,6 +22,7 @@ from shims.tpu import tpu_device_files
 
 _MOST_ABORTS = 3  # a program that a signal ends each time is at fault itself
 _NOT_COPIED = 1  # the program ended well, but its last files are not in the bucket
+_MEETINGS = 4  # that host 0 may miss while it copies its last checkpoint
 _LINES = 3  # of a diagnosis, in one line for all hosts
 
 
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     mirrors = _prepare(settings, host, work)
     problem = "" if os.environ.get(SKIP_DOCTOR) else _diagnose(settings, host)
     log = work / "logs" / f"host-{host.index}.log"
-    starts = aborts = code = 0
+    starts = aborts = code = unanswered = 0
     ended = ""
     while True:
         port = int(os.environ.get("JOB_PORT") or PORT)
@@ -57,10 +58,12 @@ def main(arguments: list[str]) -> int:
                     _print(settings, host, "; ".join(verdict.lines))
                 bucket.write_text(f"{settings.bucket}/failed", f"{code}\n")
             return code
-        if ended and not code and not verdict.answered:
-            # Host 0 comes after its last copy to the bucket, which may be slower than this host's patience.
-            _print(settings, host, f"{'; '.join(verdict.lines)}, and the program ended well here")
-            return 0
+        unanswered = unanswered + 1 if ended and not code and not verdict.answered else 0
+        if 0 < unanswered < _MEETINGS:
+            # Host 0 comes after its last copy to the bucket, which may be slower than this host's
+            # patience. It may also be lost: only its answer or `done` says that the job ended.
+            _print(settings, host, f"{'; '.join(verdict.lines)}: it may still copy; waiting again")
+            continue
         if verdict.lines:
             # After a preemption a host may come back on another machine, with the next start of the job.
             return PREEMPTED if starts else _stop(verdict.lines, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 
 from converters.graph import port
+from converters.graph.writing.boundaries import convolve_in_groups
 from migrate.port.mesh.source import sharding_text
 from tests.waiting import LIMIT
 
@@ -88,3 +90,20 @@ def test_layers_and_calls_are_written_with_it() -> None:
     assert "= conv_in_groups(" in text or "return conv_in_groups(" in text
     assert "jax.lax.conv_general_dilated" not in text
     assert "conv_in_groups" not in port(model, inputs).modeling
+
+
+def test_calls_that_are_written_with_parentheses_stay_valid() -> None:
+    source = """import jax
+import flax.linen as nn
+
+a = (jax.lax.conv_general_dilated)(x, k, (1,), "SAME", feature_group_count=(4))
+b = nn.Conv(8, (3,), feature_group_count=(n * 2),)
+c = nn.Conv(8, (3,), feature_group_count=n, conv_general_dilated=other)
+"""
+    written = convolve_in_groups(source)
+    lines = written.splitlines()
+    assert lines[2] == "from .sharding import conv_in_groups"
+    assert lines[4] == 'a = (conv_in_groups)(x, k, (1,), "SAME", feature_group_count=(4))'
+    assert "conv_general_dilated=conv_in_groups, feature_group_count=(n * 2)" in lines[5]
+    assert lines[6] == "c = nn.Conv(8, (3,), feature_group_count=n, conv_general_dilated=other)"
+    ast.parse(written)
