@@ -12,7 +12,7 @@ from migrate.reading.names.bindings import passed_for
 from migrate.reading.replicas.launch import INIT, Style
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import environment_name, sets
-from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.edits.nodes import argument, with_args
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -196,7 +196,7 @@ class TpuProcessGroup(Rule):
         if "device_id" in bound:
             yield self._without(node, bound["device_id"], "a rank sees one chip")
         if "pg_options" in bound:
-            message = f"{code(bound['pg_options'])}: options of another backend, remove them"
+            message = f"{argument(bound['pg_options'])}: options of another backend, remove them"
             yield from self.report(node, message)
         if context.uses_rpc:
             yield from self.report(node, "RPC has no equivalent on a TPU")
@@ -255,7 +255,7 @@ class TpuProcessGroup(Rule):
         def replace(updated: cst.Call) -> cst.Call:
             return with_args(updated, [*updated.args[:at], *updated.args[at + 1 :]])
 
-        return self.edit(call, replace, f"remove {code(gone)}: {why}", consumes=[gone])
+        return self.edit(call, replace, f"remove {argument(gone)}: {why}", consumes=[gone])
 
     def _variables(
         self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace

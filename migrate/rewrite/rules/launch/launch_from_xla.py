@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.launchers import SPAWN_PARAMETERS
+from migrate.catalogue.launchers import SPAWN_PARAMETERS, XLA_LAUNCHES
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.reading.values.environment import sets
-from migrate.rewrite.edits.nodes import first_in, keyword_arg
+from migrate.rewrite.edits.nodes import argument, first_in, keyword_arg
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -21,7 +21,6 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.launch.replica_function import free_name
 from migrate.rewrite.rules.launch.tpu_launch import SET
-from migrate.rewrite.rules.old.portable_xla import LAUNCHES
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -116,12 +115,12 @@ class LaunchFromXla(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one launch, or the finding."""
         assert isinstance(node, cst.Call)
-        if context.qualified_name(node.func) not in LAUNCHES:
+        if context.qualified_name(node.func) not in XLA_LAUNCHES:
             return
         launch = editable_launch(node, context)
         if launch is None:
             bound = bind(node, _parameters(node, context)) or {}
-            options = ", ".join(code(bound[option]) for option in _options(bound))
+            options = ", ".join(argument(bound[option]) for option in _options(bound))
             said = f"{code(node.func)} with {options}" if options else code(node.func)
             yield from self.report(node, f"{said}: {BY_HAND}")
             return
@@ -201,7 +200,7 @@ def editable_launch(
     call: cst.Call, context: Workspace
 ) -> tuple[cst.FunctionDef, dict[str, cst.Arg]] | None:
     """Return the worker of a launch of torch_xla and its arguments, or None where it is left to the user."""
-    if context.qualified_name(call.func) not in LAUNCHES:
+    if context.qualified_name(call.func) not in XLA_LAUNCHES:
         return None
     bound = bind(call, _parameters(call, context))
     line, statement = context.statement_around(call), context.parent(call)

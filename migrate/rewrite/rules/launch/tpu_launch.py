@@ -11,7 +11,7 @@ from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import sets
 from migrate.reading.values.process_loops import process_loop
-from migrate.rewrite.edits.nodes import first_in
+from migrate.rewrite.edits.nodes import argument, first_in
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -151,7 +151,7 @@ class TpuLaunch(Rule):
             return
         method = bound.get("start_method")
         if method is not None and string_value(method.value) != "spawn":
-            message = f"{code(method)}: a forked process cannot open the TPU, use 'spawn'"
+            message = f"{argument(method)}: a forked process cannot open the TPU, use 'spawn'"
             yield from self.report(method.value, message)
         yield from self._count(node, bound.get("nprocs"), context)
         yield from self._environment(node, bound, context)

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
-from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.edits.nodes import argument, with_args
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -113,7 +113,7 @@ class TpuCompile(Rule):
             elif named != "default":
                 gone.append(mode)
         if (options := keyword(node, "options")) is not None:
-            message = f"{code(options)}: see that these are options of the backend 'tpu'"
+            message = f"{argument(options)}: see that these are options of the backend 'tpu'"
             yield from self.report(options.value, message, Severity.INFO)
         if not gone:
             return
@@ -123,7 +123,7 @@ class TpuCompile(Rule):
             kept = [arg for index, arg in enumerate(updated.args) if index not in at]
             return with_args(updated, kept)
 
-        names = ", ".join(code(arg) for arg in gone)
+        names = ", ".join(argument(arg) for arg in gone)
         wrong = f"{names} raises on a TPU: leave it out"
         yield self.edit(node, replace, f"remove {names}: of GPUs", consumes=gone, wrong=wrong)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.entry import names
-from migrate.catalogue.launchers import DDP, STARTS
+from migrate.catalogue.launchers import DDP, STARTS, XLA_LAUNCHES
 from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.replicas.launch import INIT, is_guard
@@ -25,7 +25,6 @@ from migrate.rewrite.rules.collectives.nccl_backend import (
     kept_as,
 )
 from migrate.rewrite.rules.launch.launch_from_xla import editable_launch
-from migrate.rewrite.rules.old.portable_xla import LAUNCHES
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, last_part, string_value
@@ -36,7 +35,8 @@ SYNCS = frozenset({"torch_xla.sync", f"{XM}.mark_step"})
 SAVE = f"{XM}.save"
 OPTIMIZER_STEP = f"{XM}.optimizer_step"
 MEMORY = f"{XM}.get_memory_info"
-LOADER = "torch_xla.distributed.parallel_loader.MpDeviceLoader"
+PL = "torch_xla.distributed.parallel_loader"
+LOADERS = frozenset({f"{PL}.MpDeviceLoader", f"{PL}.ParallelLoader"})
 SHARDS = "torch_xla.distributed.spmd"
 # Calls without arguments that count, by the word of torch_tpu.
 WORDS: dict[str, Word] = {
@@ -430,7 +430,7 @@ class LeaveTorchXla(Rule):
             function = cst.parse_expression(f"{module}.checkpoint")
             message = f"{code(call.func)} → torch.utils.checkpoint.checkpoint"
             yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
-        elif name == LOADER:
+        elif name in LOADERS:
             message = (
                 f"{code(call)}: torch_tpu moves no batches: pass the loader itself, and move each batch in "
                 'the loop, `x.to("tpu")`'
@@ -544,7 +544,9 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
 def _is_launched(context: Workspace) -> bool:
     """Whether the rule launch-from-xla edits the launches of the script."""
     launches = [
-        call for call in context.all_of(cst.Call) if context.qualified_name(call.func) in LAUNCHES
+        call
+        for call in context.all_of(cst.Call)
+        if context.qualified_name(call.func) in XLA_LAUNCHES
     ]
     return bool(launches) and all(editable_launch(call, context) for call in launches)
 
