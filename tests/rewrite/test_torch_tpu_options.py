@@ -243,3 +243,53 @@ pattern.compile(mode="max-autotune")
     text = run(script).data.decode()
     assert "model.compile(fullgraph=True)" in text
     assert 'pattern.compile(mode="max-autotune")' in text
+
+
+def test_messages_quote_the_code_of_the_user_as_it_is() -> None:
+    script = """\
+import torch.distributed as dist
+
+GROUP = dist.new_group(
+    [0, 1],
+    backend="xla",
+)
+dist.init_process_group("on XLA", init_method="xla://", world_size=1, rank=0)
+"""
+    done = run(script)
+    messages = [note.message for note in (*done.edits, *done.findings)]
+    assert any('backend="xla"' in message for message in messages), messages
+    assert not any('backend="tpu"' in message for message in messages), messages
+
+
+def test_several_options_of_a_launch_are_listed() -> None:
+    done = run(LAUNCH.replace("CALL", "xmp.spawn(worker, nprocs=1, join=False)"))
+    assert "with nprocs=1, join=False: " in reported(done, "launch-from-xla")[0]
+
+
+def test_loaders_of_torch_xla_are_reported_with_what_to_write() -> None:
+    script = """\
+import torch
+import torch_xla.distributed.parallel_loader as pl
+
+
+def train(model, loader):
+    for x in pl.ParallelLoader(loader, ["xla"]).per_device_loader("xla"):
+        model(x)
+    for x in pl.MpDeviceLoader(loader, "xla"):
+        model(x)
+"""
+    messages = reported(run(script), "leave-torch-xla")
+    assert len(messages) == 2
+    assert all("pass the loader itself" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    "line", ['os.environ["XLA_USE_BF16"] = "1"', 'os.environ.setdefault("XLA_DOWNCAST_BF16", "1")']
+)
+def test_a_variable_that_torch_tpu_does_not_read_is_reported(line: str) -> None:
+    done = run(f'import os\n\n{line}\nimport torch_xla\n\nx = torch.ones(2, device="xla")\n')
+    assert line in done.data.decode()
+    assert any("torch_tpu does not read XLA_" in message for message in reported(done, "XLA505"))
+    unset = line.replace('"1"', '"0"')
+    off = run(f"import os\n\n{unset}\nimport torch_xla\n")
+    assert not reported(off, "XLA505")
