@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 Target = Literal["torch_xla", "torch_tpu"]
@@ -30,10 +31,24 @@ _WORDS = (
 )
 
 
-def in_words(message: str, target: Target) -> str:
-    """Return a message about torch_xla in the words of `target`."""
-    if target == XLA:
+def in_words(message: str, target: Target, quoted: Iterable[str] = ()) -> str:
+    """Return a message about torch_xla in the words of `target`.
+
+    Args:
+        message: the message.
+        target: the package that drives the TPU.
+        quoted: code of the user that stays as it is where the message quotes it. Asked only if words change.
+    """
+    if target == XLA or _reworded(message) == message:
         return message
+    kept = sorted({text for text in quoted if text and text in message}, key=len, reverse=True)
+    if not kept:
+        return _reworded(message)
+    parts = re.split(f"({'|'.join(map(re.escape, kept))})", message)
+    return "".join(part if index % 2 else _reworded(part) for index, part in enumerate(parts))
+
+
+def _reworded(message: str) -> str:
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
     return message

@@ -10,7 +10,7 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.catalogue.prescan import concerned
-from migrate.catalogue.target import XLA, Target, in_words
+from migrate.catalogue.target import XLA, in_words
 from migrate.check.config import Config
 from migrate.check.finding import UNUSED_IGNORE, Finding
 from migrate.check.hazard import Hazard, Hit, Severity
@@ -19,6 +19,7 @@ from migrate.check.rules import all_hazards
 from migrate.model.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.names.dead_branches import never_runs
+from migrate.reading.names.quoted import quoted
 from migrate.reading.project.workers import kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.values.entries import StepFunction
@@ -155,14 +156,15 @@ def hits(
                 place = (hazard.code, start.line, start.column)
                 if place not in seen:
                     seen.add(place)
-                    yield hazard, _worded(hit, hazard, facts.target)
+                    yield hazard, _worded(hit, hazard, facts)
 
 
-def _worded(hit: Hit, hazard: Hazard, target: Target) -> Hit:
+def _worded(hit: Hit, hazard: Hazard, facts: Facts) -> Hit:
     """Return a hit with its message in the words of the target, unless the hazard is of this target alone."""
-    if target == XLA or hazard.targets == {target}:
+    if facts.target == XLA or hazard.targets == {facts.target}:
         return hit
-    return replace(hit, message=in_words(hit.message, target))
+    message = in_words(hit.message, facts.target, quoted(hit.node, facts.context))
+    return replace(hit, message=message)
 
 
 def _finding(

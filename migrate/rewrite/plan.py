@@ -11,6 +11,7 @@ import libcst as cst
 from migrate.catalogue.prescan import concerned
 from migrate.catalogue.target import XLA, in_words
 from migrate.errors import MigrateError
+from migrate.reading.names.quoted import quoted
 from migrate.rewrite.edits.torch_xla_import import register
 from migrate.rewrite.left.remaining import remaining
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Wrap
@@ -85,10 +86,13 @@ def _worded(request: Edit | Wrap | RuleFinding, context: Workspace) -> Edit | Wr
     """Return a request of a rule with its messages in the words of the target."""
     if context.target == XLA:
         return request
-    request = replace(request, message=in_words(request.message, context.target))
-    if isinstance(request, Edit):
-        request = replace(request, wrong=in_words(request.wrong, context.target))
-    return request
+
+    def worded(message: str) -> str:
+        return in_words(message, context.target, quoted(request.node, context))
+
+    if isinstance(request, Edit | Wrap):
+        return replace(request, message=worded(request.message), wrong=worded(request.wrong))
+    return replace(request, message=worded(request.message))
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:

@@ -59,3 +59,34 @@ def test_the_portable_style_has_one_target(tmp_path: Path) -> None:
     refused = run("rewrite", script, "--target", "torch_tpu", "--style", "portable")
     assert refused.exit_code == 2
     assert not (tmp_path / "train_tpu.py").exists()
+
+
+ANTIALIAS = """\
+import torch.nn.functional as F
+
+
+def resized(x, smooth=False):
+    return F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=smooth)
+
+
+def asked(x, smooth):
+    return F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=smooth)
+
+
+def main(x, options):
+    resized(x, smooth=False)
+    asked(x, options.smooth)
+"""
+
+
+def test_only_an_option_that_may_be_true_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "resize.py"
+    script.write_text(ANTIALIAS)
+    lines = [
+        line
+        for line in run("check", script, "--target", "torch_tpu").output.splitlines()
+        if "XLA892" in line
+    ]
+    assert len(lines) == 1
+    assert "resize.py:9" in lines[0]
+    assert "warning" in lines[0]

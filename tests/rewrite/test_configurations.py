@@ -42,6 +42,9 @@ def said(folder: Path, name: str, text: str, script: str = TRAIN) -> list[tuple[
         ("run.sh", "python train.py trainer.accelerator=gpu && ls\n", [("1:17", "device")]),
         ("run.bash", "DEVICE='cuda'\n", [("1:1", "device")]),
         ("run.sh", "python a.py --dist-backend nccl", [("1:13", "init-process-group")]),
+        ("run.sh", "# a run\nexport XLA_USE_BF16=1\n", [("2:8", "XLA505")]),
+        ("run.sh", 'XLA_DOWNCAST_BF16="1" python a.py\n', [("1:1", "XLA505")]),
+        ("a.yaml", 'env:\n  XLA_USE_BF16: "1"\n', [("2:3", "XLA505")]),
     ],
 )
 def test_each_is_told_with_its_line(
@@ -54,6 +57,7 @@ def test_each_is_told_with_its_line(
     ("name", "text"),
     [
         ("a.yaml", "device: cpu\nbackend: gloo\n# device: cuda\nlr: 1  # device: cuda\n"),
+        ("run.sh", "# export XLA_USE_BF16=1\nexport XLA_USE_BF16=0\nunset XLA_USE_BF16\n"),
         ("environment.yml", "dependencies:\n  - cuda\n  - cudatoolkit: cuda\n"),
         ("a.json", '{"cuda": 17, "device": "cuda graph", "name": "cuda"}'),
         ("a.yaml", "device: cuda_if_there\nbackends: [nccl]\n"),

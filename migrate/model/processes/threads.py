@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from migrate.catalogue.launchers import SCRIPT
+from migrate.catalogue.launchers import IN_THREADS, SCRIPT
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
@@ -24,15 +24,7 @@ from migrate.model.processes.reached import (
 )
 from migrate.model.project.project import SourceModule
 
-LAUNCHES = frozenset(
-    {
-        "shims.launch",
-        SCRIPT,
-        "torch_xla.launch",
-        "torch_xla.distributed.xla_multiprocessing.spawn",
-    }
-)
-_WORDS = tuple(name.rpartition(".")[2].encode() for name in LAUNCHES)
+_WORDS = tuple(name.rpartition(".")[2].encode() for name in IN_THREADS)
 # These raise in any thread but the main one.
 HANDLERS = frozenset({"signal.signal", "signal.set_wakeup_fd"})
 CATCHING = frozenset({"ValueError", "RuntimeError", "Exception", "BaseException"})
@@ -103,7 +95,7 @@ def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running,
     whole = False
     for call, at in analysis.calls_in(scope):
         names = analysis.evaluator.externals(call.func, at)
-        if names & LAUNCHES:
+        if names & IN_THREADS:
             whole = whole or SCRIPT in names
             for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
                 values = analysis.evaluator.values(arg, at)

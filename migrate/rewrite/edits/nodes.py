@@ -7,10 +7,15 @@ from typing import TypeVar, cast
 
 import libcst as cst
 
-from migrate.syntax.tree import is_docstring
+from migrate.syntax.tree import code, is_docstring
 from migrate.syntax.walk import code_nodes
 
 Node = TypeVar("Node", bound=cst.CSTNode)
+
+
+def argument(arg: cst.Arg) -> str:
+    """Return the code of an argument, without the comma after it."""
+    return code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip()
 
 
 def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:

@@ -1,7 +1,8 @@
 """Find CUDA in configuration files of a project: `device: cuda` in YAML, `"backend": "nccl"` in JSON.
 
-Shell scripts are included: `--device cuda:0`. Submodules that `.gitmodules` names, that the scripts import
-and that are not checked out are found too.
+Shell scripts are included: `--device cuda:0`. Variables that change every dtype in torch_xla are found too
+(`export XLA_USE_BF16=1`), and submodules that `.gitmodules` names, that the scripts import and that are not
+checked out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from pathlib import Path
 
 from migrate.catalogue.target import XLA, Target, in_words
 from migrate.check.hazard import Severity
+from migrate.check.rules.dtypes.xla_bf16_environment import (
+    VARIABLES,
+    XlaBf16Environment,
+    what_it_does,
+)
 from migrate.rewrite.results import FileRewrite, Note
 
 SUFFIXES = frozenset({".json", ".yaml", ".yml"})
@@ -30,6 +36,10 @@ PASSED = re.compile(
     r"""(?:^|[\s'"])(?P<key>(?:--?)?[\w.-]*(?:device|backend|accelerator)[\w.-]*)(?P<between>[ \t]+|=)"""
     r"""(?P<quote>['"]?)(?P<value>cuda(?::\d+)?|gpu|nccl)(?P=quote)(?=[\s;&|)'"\\]|$)""",
     re.IGNORECASE | re.MULTILINE,
+)
+# `export XLA_USE_BF16=1`, or `XLA_USE_BF16: "1"` of an environment in YAML.
+BFLOAT16 = re.compile(
+    rf"""\b(?P<key>{"|".join(sorted(VARIABLES))})['"]?(?:=|:[ \t]+)['"]?(?:1|true)\b"""
 )
 
 SUBMODULES = ".gitmodules"
@@ -56,6 +66,7 @@ def in_configurations(
             replace(note, message=in_words(note.message, target)) if target != XLA else note
             for note in (_passed(text) if path.suffix in SHELL else _notes(text))
         )
+        notes += tuple(_bfloat16(text, target))
         if notes:
             yield FileRewrite(path.relative_to(folder), data, data, findings=notes)
 
@@ -86,6 +97,16 @@ def _absent(modules: Path, text: str, paths: Iterable[Path]) -> Iterator[Note]:
                 "rewrite again"
             )
             yield Note(number, 1, "unhandled", message)
+
+
+def _bfloat16(text: str, target: Target) -> Iterator[Note]:
+    """Yield the settings of variables that make float32 bfloat16 in torch_xla."""
+    for match in BFLOAT16.finditer(text):
+        begin = text.rfind("\n", 0, match.start()) + 1
+        if "#" not in text[begin : match.start()]:
+            number, column = text.count("\n", 0, begin) + 1, match.start() - begin + 1
+            message = what_it_does(match["key"], target)
+            yield Note(number, column, XlaBf16Environment.code, message, severity=Severity.WARNING)
 
 
 def _notes(text: str) -> Iterator[Note]:

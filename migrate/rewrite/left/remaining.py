@@ -17,6 +17,7 @@ from migrate.catalogue.target import in_words
 from migrate.catalogue.torch_distributed import HOOKS
 from migrate.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
 from migrate.check.hazard import Severity
+from migrate.reading.names.quoted import quoted
 from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.environment import CALLS
@@ -59,7 +60,8 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[RuleFindi
             continue
         if (advice := _advice(node, context)) is not None:
             if context.for_torch_tpu:
-                advice = replace(advice, message=in_words(advice.message, context.target))
+                message = in_words(advice.message, context.target, quoted(node, context))
+                advice = replace(advice, message=message)
             yield advice
 
 

@@ -1,4 +1,4 @@
-"""Calls to the hardware in each style. This is the only module that names torch_xla, torch_tpu and shims.
+"""Calls to the hardware in each style and for each target: torch_xla, torch_tpu and shims.
 
 A rule gets the code of a call from `context.vocabulary`, if both styles have one. If a style needs more than
 another call (a barrier with a tag, a removed scaler), the rule branches on `context.portable`.

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.target import BOTH, TPU, Target
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
+from migrate.reading.values.environment import ENVIRON, access, is_read
 from migrate.syntax.tree import keyword, last_part, string_value
 
 VARIABLES = frozenset({"XLA_USE_BF16", "XLA_DOWNCAST_BF16"})
+OFF = frozenset({"0", "false"})  # as torch_xla reads them
 ACCELERATORS = frozenset({"accelerate.Accelerator", "accelerate.accelerator.Accelerator"})
 ARGUMENTS = frozenset(
     {
@@ -43,6 +46,12 @@ class XlaBf16Environment(Hazard):
     code = "XLA505"
     name = "bf16-environment"
     severity = Severity.WARNING
+    targets = BOTH
+    on_torch_tpu = (
+        "torch_tpu and its libtpu read neither variable (their files do not name them): what torch_xla "
+        "computed in bfloat16 is float32 there, in twice the memory, without a word. "
+        "`torch.autocast('tpu', dtype=torch.bfloat16)`, or `model.to(torch.bfloat16)`."
+    )
     nodes = (cst.SimpleString, cst.Call)
     words = spelled(VARIABLES) + "|Accelerator|TrainingArguments"
     examples = (
@@ -58,7 +67,16 @@ class XlaBf16Environment(Hazard):
             import os
 
             os.environ["PJRT_DEVICE"] = "TPU"
+            os.environ["XLA_USE_BF16"] = "0"
             help_text = "XLA_USE_BF16 is not set by this script"
+            """
+        ),
+        example(
+            """
+            import os
+
+            os.environ.setdefault("XLA_DOWNCAST_BF16", "1")  # XLA505
+            os.environ.update(XLA_USE_BF16="1")  # XLA505
             """
         ),
         example(
@@ -106,17 +124,23 @@ class XlaBf16Environment(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one mention of a variable, or one option that sets it."""
         if isinstance(node, cst.Call):
-            yield from self._of_framework(node, facts)
+            yield from self._of_call(node, facts)
             return
         value = string_value(node)
-        if value in VARIABLES:
-            yield self.hit(
-                node, f"{value} makes every float32 bfloat16, weights too: torch.autocast"
-            )
+        if value in VARIABLES and not _is_off(node, facts):
+            yield self.hit(node, what_it_does(value, facts.target))
 
-    def _of_framework(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
+    def _of_call(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield `os.environ.update(XLA_USE_BF16="1")`, or the option of a framework."""
         name = facts.names.of(call.func)
-        if name in ACCELERATORS:
+        if name == f"{ENVIRON}.update":
+            for variable in sorted(VARIABLES):
+                passed = keyword(call, variable)
+                if passed is not None and string_value(passed.value) not in OFF:
+                    yield self.hit(passed, what_it_does(variable, facts.target))
+        elif facts.target == TPU:
+            return  # for the rule frameworks
+        elif name in ACCELERATORS:
             option = keyword(call, "mixed_precision")
             if option is not None and _may_be_bf16(option.value, facts):
                 yield self.hit(
@@ -134,6 +158,30 @@ class XlaBf16Environment(Hazard):
                     "optimizer state are bfloat16: leave it out, torch.autocast('xla', dtype=torch.bfloat16) "
                     "in compute_loss",
                 )
+
+
+def what_it_does(variable: str, target: Target) -> str:
+    """Return what a variable that is set does with `target`, and what to write."""
+    if target == TPU:
+        return (
+            f"torch_tpu does not read {variable}: the tensors that it made bfloat16 are float32 there: "
+            'torch.autocast("tpu", dtype=torch.bfloat16), or model.to(torch.bfloat16)'
+        )
+    return f"{variable} makes every float32 bfloat16, weights too: torch.autocast"
+
+
+def _is_off(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the literal `node` names the variable that is switched off there: `os.environ[…] = "0"`."""
+    variable = access(node, facts.context)
+    if variable is None:
+        return False
+    above = facts.context.parent(facts.context.parent(variable))
+    value: cst.BaseExpression | None = None
+    if isinstance(variable, cst.Call) and not is_read(node, facts.context):
+        value = variable.args[1].value if len(variable.args) > 1 else None
+    elif isinstance(variable, cst.Subscript) and isinstance(above, cst.Assign):
+        value = above.value
+    return value is not None and string_value(value) in OFF
 
 
 def _given(node: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:

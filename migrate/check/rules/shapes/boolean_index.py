@@ -10,6 +10,7 @@ from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, words
 from migrate.check.common import method, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.new_shapes import SHAPE_OF_VALUES
 from migrate.check.rules.shapes.masked_copies import assignment_to, copied_to, is_copied_to
 from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
@@ -43,11 +44,7 @@ class BooleanIndex(Hazard):
     name = "boolean-index"
     severity = Severity.WARNING
     targets = BOTH
-    on_torch_tpu = (
-        "An operation compiles a kernel for each new shape of its inputs, and later operations of "
-        "the result do too (measured: 5 compilations of an eager step for a short last batch, 2 "
-        "of a compiled one). The read of the number of values waits for the device, as on CUDA."
-    )
+    on_torch_tpu = SHAPE_OF_VALUES
     nodes = (cst.Subscript, cst.Call)
     examples = (
         example(

@@ -11,6 +11,7 @@ from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_other import DATA_LOADERS
 from migrate.catalogue.words import OF_EVALUATION
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.new_shapes import NEW_SHAPE
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code, keyword
 
@@ -30,10 +31,7 @@ class LastBatch(Hazard):
     name = "last-batch"
     severity = Severity.INFO
     targets = BOTH
-    on_torch_tpu = (
-        "Each operation compiles a kernel for each new shape (measured: 5 compilations of an "
-        "eager step for a short last batch, 2 of a compiled one)."
-    )
+    on_torch_tpu = NEW_SHAPE
     is_mentioned = True
     nodes = (cst.Call,)
     examples = (

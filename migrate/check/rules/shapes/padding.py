@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.new_shapes import NEW_SHAPE
 from migrate.check.rules.shapes.largest_sizes import (
     FILLED,
     first_of,
@@ -82,10 +83,7 @@ class Padding(Hazard):
     name = "padding"
     severity = Severity.WARNING
     targets = BOTH
-    on_torch_tpu = (
-        "Each operation compiles a kernel for each new shape (measured: 5 compilations of an "
-        "eager step for a short last batch, 2 of a compiled one)."
-    )
+    on_torch_tpu = NEW_SHAPE
     is_mentioned = True
     nodes = (cst.Call, cst.Return)
     examples = (

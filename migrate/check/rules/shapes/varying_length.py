@@ -10,6 +10,7 @@ from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import READS
 from migrate.check.common import method, placed, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.new_shapes import NEW_SHAPE
 from migrate.check.reads import is_read
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
@@ -33,10 +34,7 @@ class VaryingLength(Hazard):
     name = "varying-length"
     severity = Severity.WARNING
     targets = BOTH
-    on_torch_tpu = (
-        "Each operation compiles a kernel for each new shape (measured: 5 compilations of an "
-        "eager step for a short last batch, 2 of a compiled one)."
-    )
+    on_torch_tpu = NEW_SHAPE
     nodes = (cst.Call, cst.Slice)
     examples = (
         example(

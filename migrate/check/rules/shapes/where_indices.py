@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue.target import BOTH
 from migrate.check.common import varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.new_shapes import SHAPE_OF_VALUES
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 
@@ -26,11 +27,7 @@ class WhereIndices(Hazard):
     name = "where-indices"
     severity = Severity.WARNING
     targets = BOTH
-    on_torch_tpu = (
-        "An operation compiles a kernel for each new shape of its inputs, and later operations of "
-        "the result do too (measured: 5 compilations of an eager step for a short last batch, 2 "
-        "of a compiled one). The read of the number of values waits for the device, as on CUDA."
-    )
+    on_torch_tpu = SHAPE_OF_VALUES
     nodes = (cst.Call,)
     words = "where"
     examples = (

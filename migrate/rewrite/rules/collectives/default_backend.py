@@ -82,7 +82,7 @@ class DefaultBackend(Rule):
             return
         if is_accelerator(node.args[0].value, context):
             message = f"{code(node)} → 'xla': it knows no backend for XLA devices"
-            xla: cst.BaseExpression = context.string(context.vocabulary.group_backend)
+            xla: cst.BaseExpression = context.string("xla")
             if context.portable:
                 shims = context.imports.require("shims")
                 xla = cst.parse_expression(f"{shims}.backend().group_backend")

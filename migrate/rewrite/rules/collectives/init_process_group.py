@@ -262,9 +262,7 @@ class InitProcessGroup(Rule):
 
     def _replacement(self, node: cst.Call, context: Workspace, bound: dict[str, cst.Arg]):  # type: ignore[no-untyped-def]
         backend = bound.get("backend")
-        xla = context.string(
-            context.vocabulary.group_backend, like=backend.value if backend else None
-        )
+        xla = context.string("xla", like=backend.value if backend else None)
         address = context.string("xla://", like=backend.value if backend else None)
         by_name = bool(backend and backend.keyword)
         kept_indexes = {

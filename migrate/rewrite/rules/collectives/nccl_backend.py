@@ -169,13 +169,13 @@ class Nccl(Rule):
         assert isinstance(node, cst.SimpleString)
         if string_value(node) != "nccl":
             return
-        compared = _comparison(node, context)
+        compared = comparison_of(node, context)
         severity = None
         if compared is not None:
             inert = guards_cuda_only(compared, facts_of(context))
             severity = Severity.INFO if inert else Severity.WARNING
-        of_option = context.for_torch_tpu and _is_option(compared, context)
-        if of_option or _is_of_the_group(node, context) or _is_kept(node, context):
+        of_option = context.for_torch_tpu and is_option(compared, context)
+        if of_option or is_of_the_group(node, context) or _is_kept(node, context):
             xla: cst.BaseExpression = context.string(context.vocabulary.group_backend, like=node)
             if context.portable:
                 shims = context.imports.require("shims")
@@ -198,7 +198,7 @@ def _wrong(context: Workspace) -> str:
     return WRONG.replace('"xla"', f'"{context.vocabulary.group_backend}"')
 
 
-def _comparison(node: cst.SimpleString, context: Workspace) -> cst.Comparison | None:
+def comparison_of(node: cst.CSTNode, context: Workspace) -> cst.Comparison | None:
     """Return the comparison that has the literal as a side."""
     above = context.parent(node)
     if isinstance(above, cst.ComparisonTarget):
@@ -206,9 +206,9 @@ def _comparison(node: cst.SimpleString, context: Workspace) -> cst.Comparison | 
     return above if isinstance(above, cst.Comparison) else None
 
 
-def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
+def is_of_the_group(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether the process group's backend is compared with the literal."""
-    comparison = _comparison(node, context)
+    comparison = comparison_of(node, context)
     if comparison is None or len(comparison.comparisons) != 1:
         return False
     other = comparison.comparisons[0].comparator if comparison.left is node else comparison.left
@@ -217,14 +217,14 @@ def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
 
 def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the literal is kept under the name of a backend that the script compares with nothing."""
-    name = _kept_as(node, context)
+    name = kept_as(node, context)
     if name is None or BACKEND.fullmatch(name) is None:
         return False
     # For torch_tpu what the name is compared with is edited too.
     return context.for_torch_tpu or not _is_compared(name, context)
 
 
-def _is_option(compared: cst.Comparison | None, context: Workspace) -> bool:
+def is_option(compared: cst.Comparison | None, context: Workspace) -> bool:
     """Whether the literal is compared with what is kept under the name of a backend."""
     if compared is None or len(compared.comparisons) != 1:
         return False
@@ -233,16 +233,16 @@ def _is_option(compared: cst.Comparison | None, context: Workspace) -> bool:
     return any(BACKEND.fullmatch(name) for name in names)
 
 
-def _kept_as(node: cst.BaseExpression, context: Workspace) -> str | None:
+def kept_as(node: cst.CSTNode, context: Workspace) -> str | None:
     """Return the name under which the script keeps `node`, or passes it on to a function of its own."""
     above = context.parent(node)
     if isinstance(above, cst.IfExp) and node is not above.test:
         chosen = any("cuda" in code(leaf) for leaf in nodes_of(above.test, cst.Name))
         # On torch_tpu the choice is right: it asks for the accelerator.
-        return None if chosen and not context.for_torch_tpu else _kept_as(above, context)
+        return None if chosen and not context.for_torch_tpu else kept_as(above, context)
     if isinstance(above, cst.Element) and context.for_torch_tpu:
         holder = context.parent(above)
-        return _kept_as(holder, context) if isinstance(holder, cst.List | cst.Tuple) else None
+        return kept_as(holder, context) if isinstance(holder, cst.List | cst.Tuple) else None
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
         return dotted(above.targets[0].target).rpartition(".")[2]
     if isinstance(above, cst.AnnAssign):

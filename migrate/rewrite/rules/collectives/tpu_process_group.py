@@ -11,8 +11,8 @@ from migrate.check.hazard import Severity
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.replicas.launch import INIT, Style
 from migrate.reading.values.collectives import called
-from migrate.reading.values.environment import sets
-from migrate.rewrite.edits.nodes import with_args
+from migrate.reading.values.environment import environment_name, sets
+from migrate.rewrite.edits.nodes import argument, with_args
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -196,7 +196,7 @@ class TpuProcessGroup(Rule):
         if "device_id" in bound:
             yield self._without(node, bound["device_id"], "a rank sees one chip")
         if "pg_options" in bound:
-            message = f"{code(bound['pg_options'])}: options of another backend, remove them"
+            message = f"{argument(bound['pg_options'])}: options of another backend, remove them"
             yield from self.report(node, message)
         if context.uses_rpc:
             yield from self.report(node, "RPC has no equivalent on a TPU")
@@ -204,6 +204,10 @@ class TpuProcessGroup(Rule):
             yield from self.report(node, TORCHRUN, Severity.INFO)
         elif "rank" in bound and "world_size" in bound:
             yield from self._variables(node, bound, context)
+            values = (bound["rank"].value, bound["world_size"].value)
+            elsewhere = any(_variables_in(value, context) for value in values)
+            if elsewhere and not context.launch.spawns:
+                yield from self.report(node, STARTED, Severity.INFO)
         elif not context.launch.spawns:
             yield from self.report(node, STARTED, Severity.INFO)
 
@@ -251,15 +255,19 @@ class TpuProcessGroup(Rule):
         def replace(updated: cst.Call) -> cst.Call:
             return with_args(updated, [*updated.args[:at], *updated.args[at + 1 :]])
 
-        return self.edit(call, replace, f"remove {code(gone)}: {why}", consumes=[gone])
+        return self.edit(call, replace, f"remove {argument(gone)}: {why}", consumes=[gone])
 
     def _variables(
         self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace
     ) -> Iterator[Edit | RuleFinding]:
         """Yield the edit that sets the rank and the world size in the environment, above the call."""
         values = {"RANK": bound["rank"].value, "WORLD_SIZE": bound["world_size"].value}
-        names = [name for name in values if not sets(name, context)]
-        if not names or any("environ" in code(value) for value in values.values()):
+        names = [
+            name
+            for name, value in values.items()
+            if not sets(name, context) and name not in _variables_in(value, context)
+        ]
+        if not names:
             return
         line = context.statement_around(node)
         if not isinstance(line, cst.SimpleStatementLine):
@@ -278,6 +286,12 @@ class TpuProcessGroup(Rule):
             return cst.FlattenSentinel([*lines, updated.with_changes(leading_lines=[])])
 
         yield self.edit(line, replace, f"{', '.join(names)} in the environment, for torch_tpu")
+
+
+def _variables_in(value: cst.BaseExpression, context: Workspace) -> set[str]:
+    """Return the environment variables that `value` reads."""
+    literals = nodes_of(value, cst.SimpleString)
+    return {name for literal in literals if (name := environment_name(literal, context))}
 
 
 def _literals(

@@ -9,11 +9,14 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import CatalogueEntry, public
 from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code
+from migrate.syntax.tree import bind, code
 
 FIRST = "(…)"
+# Of torch.cuda.set_rng_state, of whose arguments only the first stays.
+PARAMETERS = ("new_state", "device")
 
 
 class AcceleratorNames(Rule):
@@ -135,7 +138,7 @@ class AcceleratorNames(Rule):
                 )
             else:
                 yield from self.report(node, f"{name} {entry.says()}", subject=name)
-        elif call is None and not _is_name(entry):
+        elif not (_is_name(entry) if call is None else _shows_first(call, entry)):
             yield from self.report(node, f"{name} {entry.says()}", subject=name)
         else:
             yield self._replaced(node, call, entry, context)
@@ -155,20 +158,32 @@ class AcceleratorNames(Rule):
             function = cst.parse_expression(text.removesuffix("()").removesuffix(FIRST))
             return self.edit(node, lambda _: function, message, consumes=[node])
         if text.endswith(FIRST):
-            function = cst.parse_expression(text.removesuffix(FIRST))
+            function, at = cst.parse_expression(text.removesuffix(FIRST)), _first(call)
+            assert at is not None
 
             def kept(updated: cst.Call) -> cst.Call:
-                first = [
-                    arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in updated.args[:1]
-                ]
-                return updated.with_changes(func=function, args=first)
+                alone = with_args(updated, [updated.args[at]])
+                first = alone.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+                return alone.with_changes(func=function, args=[first])
 
-            return self.edit(call, kept, message, consumes=[node, *call.args[1:]])
+            gone = [arg for index, arg in enumerate(call.args) if index != at]
+            return self.edit(call, kept, message, consumes=[node, *gone])
         expression = cst.parse_expression(text)
         if isinstance(expression, cst.Comparison) and not _stands_alone(call, context):
             parentheses = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
             expression = expression.with_changes(**parentheses)
         return self.edit(call, lambda _: expression, message, consumes=[call])
+
+
+def _first(call: cst.Call) -> int | None:
+    """Return the place of the argument that stays. None: the call does not show it."""
+    bound = bind(call, PARAMETERS) or {}
+    return call.args.index(bound["new_state"]) if "new_state" in bound else None
+
+
+def _shows_first(call: cst.Call, entry: CatalogueEntry) -> bool:
+    """Whether the call shows the argument that stays, if only one does."""
+    return not entry.becomes.endswith(FIRST) or _first(call) is not None
 
 
 def _takes_all(entry: CatalogueEntry) -> bool:

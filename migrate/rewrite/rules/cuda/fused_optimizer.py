@@ -10,7 +10,7 @@ from migrate.catalogue.words import OPTIMIZER, TORCH_OPTIMIZER
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
 from migrate.rewrite.edits.gpu_conditions import is_asked
-from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.edits.nodes import argument, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
@@ -197,9 +197,7 @@ class FusedOptimizer(Rule):
             def replace(updated: cst.Call) -> cst.Call:
                 return with_args(updated, [updated.args[index] for index in kept])
 
-            listed = ", ".join(
-                code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in gone
-            )
+            listed = ", ".join(argument(arg) for arg in gone)
             values = [code(arg.value) for arg in gone if arg is keyword(node, "fused")]
             yield self.edit(
                 node,

@@ -456,11 +456,7 @@ class CudaAvailable(Rule):
         left = node.body if answer else node.orelse
         # The type of the device, whoever asks for it.
         is_type = string_value(node.body) == "cuda" and string_value(node.orelse) == "cpu"
-        own = (
-            context.string(context.vocabulary.device_name, like=left)
-            if is_type and not context.portable
-            else None
-        )
+        own = context.string("xla", like=left) if is_type and not context.portable else None
         if own is not None:
             gone.append(left)
 

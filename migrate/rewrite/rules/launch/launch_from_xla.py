@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.launchers import SPAWN_PARAMETERS, XLA_LAUNCHES
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.reading.values.environment import sets
-from migrate.rewrite.edits.nodes import first_in, keyword_arg
+from migrate.rewrite.edits.nodes import argument, first_in, keyword_arg
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -18,13 +19,14 @@ from migrate.rewrite.rule import (
     reported,
     rewritten,
 )
+from migrate.rewrite.rules.launch.replica_function import free_name
 from migrate.rewrite.rules.launch.tpu_launch import SET
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
-LAUNCHES = frozenset({"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"})
-PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 OF_LAUNCH = ("fn", "args", "start_method", "debug_single_process")
+# Options that may be left out, with what they are then.
+DEFAULTS = {"nprocs": "None", "join": "True", "daemon": "False", "debug_single_process": "False"}
 BY_HAND = (
     f"{SET}(nproc_per_node=N), then torch.multiprocessing.spawn(fn, args=…, nprocs=N), with RANK, LOCAL_RANK "
     "and WORLD_SIZE set in each rank"
@@ -38,8 +40,8 @@ class LaunchFromXla(Rule):
     chip of the host, below the lines that set the environment of torch_tpu, the address at which the ranks
     meet, and the world size. The worker begins with its rank.
 
-    **Reported.** A launch that is a part of another statement, that chooses how processes start, whose
-    arguments cannot be read, or whose worker is in another file.
+    **Reported.** A launch that is a part of another statement, that has options (how processes start, how
+    many, whether it waits for them), whose arguments cannot be read, or whose worker is in another file.
 
     **Under torchrun.** torch_xla.launch starts nothing there; `mp.spawn` does. Start the script itself.
 
@@ -113,31 +115,24 @@ class LaunchFromXla(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one launch, or the finding."""
         assert isinstance(node, cst.Call)
-        name = context.qualified_name(node.func)
-        if name not in LAUNCHES:
+        if context.qualified_name(node.func) not in XLA_LAUNCHES:
             return
-        bound = bind(node, OF_LAUNCH if name == "torch_xla.launch" else PARAMETERS)
-        line, statement = context.statement_around(node), context.parent(node)
-        fn = bound.get("fn") if bound else None
-        worker = (
-            context.functions.get(fn.value.value)
-            if fn is not None and isinstance(fn.value, cst.Name)
-            else None
-        )
-        parameters = (
-            [] if worker is None else [*worker.params.posonly_params, *worker.params.params]
-        )
-        forks = bound is not None and "start_method" in bound
-        plain = (
-            not forks
-            and isinstance(statement, cst.Expr)
-            and isinstance(line, cst.SimpleStatementLine)
-        )
-        if bound is None or worker is None or not parameters or not plain:
-            yield from self.report(node, f"{code(node.func)}: {BY_HAND}")
+        launch = editable_launch(node, context)
+        if launch is None:
+            bound = bind(node, _parameters(node, context)) or {}
+            options = ", ".join(argument(bound[option]) for option in _options(bound))
+            said = f"{code(node.func)} with {options}" if options else code(node.func)
+            yield from self.report(node, f"{said}: {BY_HAND}")
             return
-        yield self._spawn(node, line, bound, context)
-        yield from self._worker(worker, parameters[0].name.value, context)
+        worker, bound = launch
+        yield self._spawn(node, context.statement_around(node), bound, context)
+        others = (
+            call
+            for call in context.all_of(cst.Call)
+            if (other := editable_launch(call, context)) is not None and other[0] is worker
+        )
+        if next(others, node) is node:  # the worker begins with its rank once
+            yield from self._worker(worker, _parameters_of(worker)[0].name.value, context)
 
     def _spawn(
         self, node: cst.Call, line: cst.CSTNode, bound: dict[str, cst.Arg], context: Workspace
@@ -150,19 +145,20 @@ class LaunchFromXla(Rule):
         def text(value: str) -> str:
             return context.string(value).value
 
+        number = free_name("nprocs", context, beside=(arg.keyword for arg in node.args))
         world, local = text("WORLD_SIZE"), text("LOCAL_WORLD_SIZE")
         above = [
-            f"nprocs = {torch}.accelerator.device_count()",
-            f"{SET.replace('torch', torch, 1)}(nproc_per_node=nprocs)",
+            f"{number} = {torch}.accelerator.device_count()",
+            f"{SET.replace('torch', torch, 1)}(nproc_per_node={number})",
             *(
                 f"{os}.environ.setdefault({text(name)}, {text(value)})"
                 for name, value in (("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500"))
                 if not sets(name, context)
             ),
-            f"{os}.environ[{world}] = {os}.environ[{local}] = str(nprocs)",
+            f"{os}.environ[{world}] = {os}.environ[{local}] = str({number})",
         ]
         function = cst.parse_expression(f"{mp}.spawn")
-        count = keyword_arg("nprocs", cst.Name("nprocs"))
+        count = keyword_arg("nprocs", cst.Name(number))
 
         def replace(updated: cst.SimpleStatementLine) -> cst.FlattenSentinel[cst.BaseStatement]:
             call = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
@@ -198,3 +194,38 @@ class LaunchFromXla(Rule):
             lambda updated: first_in(updated, statement),
             f"{targets} = str({rank}): torch_tpu takes the chip of this rank",
         )
+
+
+def editable_launch(
+    call: cst.Call, context: Workspace
+) -> tuple[cst.FunctionDef, dict[str, cst.Arg]] | None:
+    """Return the worker of a launch of torch_xla and its arguments, or None where it is left to the user."""
+    if context.qualified_name(call.func) not in XLA_LAUNCHES:
+        return None
+    bound = bind(call, _parameters(call, context))
+    line, statement = context.statement_around(call), context.parent(call)
+    if not isinstance(statement, cst.Expr) or not isinstance(line, cst.SimpleStatementLine):
+        return None
+    if bound is None or "fn" not in bound or _options(bound):
+        return None
+    fn = bound["fn"].value
+    worker = context.functions.get(fn.value) if isinstance(fn, cst.Name) else None
+    return None if worker is None or not _parameters_of(worker) else (worker, bound)
+
+
+def _parameters(call: cst.Call, context: Workspace) -> tuple[str, ...]:
+    single = context.qualified_name(call.func) == "torch_xla.launch"
+    return OF_LAUNCH if single else SPAWN_PARAMETERS
+
+
+def _options(bound: dict[str, cst.Arg]) -> list[str]:
+    """Return the options of a launch that mp.spawn with a rank for each chip would not have."""
+    return [
+        name
+        for name, arg in bound.items()
+        if name not in ("fn", "args") and code(arg.value) != DEFAULTS.get(name)
+    ]
+
+
+def _parameters_of(worker: cst.FunctionDef) -> list[cst.Param]:
+    return [*worker.params.posonly_params, *worker.params.params]

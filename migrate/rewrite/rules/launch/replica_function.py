@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from migrate.reading.replicas.launch import names_in
@@ -9,9 +11,16 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes_of
 
 
-def free_name(wanted: str, context: Workspace) -> str:
-    """Return `wanted`, with underscores after it where the script uses that name."""
-    taken = {name.value for name in nodes_of(context.module, cst.Name)}
+def free_name(wanted: str, context: Workspace, beside: Iterable[cst.CSTNode | None] = ()) -> str:
+    """Return `wanted`, with underscores after it where the script uses that name.
+
+    Args:
+        wanted: the name.
+        context: the script.
+        beside: nodes of the script that go, or bind nothing: they take no name.
+    """
+    without = {id(node) for node in beside}
+    taken = {name.value for name in nodes_of(context.module, cst.Name) if id(name) not in without}
     while wanted in taken:
         wanted += "_"
     return wanted

@@ -11,7 +11,7 @@ from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import sets
 from migrate.reading.values.process_loops import process_loop
-from migrate.rewrite.edits.nodes import first_in
+from migrate.rewrite.edits.nodes import argument, first_in
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -151,7 +151,7 @@ class TpuLaunch(Rule):
             return
         method = bound.get("start_method")
         if method is not None and string_value(method.value) != "spawn":
-            message = f"{code(method)}: a forked process cannot open the TPU, use 'spawn'"
+            message = f"{argument(method)}: a forked process cannot open the TPU, use 'spawn'"
             yield from self.report(method.value, message)
         yield from self._count(node, bound.get("nprocs"), context)
         yield from self._environment(node, bound, context)
@@ -230,7 +230,7 @@ class TpuLaunch(Rule):
             )
             yield from self.report(node, message)
             return
-        if sets("LOCAL_RANK", context):
+        if sets("LOCAL_RANK", context) or not _is_first(node, fn, context):
             return
         os, key = context.imports.require("os"), context.string("LOCAL_RANK").value
         line = f"{os}.environ[{key}] = str({parameters[0].name.value})"
@@ -250,3 +250,22 @@ def _number(loop: cst.For) -> str:
 def _is_set(context: Workspace) -> bool:
     """Whether the script sets the environment of torch_tpu itself."""
     return any(context.qualified_name(call.func) == SET for call in context.all_of(cst.Call))
+
+
+def _is_first(node: cst.Call, fn: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `node` is the first launch of the worker `fn`, which begins with its rank once."""
+    launches = (
+        call
+        for call in context.all_of(cst.Call)
+        if (run := _run_by(call, context)) is not None and code(run) == code(fn)
+    )
+    return next(launches, node) is node
+
+
+def _run_by(call: cst.Call, context: Workspace) -> cst.BaseExpression | None:
+    """Return the worker of a launch that is edited here."""
+    if context.qualified_name(call.func) in SPAWN:
+        bound = bind(call, SPAWN_PARAMETERS) or {}
+        return bound["fn"].value if "fn" in bound else None
+    loop = process_loop(call, context) if context.launch.starts_replica(call) else None
+    return None if loop is None else loop.target.value

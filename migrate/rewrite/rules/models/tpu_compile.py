@@ -8,7 +8,8 @@ import libcst as cst
 
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
-from migrate.rewrite.edits.nodes import with_args
+from migrate.model.calls.kind import Kind
+from migrate.rewrite.edits.nodes import argument, with_args
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -31,6 +32,7 @@ class TpuCompile(Rule):
 
     **Why.** torch_tpu makes `"tpu"` the default backend of `torch.compile`. `mode="reduce-overhead"` and
     `"max-autotune"` are a TypeError, and `backend="inductor"` is a RuntimeError with tensors of a TPU.
+    `model.compile()` of a module is the same call.
 
     **What it does.** `backend=` goes where it names a compiler for GPUs, and so does `mode=`.
 
@@ -111,7 +113,7 @@ class TpuCompile(Rule):
             elif named != "default":
                 gone.append(mode)
         if (options := keyword(node, "options")) is not None:
-            message = f"{code(options)}: see that these are options of the backend 'tpu'"
+            message = f"{argument(options)}: see that these are options of the backend 'tpu'"
             yield from self.report(options.value, message, Severity.INFO)
         if not gone:
             return
@@ -121,7 +123,7 @@ class TpuCompile(Rule):
             kept = [arg for index, arg in enumerate(updated.args) if index not in at]
             return with_args(updated, kept)
 
-        names = ", ".join(code(arg) for arg in gone)
+        names = ", ".join(argument(arg) for arg in gone)
         wrong = f"{names} raises on a TPU: leave it out"
         yield self.edit(node, replace, f"remove {names}: of GPUs", consumes=gone, wrong=wrong)
 
@@ -130,6 +132,8 @@ def _compiles(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` compiles: `torch.compile(model)`, `model.compile()` of a module, a partial call."""
     if context.qualified_name(call.func) == COMPILE:
         return True
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile":
+        return context.values.kind(call.func.value) is Kind.MODEL
     first = call.args[0].value if call.args else None
     return context.qualified_name(call.func) == "functools.partial" and (
         first is not None and context.qualified_name(first) == COMPILE

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.entry import names
-from migrate.catalogue.launchers import DDP, STARTS
+from migrate.catalogue.launchers import DDP, STARTS, XLA_LAUNCHES
 from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.replicas.launch import INIT, is_guard
@@ -17,10 +17,17 @@ from migrate.reading.values.environment import environment_name, is_read
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.edits.imports import FOR_EFFECT
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
-from migrate.rewrite.rules.launch.launch_from_xla import LAUNCHES
+from migrate.rewrite.rules.collectives.nccl_backend import (
+    BACKEND,
+    comparison_of,
+    is_of_the_group,
+    is_option,
+    kept_as,
+)
+from migrate.rewrite.rules.launch.launch_from_xla import editable_launch
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, keyword, string_value
+from migrate.syntax.tree import bind, code, last_part, string_value
 
 XM, XR = "torch_xla.core.xla_model", "torch_xla.runtime"
 STEP = frozenset({"torch_xla.step"})
@@ -28,7 +35,8 @@ SYNCS = frozenset({"torch_xla.sync", f"{XM}.mark_step"})
 SAVE = f"{XM}.save"
 OPTIMIZER_STEP = f"{XM}.optimizer_step"
 MEMORY = f"{XM}.get_memory_info"
-LOADER = "torch_xla.distributed.parallel_loader.MpDeviceLoader"
+PL = "torch_xla.distributed.parallel_loader"
+LOADERS = frozenset({f"{PL}.MpDeviceLoader", f"{PL}.ParallelLoader"})
 SHARDS = "torch_xla.distributed.spmd"
 # Calls without arguments that count, by the word of torch_tpu.
 WORDS: dict[str, Word] = {
@@ -44,7 +52,8 @@ OF_WORD: dict[Word, str] = {
     "local rank": "LOCAL_RANK",
     "world size": "WORLD_SIZE",
 }
-LOCAL_SIZES = frozenset({f"{XR}.local_device_count", f"{XR}.addressable_device_count"})
+LOCAL_SIZE = f"{XR}.local_device_count"
+OWN_DEVICES = f"{XR}.addressable_device_count"
 DEVICES = frozenset({"torch_xla.device", f"{XM}.xla_device"})
 CHECKPOINT = "torch_xla.utils.checkpoint.checkpoint"
 FIGURES = {
@@ -55,6 +64,11 @@ FIGURES = {
 SEEDS = names(*CPU_SEEDS)
 INDEXED = re.compile(r"xla(:\d+)?")
 VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+# Calls whose last argument is what a name stands for without a value.
+DEFAULTED = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
+OF_BACKENDS = frozenset({"torch.distributed.Backend", "torch.distributed.is_backend_available"})
+SYNC_PARAMETERS = ("wait", "reset_scope")
+STEP_PARAMETERS = ("optimizer", "barrier", "optimizer_args", "groups", "pin_layout")
 SAVE_PARAMETERS = ("data", "file_or_path", "master_only", "global_master")
 
 
@@ -244,8 +258,9 @@ class LeaveTorchXla(Rule):
         name = context.qualified_name(call.func)
         torch = context.imports.require("torch") if name is not None else ""
         if name in SYNCS:
-            wait = keyword(call, "wait")
-            if wait is None or code(wait.value) == "False":
+            bound = bind(call, SYNC_PARAMETERS)
+            wait = bound.get("wait") if bound is not None else None
+            if bound is not None and (wait is None or code(wait.value) == "False"):
                 message = f"remove {code(call)}: torch_tpu runs op by op"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             else:
@@ -296,7 +311,9 @@ class LeaveTorchXla(Rule):
             return
         options = {} if bound is None else {n: code(bound[n].value) for n in bound}
         known = {"True", "False"}
-        if bound is None or not alone or {*list(options.values())[2:]} - known:
+        ranks = {options[name] for name in SAVE_PARAMETERS[2:] if name in options}
+        shown = bound is not None and all(name in bound for name in SAVE_PARAMETERS[:2])
+        if bound is None or not shown or not alone or ranks - known:
             message = f"{code(call)}: torch.save on the first rank, below a test of dist.get_rank()"
             yield from self.report(call, message)
             return
@@ -304,6 +321,7 @@ class LeaveTorchXla(Rule):
         word: Word = "rank" if options.get("global_master") == "True" else "local rank"
         test = cst.parse_expression("True" if single else f"{_written(word, call, context)} == 0")
         function = cst.parse_expression(f"{torch}.save")
+        kept = [call.args.index(bound[name]) for name in SAVE_PARAMETERS[:2]]
         everybody = options.get("master_only") == "False"
         barrier = context.vocabulary.write("barrier") if waits else ""
 
@@ -311,8 +329,9 @@ class LeaveTorchXla(Rule):
             updated: cst.SimpleStatementLine,
         ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
             old = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
-            args = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in old.args[:2]]
-            new = cst.Call(function, [a.with_changes(keyword=None) for a in args])
+            plain = dict.fromkeys(("comma", "equal"), cst.MaybeSentinel.DEFAULT)
+            args = [old.args[index].with_changes(keyword=None, **plain) for index in kept]
+            new = cst.Call(function, args)
             saved = updated.with_changes(body=[cst.Expr(new)])
             after = [cst.parse_statement(barrier)] if waits else []
             if everybody or single:
@@ -331,7 +350,18 @@ class LeaveTorchXla(Rule):
         wraps = _is_single(call, context) or any(
             context.qualified_name(c.func) in DDP for c in context.all_of(cst.Call)
         )
-        if not wraps or not call.args or call.args[0].star:
+        bound = bind(call, STEP_PARAMETERS)
+        options = [
+            code(bound[name]) for name in ("optimizer_args", "groups") if bound and name in bound
+        ]
+        if wraps and (bound is None or "optimizer" not in bound or options):
+            message = (
+                f"{code(call)}: call optimizer.step(), with the contents of optimizer_args; the ranks whose "
+                "gradients are averaged are DistributedDataParallel's, process_group="
+            )
+            yield from self.report(call, message)
+            return
+        if not wraps or bound is None:
             message = (
                 f"{code(call)} averages the gradients of the replicas: wrap the model in "
                 "DistributedDataParallel, which does, and call optimizer.step()"
@@ -339,12 +369,15 @@ class LeaveTorchXla(Rule):
             yield from self.report(call, message)
             return
 
+        at = call.args.index(bound["optimizer"])
+
         def replace(updated: cst.Call) -> cst.Call:
-            step = cst.Attribute(updated.args[0].value, cst.Name("step"))
+            step = cst.Attribute(updated.args[at].value, cst.Name("step"))
             return cst.Call(step)
 
-        message = f"{code(call)} → {code(call.args[0].value)}.step()"
-        yield self.edit(call, replace, message, consumes=[call.func, *call.args[1:]])
+        message = f"{code(call)} → {code(call.args[at].value)}.step()"
+        gone = [arg for index, arg in enumerate(call.args) if index != at]
+        yield self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _query(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         """Yield the edit of a call whose value is used."""
@@ -356,12 +389,20 @@ class LeaveTorchXla(Rule):
             return  # the launch is left to the user, and the ranks are set there
         if name in WORDS and not call.args:
             yield self._replaced(call, _written(WORDS[name], call, context))
-        elif name in LOCAL_SIZES:
+        elif name == OWN_DEVICES:  # 1 in a rank
+            torch = context.imports.require("torch")
+            yield self._replaced(call, f"{torch}.accelerator.device_count()")
+        elif name == LOCAL_SIZE:
             os, key = context.imports.require("os"), context.string("LOCAL_WORLD_SIZE").value
             yield self._replaced(call, f"int({os}.environ[{key}])")
         elif name == f"{XM}.is_master_ordinal":
-            local = call.args[0].value if call.args else None
-            word: Word = "rank" if local is not None and code(local) == "False" else "local rank"
+            bound = bind(call, ("local",))
+            local = "True" if not bound else code(bound["local"].value)
+            if bound is None or local not in ("True", "False"):
+                message = f"{code(call)}: the local rank where it is true, otherwise the rank, == 0"
+                yield from self.report(call, message)
+                return
+            word: Word = "rank" if local == "False" else "local rank"
             yield self._replaced(
                 call,
                 f"{_written(word, call, context)} == 0",
@@ -389,7 +430,7 @@ class LeaveTorchXla(Rule):
             function = cst.parse_expression(f"{module}.checkpoint")
             message = f"{code(call.func)} → torch.utils.checkpoint.checkpoint"
             yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
-        elif name == LOADER:
+        elif name in LOADERS:
             message = (
                 f"{code(call)}: torch_tpu moves no batches: pass the loader itself, and move each batch in "
                 'the loop, `x.to("tpu")`'
@@ -501,11 +542,13 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
 
 
 def _is_launched(context: Workspace) -> bool:
-    """Whether the rule launch-from-xla may edit the launches of the script: none chooses a start method."""
+    """Whether the rule launch-from-xla edits the launches of the script."""
     launches = [
-        call for call in context.all_of(cst.Call) if context.qualified_name(call.func) in LAUNCHES
+        call
+        for call in context.all_of(cst.Call)
+        if context.qualified_name(call.func) in XLA_LAUNCHES
     ]
-    return bool(launches) and all(keyword(call, "start_method") is None for call in launches)
+    return bool(launches) and all(editable_launch(call, context) for call in launches)
 
 
 def _is_index_of_worker(node: cst.Assign, context: Workspace) -> bool:
@@ -533,14 +576,40 @@ def _is_test(call: cst.Call, context: Workspace) -> bool:
 
 
 def _is_backend(node: cst.SimpleString, context: Workspace) -> bool:
-    """Whether `node` is compared with the backend of a process group, or kept under that name."""
-    for above in context.ancestors(node):
-        if isinstance(above, cst.Comparison | cst.Assign | cst.Param | cst.Call):
-            text = code(above.name) if isinstance(above, cst.Param) else code(above)
-            return "backend" in text.lower() and "device" not in text.lower()
-        if isinstance(above, cst.BaseStatement):
-            break
-    return False
+    """Whether `node` is kept or passed under the name of a backend, or compared with one."""
+    whole: cst.BaseExpression = node
+    while isinstance(
+        above := context.parent(whole), cst.BooleanOperation
+    ):  # `args.backend or "xla"`
+        whole = above
+    element = context.parent(whole)
+    listed = context.parent(element) if isinstance(element, cst.Element) else None
+    side = whole if listed is None else listed
+    compared = comparison_of(side, context)
+    if compared is not None:
+        sides = (compared.left, *(part.comparator for part in compared.comparisons))
+        asks = is_option(compared, context) or is_of_the_group(side, context)
+        return asks or any(_is_key(each) for each in sides)
+    target = context.parent(whole)
+    if isinstance(target, cst.Assign) and any(_is_key(part.target) for part in target.targets):
+        return True
+    if BACKEND.fullmatch(kept_as(whole, context) or ""):
+        return True
+    call = context.parent(target)
+    if not isinstance(target, cst.Arg) or not isinstance(call, cst.Call):
+        return False
+    if target.keyword is not None:
+        return BACKEND.fullmatch(target.keyword.value) is not None
+    if last_part(call.func) in DEFAULTED:
+        return any(BACKEND.fullmatch(string_value(arg.value) or "") for arg in call.args)
+    return context.qualified_name(call.func) in OF_BACKENDS
+
+
+def _is_key(side: cst.BaseExpression) -> bool:
+    """Whether `side` is `options["backend"]`."""
+    index = side.slice[0].slice if isinstance(side, cst.Subscript) else None
+    key = string_value(index.value) if isinstance(index, cst.Index) else None
+    return BACKEND.fullmatch(key or "") is not None
 
 
 def _is_joined(node: cst.SimpleString, context: Workspace) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.catalogue.launchers import SPAWN_PARAMETERS
+from migrate.catalogue.launchers import SPAWN_PARAMETERS, XLA_LAUNCHES
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.workspace import Workspace
@@ -34,7 +34,6 @@ WITH_ARGUMENTS = {
     "torch_xla.manual_seed": "manual_seed",
     "torch_xla.utils.checkpoint.checkpoint": "checkpoint_activations",
 }
-LAUNCHES = frozenset({"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"})
 LAUNCHED = (*SPAWN_PARAMETERS, "debug_single_process")
 BACKEND = "torch_xla.distributed.xla_backend"
 
@@ -72,7 +71,7 @@ def _full_name(node: cst.CSTNode, context: Workspace) -> str | None:
 
 def _call(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
     name = context.qualified_name(call.func) or ""
-    if name in LAUNCHES:
+    if name in XLA_LAUNCHES:
         yield from _launch(rule, call, context)
         return
     word = ASKED.get(name) or WITH_ARGUMENTS.get(name)
@@ -118,7 +117,7 @@ def _rest(rule: Rule, node: cst.Attribute | cst.Name, context: Workspace) -> Ite
     if not name.startswith("torch_xla"):
         return
     called = isinstance(above, cst.Call) and above.func is node
-    known = ASKED.keys() | WITH_ARGUMENTS.keys() | LAUNCHES
+    known = ASKED.keys() | WITH_ARGUMENTS.keys() | XLA_LAUNCHES
     if called and name in known and not (name.endswith("xla_device") and above.args):  # type: ignore[union-attr]
         return
     yield from rule.report(node, f"{name}: shims has no word for it, so that it needs torch_xla")

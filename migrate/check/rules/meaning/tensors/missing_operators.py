@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import TPU_ONLY
-from migrate.check.common import NamedHazard, method, option, receiver
+from migrate.check.common import NamedHazard, method, option, receiver, truth
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
 
@@ -77,10 +77,9 @@ class MissingOperators(NamedHazard):
         name = facts.names.of(node.func)
         if name in INTERPOLATE:
             smooth = option(node, "antialias", facts)
-            if smooth is not None and not (
-                isinstance(smooth, cst.Name) and smooth.value == "False"
-            ):
+            smooths = smooth is not None and truth(smooth, facts)
+            if smooths is not False:
                 message = f"{name} with antialias= is not implemented on a TPU: leave it out"
-                yield self.hit(node, message)
+                yield self.hit(node, message, Severity.WARNING if smooths is None else None)
         elif name is None and method(node) in METHODS and facts.values.is_tensor(receiver(node)):
             yield self.hit(node, f".{method(node)}() is not implemented on a TPU: on x.cpu()")
