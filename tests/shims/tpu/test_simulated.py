@@ -96,6 +96,16 @@ def test_portable_scripts_run_under_torchrun_and_spawned(tmp_path: Path) -> None
         assert {value.device.type for value in model.values()} == {"cpu"}
 
 
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+def test_cuda_code_saves_from_the_tpu_what_it_saves_from_a_gpu(form: str, tmp_path: Path) -> None:
+    program, path = str(PROGRAMS / "saved.py"), str(tmp_path / "saved.pt")
+    options = ("--backend", "tpu", "--ranks", "1", program, form, path)
+    saved = run("-m", "shims", *options)
+    assert saved.returncode == 0, saved.stderr
+    loaded = run(program, "load", path, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert loaded.returncode == 0, loaded.stderr
+
+
 def test_torch_tpu_that_torch_has_loaded_is_one_line() -> None:
     program = "import torch, shims; shims.device()"
     variables = {"MIGRATE_BACKEND": "tpu", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
