@@ -96,6 +96,14 @@ def test_portable_scripts_run_under_torchrun_and_spawned(tmp_path: Path) -> None
         assert {value.device.type for value in model.values()} == {"cpu"}
 
 
+def test_averages_of_integers_are_divided_towards_zero() -> None:
+    variables = activate.environment("simulate-tpu", 2)
+    done = run(*TORCHRUN, str(PROGRAMS / "averages.py"), **variables)
+    assert done.returncode == 0, done.stderr
+    # Nor does gloo print there.
+    assert sorted(done.stdout.splitlines()) == ["rank 0 is right", "rank 1 is right"]
+
+
 @pytest.mark.parametrize("form", ["zip", "legacy"])
 def test_cuda_code_saves_from_the_tpu_what_it_saves_from_a_gpu(form: str, tmp_path: Path) -> None:
     program, path = str(PROGRAMS / "saved.py"), str(tmp_path / "saved.pt")
