@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from shims import activate
+from shims._simulated_tpu.variables import AUTOLOAD
 from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.torch_tpu
@@ -112,6 +113,23 @@ def test_cuda_code_saves_from_the_tpu_what_it_saves_from_a_gpu(form: str, tmp_pa
     assert saved.returncode == 0, saved.stderr
     loaded = run(program, "load", path, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert loaded.returncode == 0, loaded.stderr
+
+
+def test_a_simulated_tpu_stays_one_beside_a_real_one() -> None:
+    program = """
+from pathlib import Path
+from shims import simulate_tpu, tpu
+simulate_tpu.install(1)
+tpu.tpu_device_files = lambda: [Path("/dev/accel0")]
+import shims
+from shims.api_errors import MemoryUnknownError
+try:
+    shims.memory()
+except MemoryUnknownError as error:
+    print(error)
+"""
+    done = run("-W", "ignore", "-c", program, MIGRATE_BACKEND="tpu", **{AUTOLOAD: "0"})
+    assert "shims.memory() has no answer on a simulated TPU" in done.stdout, done.stderr
 
 
 def test_torch_tpu_that_torch_has_loaded_is_one_line() -> None:
