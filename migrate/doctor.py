@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -163,9 +162,9 @@ def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
         else:
             yield Check(package, Status.OK, version)
     torch, xla = versions.get("torch"), versions.get("torch_xla")
-    if torch and xla and _minor(torch) != _minor(xla):
-        detail = f"torch_xla {xla} is built against torch {_minor(xla)}, torch is {torch}"
-        remedy = f"pip install 'torch=={_minor(xla)}.*'"
+    if torch and xla and torch_tpu.minor(torch) != torch_tpu.minor(xla):
+        detail = f"torch_xla {xla} is built against torch {torch_tpu.minor(xla)}, torch is {torch}"
+        remedy = f"pip install 'torch=={torch_tpu.minor(xla)}.*'"
         yield Check("torch / torch_xla", Status.FAIL, detail, remedy, ("torch_xla",))
     libtpu, jax = versions.get("libtpu"), versions.get("jax")
     if libtpu and xla and jax:
@@ -192,16 +191,11 @@ def check_torch_tpu(
         yield Check("torch_tpu", Status.MISSING, detail, torch_tpu.INSTALL)
         return
     yield Check("torch_tpu", Status.OK, version)
-    wrong = torch_tpu.problems(version_of)
-    for problem in wrong:
+    for problem in torch_tpu.problems(version_of):
         subject = f"{problem.package} / torch_tpu"
         yield Check(subject, Status.FAIL, problem.what, problem.remedy, ("torch_tpu",))
-    for problem in () if has_tpu else torch_tpu.problems_of_simulation(version_of)[len(wrong) :]:
+    for problem in () if has_tpu else torch_tpu.problems_of_simulation_alone(version_of):
         yield Check("simulated TPU", Status.WARNING, problem.what, problem.remedy)
-
-
-def _minor(version: str) -> str:
-    return ".".join(re.split(r"[.+]", version)[:2])
 
 
 def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterator[Check]:
@@ -239,10 +233,9 @@ def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterato
         detail = "JAX_PLATFORMS=cpu keeps jax off the TPU of this machine"
         yield Check("JAX_PLATFORMS", Status.WARNING, detail, "unset JAX_PLATFORMS")
     ranks = environment.get("MIGRATE_RANKS", "1")
-    if environment.get("MIGRATE_BACKEND") == "tpu" and ranks not in map(str, torch_tpu.HOSTS):
-        detail = f"MIGRATE_RANKS={ranks}, and no TPU host has {ranks} chips"
-        remedy = "use 1, 2, 4 or 8 ranks (on v5e and v6e 1, 4 or 8)"
-        yield Check("MIGRATE_RANKS", Status.FAIL, detail, remedy)
+    host = torch_tpu.problem_of_host(ranks) if environment.get("MIGRATE_BACKEND") == "tpu" else None
+    if host is not None:
+        yield Check("MIGRATE_RANKS", Status.FAIL, host.what, host.remedy)
     if environment.get("XLA_FLAGS", "").find("xla_force_host_platform_device_count") >= 0:
         detail = "XLA_FLAGS splits the CPU into several devices, for torch_xla as well"
         yield Check(

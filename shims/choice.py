@@ -95,13 +95,16 @@ def choose_for_cuda_code(forced: str | None = None, machine: Machine | None = No
         BackendMissingError: as in `choose`, or the TPU has only torch_tpu.
     """
     environment = {**os.environ, FORCE: forced} if forced else None
+    machine = machine or Machine()
     name = choose(environment, machine).name
-    if name == "tpu" and (machine or Machine()).tpu_chips():
+    if name == "tpu" and machine.tpu_chips():
         # The answers were tried on a simulated TPU of torch_tpu only.
-        raise BackendMissingError(
-            "unedited CUDA code runs on a TPU through torch_xla, which is not installed",
-            "pip install torch_xla, or write it with the names of `shims`",
-        )
+        what = "unedited CUDA code runs on a TPU through torch_xla"
+        if machine.has_package("torch_xla"):
+            remedy = "use the backend xla, or write it with the names of `shims`"
+            raise BackendMissingError(f"{what}, not through torch_tpu", remedy)
+        remedy = "pip install torch_xla, or write it with the names of `shims`"
+        raise BackendMissingError(f"{what}, which is not installed", remedy)
     return name
 
 

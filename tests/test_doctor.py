@@ -224,6 +224,11 @@ def test_versions_that_go_with_torch_tpu() -> None:
     # On a TPU nothing is simulated.
     newer = {**TORCH_TPU, "torch": "2.15.0", "lammps-jax-pjrt-cpu": None}
     assert [c.status for c in check_torch_tpu(has_tpu=True, version_of=newer.get)] == [Status.OK]
+    # Nobody knows which torch another torch_tpu needs.
+    later = {**TORCH_TPU, "torch_tpu": "0.3.0", "torch": "2.16.0"}
+    assert [c.status for c in check_torch_tpu(has_tpu=True, version_of=later.get)] == [Status.OK]
+    simulated = list(check_torch_tpu(has_tpu=False, version_of=later.get))
+    assert [c.status for c in simulated] == [Status.OK, Status.WARNING, Status.WARNING]
 
 
 def test_a_number_of_ranks_that_no_host_has() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shims._shared import averages, gloo_output, gloo_threads
 from shims.errors import NotSimulatedError
 
 _DEVICE = "tpu"
@@ -33,6 +34,8 @@ _libraries: list[torch.library.Library] = []
 
 def create_group(options: Any, _backend_options: Any = None) -> Any:
     """Return the gloo backend of a new group; see `torch.distributed.Backend.register_backend`."""
+    gloo_threads.let_go_at_exit()
+    gloo_output.keep_off_stdout()
     return dist.ProcessGroupGloo(
         options.store, options.group_rank, options.group_size, timeout=options.timeout
     )
@@ -105,10 +108,10 @@ class _GlooReduction:
         self.op = dist.ReduceOp.SUM if self._mean else operation
 
     def finish(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the result of the reduction that `op` has computed."""
-        if not self._mean:
-            return value
-        return value / self._size if value.is_floating_point() else value // self._size
+        """Return the result of the reduction that `op` has computed; an average is computed in place."""
+        if self._mean:
+            averages.divide(value, self._size)
+        return value
 
 
 def _all_reduce(
@@ -199,12 +202,12 @@ def _all_gather_coalesced(
 def _all_gather_base(
     output: torch.Tensor, value: torch.Tensor, group: Any, async_op: bool = True, timeout: int = -1
 ) -> Any:
-    size = _gloo(group).size()
-    parts = list(output.detach().reshape(-1).cpu().chunk(size))
-    values = [torch.empty_like(part) for part in parts]
+    gloo = _gloo(group)
+    values = torch.empty(output.numel(), dtype=output.dtype)
     options = _wait(c10d.AllgatherOptions(), timeout)
-    _finish(_gloo(group).allgather([values], [_host(value).reshape(-1)], options))
-    _write(output, torch.cat(values).reshape(output.shape))
+    parts = [list(values.chunk(gloo.size()))]
+    _finish(gloo.allgather(parts, [_host(value).reshape(-1)], options))
+    _write(output, values.reshape(output.shape))
     return output, _done([output])
 
 

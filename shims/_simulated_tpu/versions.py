@@ -18,7 +18,8 @@ from shims.errors import NotSimulatedError
 TESTED = {"torch": "2.13", "torch_tpu": "0.2.0", "lammps-jax-pjrt-cpu": "0.11.2"}
 PLUGIN = "lammps-jax-pjrt-cpu"
 _PLUGIN_MODULE, _PLUGIN_FILE = "lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"
-# Minor versions of torch that torch_tpu 0.2.0 has C++ code for.
+# Minor versions of torch that torch_tpu 0.2.0 has C++ code for. About its other versions nothing is
+# known.
 TORCH_MINORS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 # Chips of one host, as in torch_tpu's own tables: v5p has hosts of all sizes, v5e and v6e none of 2.
@@ -56,13 +57,15 @@ def problems(version_of: Callable[[str], str | None] = installed) -> list[Proble
     Args:
         version_of: returns the installed version of a distribution, or None.
     """
-    if version_of("torch_tpu") is None:
+    torch_tpu = version_of("torch_tpu")
+    if torch_tpu is None:
         return [Problem("torch_tpu", "torch_tpu is not installed", INSTALL)]
     result = []
     torch = version_of("torch")
-    if torch is None or minor(torch) not in TORCH_MINORS:
-        range_ = f"{TORCH_MINORS[0]} to {TORCH_MINORS[-1]}"
-        what = f"torch_tpu {version_of('torch_tpu')} needs torch {range_}, and torch is {torch}"
+    is_known = torch_tpu == TESTED["torch_tpu"]
+    if torch is None or (is_known and minor(torch) not in TORCH_MINORS):
+        range_ = f" {TORCH_MINORS[0]} to {TORCH_MINORS[-1]}" if is_known else ""
+        what = f"torch_tpu {torch_tpu} needs torch{range_}, and torch is {torch}"
         result.append(Problem("torch", what, INSTALL))
     xla = version_of("torch_xla")
     if xla is not None:
@@ -74,9 +77,24 @@ def problems(version_of: Callable[[str], str | None] = installed) -> list[Proble
 def problems_of_simulation(
     version_of: Callable[[str], str | None] = installed,
 ) -> list[Problem]:
-    """Return what keeps the simulation from working here: `problems`, and untested versions."""
-    result = problems(version_of)
-    named = {problem.package for problem in result}
+    """Return what keeps the simulation from working here: `problems`, and its own.
+
+    Args:
+        version_of: returns the installed version of a distribution, or None.
+    """
+    return [*problems(version_of), *problems_of_simulation_alone(version_of)]
+
+
+def problems_of_simulation_alone(
+    version_of: Callable[[str], str | None] = installed,
+) -> list[Problem]:
+    """Return what keeps the simulation from working here, and torch_tpu not on a TPU: untested versions.
+
+    Args:
+        version_of: returns the installed version of a distribution, or None.
+    """
+    result = []
+    named = {problem.package for problem in problems(version_of)}
     for package, tested in TESTED.items():
         version = version_of(package)
         if package in named or (version is None and package != PLUGIN):
@@ -100,17 +118,27 @@ def require() -> None:
         raise NotSimulatedError(problem.what, problem.remedy)
 
 
+def problem_of_host(ranks: int | str) -> Problem | None:
+    """Return the problem if no TPU host has a chip for each of this number of ranks.
+
+    Args:
+        ranks: the number, or the text of the environment variable that sets it.
+    """
+    if str(ranks) in map(str, HOSTS):
+        return None
+    what = f"{ranks} ranks requested, and no TPU host has {ranks} chips"
+    return Problem("torch_tpu", what, "use 1, 2, 4 or 8 ranks (on v5e and v6e 1, 4 or 8)")
+
+
 def require_host(ranks: int) -> None:
     """Check that a TPU host with a chip for each of this number of ranks exists.
 
     Raises:
         NotSimulatedError: there is none.
     """
-    if ranks not in HOSTS:
-        raise NotSimulatedError(
-            f"{ranks} ranks requested, and no TPU host has {ranks} chips",
-            "use 1, 2, 4 or 8 ranks (on v5e and v6e 1, 4 or 8)",
-        )
+    problem = problem_of_host(ranks)
+    if problem is not None:
+        raise NotSimulatedError(problem.what, problem.remedy)
 
 
 def plugin_file() -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from shims import placement, simulate_tpu, tpu
+from shims._shared.tpu_generator import tpu_generator
 from shims._simulated_tpu import versions
 from shims._simulated_tpu.variables import variables
 from shims.api_errors import (
@@ -44,7 +44,7 @@ class TpuBackend(Backend):
         super().__init__(why)
         for problem in versions.problems():
             raise BackendMissingError(problem.what, problem.remedy)
-        self._simulated = not tpu.tpu_device_files()
+        self._simulated = simulate_tpu.is_installed() or not tpu.tpu_device_files()
         if not self._simulated:
             import torch_tpu  # noqa: F401 - registers torch.tpu
         elif processes.in_environment() or "torch_tpu" not in sys.modules:
@@ -153,11 +153,11 @@ class TpuBackend(Backend):
 
     def device_rng_state(self) -> torch.Tensor:
         """Return the generator state of this rank's TPU."""
-        return _generator().get_state()
+        return tpu_generator().get_state()
 
     def set_device_rng_state(self, state: Any) -> None:
         """Restore the generator state of this rank's TPU."""
-        _generator().set_state(state)
+        tpu_generator().set_state(state)
 
     def barrier(self, group: Any) -> None:
         """Pass the device, about which torch would warn."""
@@ -179,14 +179,6 @@ class TpuBackend(Backend):
                     "move it to shims.device(), or use a group made by "
                     "shims.new_group(backend='gloo')",
                 )
-
-
-def _generator() -> torch.Generator:
-    with warnings.catch_warnings():
-        # torch_tpu calls the name experimental.
-        warnings.simplefilter("ignore")
-        generator: torch.Generator = torch.tpu.default_generators[0]
-        return generator
 
 
 def _set_launch_environment(count: int) -> None:

@@ -17,6 +17,11 @@ from shims.tpu import tpu_device_files
 
 _STATUS = Path("/proc/self/status")
 _KIBIBYTE = 1024
+# Library of a TPU -> its own figures, which no patch answers.
+_OF_THE_TPU = {
+    "torch_xla": "torch_xla.core.xla_model.get_memory_info()",
+    "torch_tpu": "torch.accelerator.get_memory_info()",
+}
 
 
 def _of_process(field: str) -> int:
@@ -28,10 +33,11 @@ def _of_machine(field: str) -> int:
 
 
 def _figure(file: Path, field: str) -> int:
-    if not {"torch_xla", "torch_tpu"}.isdisjoint(sys.modules) and tpu_device_files():
+    library = next((name for name in _OF_THE_TPU if name in sys.modules), None)
+    if library is not None and tpu_device_files():
         raise DeviceNotAnsweredError(
             f"a memory figure requested at {calls.user_line()}: the host's is not the TPU's",
-            "torch_xla.core.xla_model.get_memory_info() reports the TPU's",
+            f"{_OF_THE_TPU[library]} reports the TPU's",
             "cuda-memory",
         )
     try:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
 
 
 def patches(devices: Devices) -> Iterator[Patch]:
-    """Yield the patches of `torch.load`, its `map_location`, `storage.cuda()`, and `torch.save` of XLA
+    """Yield the patches of `torch.load`, its `map_location`, `storage.cuda()`, and `torch.save` of a TPU's
     tensors."""
     load = torch.load
     placement = devices.placement
@@ -37,40 +36,28 @@ def patches(devices: Devices) -> Iterator[Patch]:
     for kind in (torch.UntypedStorage, torch.TypedStorage):
         yield patch(kind, "cuda", cuda, "stays in host memory")
 
-    if placement.target.type != "cpu":
+    if placement.target.type == "tpu":
+        tag = torch.serialization.location_tag
+
+        # torch copies the storages to the host itself. Whoever loads the file needs no torch_tpu.
+        @functools.wraps(tag)
+        def on_host(storage: Any) -> Any:
+            location = tag(storage)
+            return "cpu" if str(location).partition(":")[0] == "tpu" else location
+
+        answers = "torch.save writes a TPU's tensors as the host's"
+        yield patch(torch.serialization, "location_tag", on_host, answers)
+    elif placement.target.type == "xla":
         save = torch.save
 
         @functools.wraps(save)
         def save_from_host(obj: Any, *args: Any, **kwargs: Any) -> None:
-            save(_on_host(obj, placement.target.type), *args, **kwargs)
+            from torch_xla.core import xla_model
+
+            save(xla_model._maybe_convert_to_cpu(obj), *args, **kwargs)
 
         for module in (torch, torch.serialization):
             yield patch(module, "save", save_from_host, "tensors are saved from host memory")
-
-
-def _on_host(obj: Any, kind: str) -> Any:
-    """Return `obj` with its tensors on the host, readable without the library of the device."""
-    if kind == "xla":
-        from torch_xla.core import xla_model
-
-        return xla_model._maybe_convert_to_cpu(obj)
-    moved: dict[Any, torch.Tensor] = {}
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device.type != kind:
-            return tensor
-        # Tensors that are one on the device are one in the file.
-        storage = tensor.untyped_storage()._cdata
-        place = (storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        key = (tensor.dtype, tensor.requires_grad, type(tensor), *place)
-        if key not in moved:
-            value = tensor.detach().cpu()
-            if isinstance(tensor, torch.nn.Parameter):
-                value = torch.nn.Parameter(value, tensor.requires_grad)
-            moved[key] = value
-        return moved[key]
-
-    return tree_map_only(torch.Tensor, move, obj)
 
 
 def _placing(devices: Devices, asked: Any, to_device: Callable[[Any, int | None], Any]) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from shims._shared.tpu_generator import tpu_generator
 from shims.patches import host_draws, parameters
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
@@ -38,16 +38,9 @@ class TpuGenerator:
             return host_draws.drawn(func, args, kwargs, self._devices.placement.target)
         return func(*args, **kwargs)
 
-    def _device(self) -> torch.Generator:
-        with warnings.catch_warnings():
-            # torch_tpu calls the name experimental.
-            warnings.simplefilter("ignore")
-            generator: torch.Generator = torch.tpu.default_generators[0]
-            return generator
-
     def manual_seed(self, seed: int) -> None:
         """Seed the TPU."""
-        self._device().manual_seed(int(seed))
+        tpu_generator().manual_seed(int(seed))
 
     manual_seed_all = manual_seed
 
@@ -59,12 +52,12 @@ class TpuGenerator:
 
     def initial_seed(self) -> int:
         """Return the seed of the TPU."""
-        return self._device().initial_seed()
+        return tpu_generator().initial_seed()
 
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
         """Return the state of the TPU's generator."""
         self._devices.index(device)
-        return self._device().get_state()
+        return tpu_generator().get_state()
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         """Return the state, once for each device reported to the program."""
@@ -77,7 +70,7 @@ class TpuGenerator:
             DeviceNotAnsweredError: the state is of another generator.
         """
         try:
-            self._device().set_state(new_state.cpu())
+            tpu_generator().set_state(new_state.cpu())
         except RuntimeError as error:
             remedy = "seed with torch.manual_seed on a TPU"
             raise refusal("a random state of a GPU", remedy, "rng") from error

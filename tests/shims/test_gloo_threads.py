@@ -46,6 +46,14 @@ from shims._simulated.watch import Watch
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 Collectives(store, 0, 1, Watch(lambda: store, 0, 1))
 """
+OF_TORCH_TPU = """
+import datetime, types
+from shims._simulated_tpu import collectives
+options = types.SimpleNamespace(
+    store=dist.HashStore(), group_rank=0, group_size=1, timeout=datetime.timedelta(minutes=1)
+)
+kept = collectives.create_group(options)
+"""
 
 
 def _end_of(group: str, backend: str) -> str:
@@ -73,8 +81,9 @@ def _end_of(group: str, backend: str) -> str:
         (JOINED, ""),
         (WRITTEN_FOR_CUDA, "cpu"),
         pytest.param(SIMULATED, "", marks=pytest.mark.xla),
+        (OF_TORCH_TPU, ""),
     ],
-    ids=["launched", "joined", "written for CUDA", "simulated"],
+    ids=["launched", "joined", "written for CUDA", "simulated", "of torch_tpu"],
 )
 def test_the_end_waits_for_a_thread_that_is_late(group: str, backend: str) -> None:
     assert _end_of(group, backend) == "let go"

@@ -12,6 +12,7 @@ from shims._simulated_tpu import versions
 from shims.errors import NotSimulatedError
 from tests.waiting import LIMIT
 
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
 TESTED = {"torch": "2.13.0+cpu", "torch_tpu": "0.2.0", "lammps-jax-pjrt-cpu": "0.11.2"}
 
 
@@ -40,6 +41,37 @@ def test_versions_are_checked(changed: dict[str, str | None], words: list[str]) 
 def test_a_number_of_ranks_that_no_host_has(ranks: int) -> None:
     with pytest.raises(NotSimulatedError, match=f"no TPU host has {ranks} chips"):
         versions.require_host(ranks)
+
+
+@pytest.mark.parametrize("version", ["0.2.1", "0.3.0"])
+def test_another_torch_tpu_needs_a_torch_that_is_not_known(version: str) -> None:
+    installed = {**TESTED, "torch_tpu": version, "torch": "2.16.0"}
+    assert versions.problems(installed.get) == []
+    (problem,) = versions.problems({**installed, "torch": None}.get)
+    assert problem.what == f"torch_tpu {version} needs torch, and torch is None"
+
+
+@pytest.mark.parametrize("missing", [None, "torch_tpu", "lammps-jax-pjrt-cpu"])
+def test_tests_of_wrong_versions_are_not_skipped(
+    missing: str | None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    wrong = {**TESTED, "torch": "2.10.0", "torch_tpu": "0.1.0", "lammps-jax-pjrt-cpu": "0.1"}
+    monkeypatch.setattr(
+        versions, "installed", {**wrong, **({missing: None} if missing else {})}.get
+    )
+    marked = []
+
+    class Marked:
+        def get_closest_marker(self, name: str) -> str | None:
+            return name if name == "torch_tpu" else None
+
+        def add_marker(self, marker: pytest.MarkDecorator) -> None:
+            marked.append(marker.kwargs["reason"])
+
+    plugins = request.config.pluginmanager
+    conftest = next(p for p in plugins.get_plugins() if getattr(p, "__file__", "") == str(CONFTEST))
+    conftest.pytest_collection_modifyitems([Marked()])
+    assert marked == ([f"{missing} is not installed"] if missing else [])
 
 
 def test_python_m_shims_says_it_in_one_line(tmp_path: Path) -> None:

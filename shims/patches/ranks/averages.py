@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from shims._shared import averages
 from shims._shared.wide import CompletedWork
 from shims.patches.ranks import executed
 
@@ -79,12 +79,6 @@ def _averaging(name: str) -> Callable[..., Any]:
         size = dist.get_world_size(groups[0] if groups else None)
         output = args[0] if args else kwargs["tensor" if name[-6:] == "reduce" else "output"]
 
-        def divide() -> None:
-            # Like NCCL: integers are divided towards zero.
-            exact = output.is_floating_point() or output.is_complex()
-            with torch.no_grad():
-                output.div_(size, rounding_mode=None if exact else "trunc")
-
         before = output.clone() if name == "reduce" else None
         work = function(*args, **kwargs)
         if size < 0:
@@ -93,8 +87,8 @@ def _averaging(name: str) -> Callable[..., Any]:
             # Only the destination has the result.
             return work
         if work is not None:
-            return _DividingWork(work, divide)
-        divide()
+            return _DividingWork(work, functools.partial(averages.divide, output, size))
+        averages.divide(output, size)
         return None
 
     return averaged

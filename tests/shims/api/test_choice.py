@@ -98,6 +98,13 @@ def test_cuda_code_as_it_is_needs_torch_xla_on_a_tpu() -> None:
     assert choose_for_cuda_code("cpu", Described(("a TPU", "torch_xla"))) == "cpu"
 
 
+def test_torch_xla_beside_torch_tpu_is_not_called_missing() -> None:
+    both = Described(("a TPU", "torch_tpu", "torch_xla"))
+    with pytest.raises(BackendMissingError, match="through torch_xla, not through torch_tpu") as it:
+        choose_for_cuda_code("tpu", both)
+    assert "install" not in str(it.value)
+
+
 def test_the_launcher_imports_no_torch_where_there_is_no_gpu() -> None:
     if tpu.gpu_device_files():
         pytest.skip("there is a GPU: torch is asked how many it sees")

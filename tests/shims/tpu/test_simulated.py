@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from shims import activate
+from shims._simulated_tpu.variables import AUTOLOAD
 from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.torch_tpu
@@ -94,6 +95,41 @@ def test_portable_scripts_run_under_torchrun_and_spawned(tmp_path: Path) -> None
         # Tied weights stay tied.
         assert model["embedding.weight"].data_ptr() == model["head.weight"].data_ptr()
         assert {value.device.type for value in model.values()} == {"cpu"}
+
+
+def test_averages_of_integers_are_divided_towards_zero() -> None:
+    variables = activate.environment("simulate-tpu", 2)
+    done = run(*TORCHRUN, str(PROGRAMS / "averages.py"), **variables)
+    assert done.returncode == 0, done.stderr
+    # Nor does gloo print there.
+    assert sorted(done.stdout.splitlines()) == ["rank 0 is right", "rank 1 is right"]
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+def test_cuda_code_saves_from_the_tpu_what_it_saves_from_a_gpu(form: str, tmp_path: Path) -> None:
+    program, path = str(PROGRAMS / "saved.py"), str(tmp_path / "saved.pt")
+    options = ("--backend", "tpu", "--ranks", "1", program, form, path)
+    saved = run("-m", "shims", *options)
+    assert saved.returncode == 0, saved.stderr
+    loaded = run(program, "load", path, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert loaded.returncode == 0, loaded.stderr
+
+
+def test_a_simulated_tpu_stays_one_beside_a_real_one() -> None:
+    program = """
+from pathlib import Path
+from shims import simulate_tpu, tpu
+simulate_tpu.install(1)
+tpu.tpu_device_files = lambda: [Path("/dev/accel0")]
+import shims
+from shims.api_errors import MemoryUnknownError
+try:
+    shims.memory()
+except MemoryUnknownError as error:
+    print(error)
+"""
+    done = run("-W", "ignore", "-c", program, MIGRATE_BACKEND="tpu", **{AUTOLOAD: "0"})
+    assert "shims.memory() has no answer on a simulated TPU" in done.stdout, done.stderr
 
 
 def test_torch_tpu_that_torch_has_loaded_is_one_line() -> None:
