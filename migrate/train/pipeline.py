@@ -19,6 +19,7 @@ import numpy as np
 
 from converters.conversion import convert
 from migrate import process
+from migrate.counts import many
 from migrate.port.compiler import has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import record, require_place, writing
@@ -159,6 +160,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = _proven(place, recorded, work, options)
                 comparisons = (*comparisons, of_data)
+            elif not of_data.same:
+                notes.append(f"the data differ from the script's: {of_data.what}")
             left = left_statements(text, data, loss, events, recorded["schedule_lines"])
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
@@ -273,7 +276,7 @@ def _run(
     count = len(recorded["updates"])
     if recorded.get("failed") and count < options.updates:
         raise TrainError(
-            f"{script.name}: fails after {count} update{'s' * (count != 1)} ({recorded['failed'][:200]})",
+            f"{script.name}: fails after {many(count, 'update')} ({recorded['failed'][:200]})",
             "check that it runs on a CPU alone; arguments of the script go after --",
         )
     if not recorded["updates"]:
@@ -289,9 +292,11 @@ def _facts(
 ) -> ProgramFacts:
     modes = set(recorded["training"].values())
     where = script.at(loss.frame.line)
-    if port.trains and len(modes) > 1:
+    unlike = recorded["unlike"]
+    if port.trains and (len(modes) > 1 or unlike):
+        which = f" ({unlike[0]})" if unlike else ""
         raise TrainError(
-            f"{where}: one module is in training mode, another one is not",
+            f"{where}: one module is in training mode, another one is not{which}",
             "set the mode of all modules alike",
         )
     if port.drawn:
@@ -304,6 +309,12 @@ def _facts(
         for update in recorded["updates"]:
             for micro in update["micro"]:
                 shape = micro["inputs"][argument.name].shape
+                if len(shape) != len(argument.shape):
+                    raise TrainError(
+                        f"{where}: batches have {argument.name} of {many(len(shape), 'dimension')}, but the "
+                        f"model is ported for {len(argument.shape)}",
+                        "give each batch the same dimensions",
+                    )
                 sides = zip(argument.shape, shape, strict=True)
                 wrong = [
                     (side, size) for side, size in sides if isinstance(side, int) and side != size
@@ -387,7 +398,7 @@ def _data(
     trained = recorded["trained"]
     plain = data_slice(script, events, loss, names, trained=trained)
     _write_data(place, plain, (), options)
-    count = f"{len(recorded['updates'])} updates"
+    count = many(len(recorded["updates"]), "update")
     difference = _data_difference(place, work, options)
     if not difference:
         return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
@@ -531,9 +542,9 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         )
     if recorded["later"]:
         notes.append(
-            f"the script was watched for {recorded['later']} more "
-            f"update{'s' * (recorded['later'] != 1)}: learning rates are compared in "
-            "them; modes, frozen parameters, clipping and numbers that the loss reads do not change"
+            f"the script was watched for {many(recorded['later'], 'more update')}: learning rates are "
+            "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
+            "change"
         )
     if port.refused:
         notes.append(
@@ -582,7 +593,13 @@ def _proven(
             expected |= _in_flax(recorded[which], which, place, work)
     with np.load(output) as results:
         return tuple(
-            compare(dict(results), expected, recorded["updates"], recorded["optimizer"].rates)
+            compare(
+                dict(results),
+                expected,
+                recorded["updates"],
+                recorded["optimizer"].rates,
+                divides=recorded["divides"],
+            )
         ), ""
 
 

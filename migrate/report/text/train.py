@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from migrate.counts import many
+from migrate.report.text.plain import finite
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def train_as_json(program: TrainedProgram) -> dict[str, Any]:
             {
                 "name": comparison.name,
                 "same": comparison.same,
-                "largest_difference": comparison.worst,
+                "largest_difference": finite(comparison.worst),
                 "limit": comparison.limit,
                 "what": comparison.what,
             }
