@@ -97,7 +97,13 @@ def test_a_value_that_is_no_number_is_not_lost_behind_a_later_one() -> None:
     assert {c.same for c in every} == {False}
     assert {c.worst for c in every} == {np.inf}
     program = TrainedProgram(Path("p"), (), Path("train.py"), tuple(every))
-    assert {c["largest_difference"] for c in train_as_json(program)["comparisons"]} == {None}
+    assert {c["largest_difference"] for c in train_as_json(program)["comparisons"]} == {"inf"}
+
+
+def test_an_infinite_gradient_of_the_script_does_not_allow_any_other() -> None:
+    results, expected = values()
+    expected["gradient:net/w"][0] = np.inf
+    assert not verdicts(results, expected)["gradients"]
 
 
 def test_weights_of_an_optimizer_that_does_not_divide_count_all() -> None:

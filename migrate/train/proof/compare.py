@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate.counts import many
 from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.train.results import TrainComparison
 
@@ -16,6 +17,8 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 # whose true value is zero is rounding.
 GRADIENT_LIMIT, ROUNDING = 1e-5, 1e-6
 RATE_LIMIT = 1e-6
+# Values that are no numbers make NaN, which counts as a difference: no warning.
+_QUIET = np.errstate(invalid="ignore")
 
 
 def compare(
@@ -51,6 +54,7 @@ def _counted(difference: float) -> float:
     return math.inf if math.isnan(difference) else difference
 
 
+@_QUIET
 def _gradients(results: Arrays, gradients: Arrays) -> TrainComparison:
     whole = math.sqrt(
         sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values())
@@ -64,7 +68,7 @@ def _gradients(results: Arrays, gradients: Arrays) -> TrainComparison:
         allowed = GRADIENT_LIMIT * size + ROUNDING * whole
         ratio = distance / size if size > ROUNDING * whole else distance / max(whole, 1e-30)
         ratio = _counted(ratio)
-        if not distance <= allowed:
+        if not distance <= allowed or math.isinf(distance):  # one infinite gradient allows all
             same = False
         if ratio > worst:
             worst, name = ratio, path
@@ -72,6 +76,7 @@ def _gradients(results: Arrays, gradients: Arrays) -> TrainComparison:
     return TrainComparison("gradients", same, worst, GRADIENT_LIMIT, what)
 
 
+@_QUIET
 def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainComparison:
     worst, at, count = 0.0, "", 0
     for number, update in enumerate(updates):
@@ -87,7 +92,7 @@ def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainCompa
         worst <= LOSS_GATE,
         worst,
         LOSS_GATE,
-        f"{count} micro-batches, {len(updates)} updates{at}",
+        f"{many(count, 'micro-batch', 'micro-batches')}, {many(len(updates), 'update')}{at}",
     )
 
 
@@ -97,10 +102,11 @@ def _rates(results: Arrays, rates: Sequence[Sequence[float]]) -> TrainComparison
         difference = abs(float(results[f"rate:{number}"]) - theirs)
         worst = max(worst, _counted(difference / abs(theirs) if theirs else difference))
     return TrainComparison(
-        "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, f"{len(rates)} updates"
+        "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, many(len(rates), "update")
     )
 
 
+@_QUIET
 def _weights(
     results: Arrays,
     expected: Arrays,
@@ -142,5 +148,5 @@ def _weights(
         if ratio > worst:
             worst, name = ratio, path
     noise_text = f"; {left} elements whose gradient is rounding are left out" if left else ""
-    what = f"after {steps} updates{noise_text}; largest: {name}"
+    what = f"after {many(steps, 'update')}{noise_text}; largest: {name}"
     return TrainComparison("weights", worst <= limit, worst, limit, what)
