@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.loss import LossSlice
@@ -160,11 +161,8 @@ def _call(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
     path = path_to(code, caller.line) if code is not None else []
     for block, index in path[-1:]:
         for node in ast.walk(block[index]):
-            if isinstance(node, ast.Call):
-                name = node.func
-                word = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
-                if word == called.function:
-                    return node
+            if isinstance(node, ast.Call) and last_part(node.func) == called.function:
+                return node
     raise TrainError(
         f"{script.at(caller.line)}: {called.function} is not called by its name here",
         "call the training function by its name",
@@ -406,8 +404,7 @@ class _Slicer:
         pending = [statement]
         while pending:
             for node in ast.walk(pending.pop()):
-                word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-                more = functions.pop(word, [])
+                more = functions.pop(last_part(node), []) if isinstance(node, ast.expr) else []
                 called += more
                 pending += more
         return called
@@ -506,8 +503,7 @@ class _Slicer:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return False
         function = statement.value.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if name in _SEEDS:
+        if last_part(function) in _SEEDS:
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         return receiver in scope.needed - self._modules

@@ -328,10 +328,9 @@ class _Recorder:
         self._record["later"] = self._later
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
-            accumulation = len(self._record["updates"][0]["micro"])
             without = [n for n, g in self._record["gradients"].items() if g is None]
             self._record["optimizer"] = self._optimizers.recorded(
-                accumulation, tuple(without), self._question["file"]
+                tuple(without), self._question["file"]
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
         temporary = self._folder / f"{RECORD}.new"
