@@ -129,27 +129,6 @@ def test_statements_on_one_line_are_refused(tmp_path: Path) -> None:
     assert "train.py:18: several statements are on this line" in result.output
 
 
-def test_a_run_that_ends_by_itself_is_compared_to_its_end(tmp_path: Path) -> None:
-    end = """optimizer.step()
-        count += 1
-        if count == 4:
-            nn.init.zeros_(model[2].weight)
-            sys.exit()
-"""
-    source = LATE.replace("        optimizer.step()\n", f"        {end}").replace("CHANGE", "pass")
-    source = source.replace("beta = 0.1", "beta = 0.1\ncount = 0").replace(
-        "import torch\n", "import sys\n\nimport torch\n", 1
-    )
-    result = train(tmp_path, source, "--json")
-    assert result.exit_code == 0, result.output
-    data = next(c for c in json.loads(result.stdout)["comparisons"] if c["name"] == "data")
-    assert data["what"].startswith("4 updates")
-    loop = subprocess.run(
-        [sys.executable, str(tmp_path / "jax_program" / "train.py")], capture_output=True, text=True
-    )
-    assert loop.stdout.count("update ") == 4, loop.stderr
-
-
 def test_a_mode_inside_of_a_model_is_refused(tmp_path: Path) -> None:
     source = LATE.replace("nn.Tanh()", "nn.Sequential(nn.Tanh(), nn.Dropout(0.1))")
     source = source.replace("beta = 0.1", "beta = 0.1\nmodel[1].eval()").replace("CHANGE", "pass")
